@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/laps"
 	"hocket.example/hocket/internal/tensor"
 )
 
@@ -92,6 +93,7 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 	if err := m.fn.setDims(b, a.Dims); err != nil {
 		return err
 	}
+	laps.Lap("arguments and dims")
 	capturing, err := m.machine.capturing(a.Streams)
 	if err != nil {
 		return err
@@ -99,6 +101,7 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 	if capturing && !m.loader.isLoaded(b, bound.residents(runs)) {
 		return fmt.Errorf("%s: %w", m.fn.def.Name, ErrCapturing)
 	}
+	laps.Lap("query of capture")
 	reads, writes := usesOf(runs)
 	release, err := m.machine.tensors.LeaseInOrder(ctx, reads, writes)
 	if err != nil {
@@ -109,7 +112,9 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 		return err
 	}
 	defer t.end()
+	laps.Lap("leases")
 	_, err = t.use(ctx, b, bound.residents(runs), func(l *loaded) error {
+		laps.Lap("plan")
 		err := l.prog.Enqueue(ctx, run, bound.weights, a.Streams, capturing)
 		if err != nil {
 			return err

@@ -26,6 +26,7 @@ import (
 	_ "hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/capi"
 	"hocket.example/hocket/internal/device/cuda/process"
+	"hocket.example/hocket/internal/laps"
 	"hocket.example/hocket/internal/release"
 )
 
@@ -54,12 +55,20 @@ func guarded(to **C.char, do func() error) (ok bool) {
 }
 
 func caught(do func() error) (err error) {
+	returned := false
 	defer func() {
-		if p := recover(); p != nil {
+		switch p := recover(); {
+		case p != nil:
 			err = fmt.Errorf("a fault of hocket: %v", p)
+		case !returned:
+			// A call of the driver has returned after its world was given up, which ends the goroutine (see
+			// nvlib.Watch). The goroutine of a C thread cannot end.
+			select {}
 		}
 	}()
-	return do()
+	err = do()
+	returned = true
+	return err
 }
 
 // aside calls the function do in another goroutine, and therefore on a thread that Go created. It is for functions that may make the
@@ -389,6 +398,25 @@ func hocket_collectives(machine C.int64_t, options *C.char, e **C.char) (handle 
 	return handle
 }
 
+// hocket_laps returns, as JSON, a list of the phases of the hocket_enqueue calls since it was last called with on=1: the
+// phase's name, the number of calls, and the median and the 90th percentile of its time on the host in µs. If on is 1,
+// it begins to measure; otherwise it stops.
+//
+//export hocket_laps
+func hocket_laps(on C.int, e **C.char) (phases *C.char) {
+	guarded(e, func() error {
+		out, err := json.Marshal(laps.Stop())
+		if err == nil {
+			phases = C.CString(string(out))
+		}
+		if on != 0 {
+			laps.Start()
+		}
+		return err
+	})
+	return phases
+}
+
 // hocket_do enqueues a collective on a stream and does not wait for it. It returns 0 on failure. op, red and dtype are
 // constants of hocket.h.
 //
@@ -504,7 +532,8 @@ func hocket_prepare(model C.int64_t, dims *C.char, e **C.char) (ticket C.int64_t
 // the only rank of this process. dims has the dims {NAME: N} that hocket_load did not fix. While the stream is being
 // captured, the run becomes part of the graph. A result whose data is NULL, with 0 bytes, must be one that
 // hocket_lendable lists. Its data is set to the address in the model's own memory, where the result stays until the
-// model's next run with the same dims.
+// model's next run with the same dims. The calling thread makes the driver's calls, as in other libraries: if one of
+// them never returns, neither does hocket_enqueue.
 //
 //export hocket_enqueue
 func hocket_enqueue(model C.int64_t, stream C.uint64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor,

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/laps"
 )
 
 // Placed is a dense block in the memory of a rank's device.
@@ -64,8 +66,10 @@ func (l *Library) Lendable(handle int64, dims string) (string, error) {
 
 // Enqueue enqueues a run on a stream of the caller, for this process's rank, which all blocks
 // belong to. It returns before the run ends. A result without an address is lent: its address is
-// set to the model's memory.
+// set to the model's memory. The run is issued by the caller's thread: a call of the driver that
+// never returns also blocks the caller.
 func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims string) error {
+	laps.Begin()
 	m, err := get[*model](l, handle)
 	if err != nil {
 		return err
@@ -95,9 +99,11 @@ func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims s
 		}
 	}
 	defer m.bound.begin()()
-	if err := m.m.Enqueue(l.named(context.Background()), a); err != nil {
+	laps.Lap("blocks")
+	if err := m.m.Enqueue(device.Here(l.named(context.Background())), a); err != nil {
 		return err
 	}
+	laps.End("leases ended")
 	for i := range out {
 		if r := &out[i]; r.Address == 0 {
 			r.Address = a.Lend[r.Name][r.Rank]

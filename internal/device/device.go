@@ -108,7 +108,8 @@ type World interface {
 	Sync(ctx context.Context) error
 	// Do calls f, which uses the world, and returns nil after f has returned. If a driver call inside f does not
 	// return, Do abandons the world soon after ctx has ended, and returns an error. The caller must then no longer
-	// access any data that f uses, and f makes no further calls on the world.
+	// access any data that f uses, and f makes no further calls on the world. If ctx is made by Here, f runs in the
+	// goroutine of the caller, and Do does not return before f, even if the world is abandoned.
 	Do(ctx context.Context, f func()) error
 	// Abort makes every wait, on streams and on the host, return ErrAborted without delay. It may be called concurrently;
 	// only the first cause is recorded.

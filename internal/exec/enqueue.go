@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"hocket.example/hocket/internal/laps"
 	"hocket.example/hocket/internal/tensor"
 )
 
@@ -34,6 +35,7 @@ func (p *Program) Enqueue(
 	}
 	p.flight.begin(p.issuer.run, 1)
 	lost, err := p.do(ctx, func(context.Context) error { return p.enqueue(ctx, a, weights, streams, capturing) })
+	laps.Lap("way out of the world")
 	p.flight.end(err)
 	if lost {
 		return spoiled([]Args{a}, err)
@@ -45,6 +47,7 @@ func (p *Program) Enqueue(
 func (p *Program) enqueue(
 	ctx context.Context, a Args, weights *Weights, streams []uintptr, capturing bool,
 ) error {
+	laps.Lap("way into the world")
 	defer p.binder.trim()
 	if capturing && p.enqueued.callers == nil {
 		return ErrCapturing // a world cannot be opened for streams that are being captured
@@ -72,6 +75,7 @@ func (p *Program) enqueue(
 	} else if wrong != nil {
 		return wrong
 	}
+	laps.Lap("checks")
 	if err := p.lender.lend(a, p.binder.frames[0]); err != nil {
 		return err
 	}
@@ -103,9 +107,11 @@ func (p *Program) enqueue(
 		return err
 	}
 	p.moves.use(v, p.binder.frames[0], p.issuer.replay != nil)
+	laps.Lap("preparation")
 	if err := p.announce(1); err != nil {
 		return p.breakDown(err)
 	}
+	laps.Lap("announcement")
 	if err = p.give(ctx, a, streams, capturing); err != nil {
 		setContents(batch, false)
 		if err = p.breakDown(err); updates(batch) {

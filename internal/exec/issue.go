@@ -9,6 +9,7 @@ import (
 	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/laps"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -95,7 +96,9 @@ func (s *issuer) replayed(run int64, f *frame) error {
 // launch launches a graph for a run.
 func (s *issuer) launch(ctx context.Context, graph device.Graph, run int64) error {
 	s.tracer.launches(run)
-	return graph.Launch(ctx)
+	err := graph.Launch(ctx)
+	laps.Lap("launch of the graph")
+	return err
 }
 
 // some issues the given commands.
@@ -142,11 +145,20 @@ func (s *issuer) mark(i int, c *image.Command, base, run int64, f *frame) error 
 	if err == nil && s.marked[i] {
 		err = c.Stream.End(id)
 	}
+	laps.Lap(issuing[c.Kind])
 	if err != nil {
 		return symbolizer{s.im}.issueError(err, id)
 	}
 	return nil
 }
+
+// issuing holds the names of the phases in which commands are issued, by the commands' kind.
+var issuing = func() (names [plan.Output + 1]string) {
+	for k := range names {
+		names[k] = "issue of " + plan.Kind(k).String()
+	}
+	return names
+}()
 
 // upload uploads input i and waits until the upload has ended, for at most grace.Transfer after ctx ends. In a trace
 // the upload belongs to the next run.

@@ -50,6 +50,7 @@ _signatures = {
     "hocket_description": (_text, [ctypes.c_int64, ctypes.c_int, _error]),
     "hocket_bind_from": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_plan_stats": (_text, [ctypes.c_int64, _error]),
+    "hocket_laps": (_text, [ctypes.c_int, _error]),
     "hocket_gradient": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_reset": (ctypes.c_int, [ctypes.c_int64, _error]),
     "hocket_comparison": (_text, [ctypes.c_int64, _error]),

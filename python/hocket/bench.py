@@ -14,11 +14,15 @@ import argparse
 import ctypes
 import datetime
 import itertools
+import json
+import operator
 import os
 import statistics
 import subprocess
 import sys
 import time
+
+from . import _lib
 
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
@@ -28,6 +32,7 @@ NORM_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096)
 MOVES = ("all_gather", "reduce_scatter", "all_to_all")
 LAYERS = [("ag-gemm", 8192, 8192, 8192), ("gemm-rs", 8192, 8192, 8192), ("gemm-ar", 8192, 8192, 8192),
           ("gemm-ar", 2048, 8192, 28672)]
+CALLED = [(16, 1024, 2048), (512, 4096, 4096)]  # M, N and K of programs whose eager calls are waited for
 STRATEGIES = ("sequential", "exchange", "chunked", "auto")
 PROGRAMS = {
     "ag-gemm": "func f(%x: bf16[M/tp, K], %w: bf16[N/tp, K]) -> bf16[M, N/tp]",
@@ -343,7 +348,7 @@ class Bench:
                 model.close()
 
     def host(self):
-        """What a call takes the host, by itself."""
+        """What a call takes the host, by itself: of a collective, and of a program."""
         x, y = self.tensor(4096), self.tensor(4096)
         took = {}
         for name, call in (("hocket", lambda: self.hocket.all_reduce(x)), ("NCCL", lambda: self.dist.all_reduce(y))):
@@ -359,6 +364,69 @@ class Bench:
                 self.torch.cuda.synchronize()
             took[name] = statistics.median(samples)
         self.report("host", 8192, took, "eager")
+        self.model_calls()
+
+    def model_calls(self):
+        """What a call of a program costs a caller that waits for it, compared with a replay of torch's graph, and the
+        phases of the call on the host."""
+        for m, n, k in CALLED:
+            x, w = self.reals(m, k // self.size), self.reals(n, k // self.size, seed=5)
+            shape, model = f"{m}x{n}x{k}", self.hocket.load(program("gemm-ar", m, n, k, self.size), strategy="sequential")
+            model.bind("w", w)
+            want = x @ w.t()
+            self.dist.all_reduce(want)
+            call = lambda model=model, x=x: model(x)
+            took = {"hocket eager": self.waited("eager", shape, call)}
+            graph = self.captured(call, 1)
+            took["hocket after a capture"] = self.waited("after a capture", shape, call)
+            took["hocket torch graph"] = self.waited(None, shape, graph.replay)
+
+            def plain(x=x, w=w):
+                y = x @ w.t()
+                self.dist.all_reduce(y)
+                return y
+
+            took["torch, NCCL"] = self.waited(None, shape, plain)
+            off = ((call().float() - want.float()).abs() - 0.01 * want.float().abs()).max().item()
+            assert off < 24, f"gemm-ar of {shape} is wrong by {off}"
+            self.report("waited for", shape, took, "eager")
+            model.synchronize()
+            del graph
+            model.close()
+
+    def waited(self, phases, shape, call):
+        """The median time in µs of a call and of the wait for its end, on the slowest rank. It prints the phases of calls
+        under the name phases, unless that is None."""
+        torch, dist = self.torch, self.dist
+        with torch.cuda.stream(self.stream):
+            for _ in range(20):
+                call()
+            torch.cuda.synchronize()
+            dist.barrier()
+            torch.cuda.synchronize()
+            if phases:
+                _lib.call_text("hocket_laps", 1)
+            returned, ended = [], []
+            for _ in range(100 * self.rounds):
+                began = time.perf_counter_ns()
+                call()
+                returned.append(time.perf_counter_ns() - began)
+                torch.cuda.synchronize()
+                ended.append(time.perf_counter_ns() - began)
+        if phases:
+            own = [(p["name"], p["median"], p["late"]) for p in json.loads(_lib.call_text("hocket_laps", 0))]
+            inside = sum(median for _, median, _ in own)
+            own.append(("Python and the way into the library", statistics.median(returned) / 1e3 - inside, None))
+            own.append(("from the return to the end", statistics.median(map(operator.sub, ended, returned)) / 1e3, None))
+            lists = [None] * self.size
+            dist.all_gather_object(lists, own)
+            for rank, phases_of in enumerate(lists):
+                self.say(f"phases {phases}, {shape}, rank {rank}, median and 90th percentile in µs:")
+                for name, median, late in phases_of:
+                    self.say(f"  {name:40s} {median:8.1f}" + ("" if late is None else f" {late:8.1f}"))
+        worst = torch.tensor([statistics.median(ended) / 1e3], device=self.device)
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+        return worst.item()
 
 
 def main():

@@ -261,7 +261,7 @@ class Models(unittest.TestCase):
                 self.assertEqual(m.proof, "proved")
         for call, why in ((lambda: hocket.load(self.plain, quantize="fp4"), "it can be fp8-tensor, fp8-row, fp8-block"),
                           (lambda: hocket.load("func f(%x: f32[4]) -> f32[4] {\n  return %x\n}\n", quantize="fp8-row"),
-                           "plan, weights and quantize apply only to models that torch exported"),
+                           "plan, shard, weights and quantize apply only to models that torch exported"),
                           (lambda: hocket.load(self.plain, quantize="fp8-row", weights={
                               n: numpy.array(v, "float32").reshape(s) for n, (s, v) in pt2.weights().items()}),
                            "layers.*weight is a ndarray, and is to be quantized: give tensors of torch, or a file")):

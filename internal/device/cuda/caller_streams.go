@@ -7,6 +7,7 @@ import (
 	"runtime"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/laps"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -77,13 +78,17 @@ func (c callers) Between(streams []uintptr, issue func() error) error {
 		return fmt.Errorf("%d streams were passed for %d ranks: pass one for each rank", len(streams), len(c.w.devices))
 	}
 	return c.w.guard.Batch(streams, func() bool { return waitsOnDevices(c.w) }, func() error {
+		laps.Lap("locks")
 		if err := c.follow(streams); err != nil {
 			return err
 		}
+		laps.Lap("wait for the caller's streams")
 		if err := issue(); err != nil {
 			return err
 		}
-		return c.lead(streams)
+		err := c.lead(streams)
+		laps.Lap("wait of the caller's streams")
+		return err
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,7 +19,9 @@ import (
 	"hocket.example/hocket/internal/capi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/fakedriver"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/process"
+	"hocket.example/hocket/internal/laps"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
@@ -499,11 +502,30 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	}
 	cabi.Store(w.Address, int32(2))
 	f.Mu.Unlock()
+	own, here, elsewhere := goroutine(), 0, []string(nil)
+	f.Mu.Lock()
+	f.OnCall = func(name string, _ []uintptr) {
+		if goroutine() == own {
+			here++
+		} else {
+			elsewhere = append(elsewhere, name)
+		}
+	}
+	f.Mu.Unlock()
+	began := time.Now()
+	laps.Start()
 	for range 3 {
 		if err := l.Enqueue(model, 0, []capi.Placed{x, w}, []capi.Placed{y, z}, dims); err != nil {
 			t.Fatal(err)
 		}
 	}
+	f.Mu.Lock()
+	f.OnCall = nil
+	f.Mu.Unlock()
+	if here == 0 || len(elsewhere) > 0 {
+		t.Errorf("the calling goroutine makes %d calls of the driver, and other goroutines make %q", here, elsewhere)
+	}
+	checkPhases(t, laps.Stop(), 3, time.Since(began))
 	for want, in := range map[string][]capi.Placed{
 		"x is i32[6, 3], want i32[6, 2]": {
 			{Name: "x", DType: "i32", Shape: []int64{6, 3}, Address: x.Address}, w},
@@ -610,6 +632,82 @@ func TestEnqueueHangs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// goroutine returns the name of the calling goroutine.
+func goroutine() string {
+	name, _, _ := strings.Cut(string(debug.Stack()), "[")
+	return name
+}
+
+// checkPhases checks the measured phases of calls of Enqueue that took the given time together.
+func checkPhases(t *testing.T, phases []laps.Phase, calls int, took time.Duration) {
+	t.Helper()
+	var names []string
+	sum := 0.0
+	for _, p := range phases {
+		names = append(names, p.Name)
+		sum += p.Median
+		if p.Calls != calls || p.Median <= 0 {
+			t.Errorf("phase %q has %d calls, and a median of %v µs, want %d calls", p.Name, p.Calls, p.Median, calls)
+		}
+	}
+	for _, want := range []string{"blocks", "checks", "locks", "issue of compute", "leases ended"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("the phases %q lack %q", names, want)
+		}
+	}
+	if total := float64(took.Nanoseconds()) / 1e3; sum > total {
+		t.Errorf("the phases of one call take %v µs, and all %d calls %v µs", sum, calls, total)
+	}
+}
+
+// TestEnqueueHereHangs checks that a world is abandoned if a driver call of an enqueued run never returns in the
+// goroutine of its caller.
+func TestEnqueueHereHangs(t *testing.T) {
+	c := newCaller(t, hocket.LoadOptions{Grace: -1})
+	c.sys.CallPatience = gpu.Patience{Call: 100 * time.Millisecond, Late: time.Minute, Close: time.Second}
+	c.f.Haunted = true
+	c.run([]int32{1, 2, 3, 4, 5, 6, 7, 8})
+	if err := c.model.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	release := c.f.Block("cuLaunchKernel")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err := c.model.Enqueue(device.Here(t.Context()), hocket.EnqueueArgs{Streams: c.streams, In: c.in, Out: c.out})
+		t.Errorf("Enqueue has returned: %v", err)
+	}()
+	lost := func() error {
+		for _, g := range c.sys.GPUs {
+			if l := g.Lost.Load(); l != nil {
+				return l
+			}
+		}
+		return nil
+	}
+	for began := time.Now(); lost() == nil; time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatal("no GPU is lost a minute after the call began")
+		}
+	}
+	if text := lost().Error(); !strings.Contains(text, "cuLaunchKernel: the call has not returned for") {
+		t.Errorf("the GPU is lost for another reason: %s", text)
+	}
+	select {
+	case <-ended:
+		t.Error("the caller's goroutine has ended before the call")
+	default:
+	}
+	c.f.Die()
+	release()
+	<-ended
+	c.f.Abandon()
+	if err := c.model.Sync(t.Context()); err == nil {
+		t.Error("Sync of the abandoned world: want an error, got none")
+	}
+	_ = c.m.Close() // it may report the lost GPU
 }
 
 // window copies a block of a row-major tensor, from whole to block or, with into, from block to whole. size is the

@@ -157,7 +157,7 @@ func runMember(t *testing.T, dir string, rank, size int, j peerJob, do func(p *p
 	f.Numbers, f.Limit = j.Numbers, j.Limit
 	lib, p := Library(f), &peerMember{rank: rank, f: f, w: w, ran: map[bool]int{}}
 	if j.Costs != nil || j.AtOnce > 0 {
-		f.LT = &fakedriver.LT{T: t, Costs: j.Costs, GPU: f}
+		f.LT = &fakedriver.LT{T: t, Costs: j.Costs, Batch: j.Batch, GPU: f}
 	}
 	if j.AtOnce > 0 {
 		lib = &jointKernels{GPU: f, ms: j.AtOnce, two: j.Two, ran: p.ran}

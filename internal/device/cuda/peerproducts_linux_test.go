@@ -168,6 +168,54 @@ func (c *jointCase) run(t *testing.T, program string, linears int, want string) 
 	})
 }
 
+// TestPeerBatches checks that all processes compute a gate and its value as one batch, or none does.
+func TestPeerBatches(t *testing.T) {
+	const program = `mesh d[2]
+func f(%x: bf16[128, 1024], %g: bf16[128, 1024], %u: bf16[128, 1024]) -> bf16[128, 128] {
+  %a = linear %x, %g
+  %b = linear %x, %u
+  %s = silu %a
+  %y = mul %s, %b
+  return %y
+}`
+	for _, c := range []struct {
+		name  string
+		batch [2]float32 // milliseconds of a batch in each process; a single product takes 1
+		want  int        // number of products that are computed
+	}{
+		{"faster", [2]float32{1.5, 1.2}, 1},
+		{"slower for the second", [2]float32{1.5, 3}, 2},
+		{"slower for the first", [2]float32{3, 1.5}, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1, Costs: []float32{1}})
+			for i := range jobs {
+				jobs[i].Batch = c.batch[i]
+			}
+			for rank, err := range runMembers(t, jobs, func(p *peerMember) error {
+				before := 0
+				if _, err := runLinears(t.Context(), p.m, program, "zeros", false, func() {
+					p.f.Mu.Lock()
+					defer p.f.Mu.Unlock()
+					before = len(p.f.LT.Runs)
+				}); err != nil {
+					return err
+				}
+				p.f.Mu.Lock()
+				defer p.f.Mu.Unlock()
+				if got := p.f.LT.Runs[before:]; before == 0 || len(got) != c.want || (got[0].Shifts[0] > 0) != (c.want == 1) {
+					return fmt.Errorf("%d products were computed, %+v, and %d in trials; want %d", len(got), got, before, c.want)
+				}
+				return nil
+			}) {
+				if err != nil {
+					t.Errorf("process %d: %v", rank, err)
+				}
+			}
+		})
+	}
+}
+
 // TestPeerOwnProducts checks that hocket's kernel for few rows is among the choices that processes agree on: all use
 // the algorithm that the first process found fastest.
 func TestPeerOwnProducts(t *testing.T) {

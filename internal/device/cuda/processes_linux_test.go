@@ -50,6 +50,7 @@ type peerJob struct {
 	Costs   []float32 // times of cuBLASLt's algorithms; nil for no algorithms
 	AtOnce  float32   // milliseconds of linears in one launch, where a single one takes 1; 0 for no kernel for few rows
 	Two     float32   // milliseconds of two linears in one launch, if it is not AtOnce
+	Batch   float32   // milliseconds of a batch of cuBLASLt; 0 for the sum of its products' times
 	Apart   bool      // its GPUs have no peer access, to each other or to others
 	NCCL    string    // directory that fakes of NCCL share; empty for no NCCL
 	Hang    bool      // NCCL never becomes ready

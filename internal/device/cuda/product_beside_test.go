@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/strided"
@@ -112,6 +113,105 @@ func TestBeside(t *testing.T) {
 	}
 }
 
+// TestBatch checks when a gate and its value are one batch of cuBLASLt: if that was faster, or as processes agree, and
+// only if it has the same bits. The results are exchanged if the weights have another order.
+func TestBatch(t *testing.T) {
+	const n, depth = 1024, 512
+	for _, c := range []struct {
+		name    string
+		rows    int64
+		batch   float32 // time in milliseconds; a single product takes 1
+		down    bool    // the second weight precedes the first
+		plain   bool    // the linears have no gate
+		unequal bool
+		want    int // number of products that are computed in a launch
+	}{
+		{name: "faster", rows: 128, batch: 1.5, want: 1},
+		{name: "faster, fills the GPU", rows: 1024, batch: 1.5, want: 1},
+		{name: "weights in the other order", rows: 128, batch: 1.5, down: true, want: 1},
+		{name: "slower", rows: 128, batch: 2.5, want: 2},
+		{name: "as fast", rows: 128, batch: 2, want: 2},
+		{name: "other bits", rows: 128, batch: 1.5, unequal: true, want: 2},
+		{name: "without a gate", rows: 128, batch: 1.5, plain: true, want: 2},
+		{name: "too many rows", rows: 1025, batch: 1.5, want: 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			must := mustOf(t)
+			f := fakedriver.New(t, 1)
+			f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20, Batch: c.batch, Unequal: c.unequal}
+			w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
+			must(err)
+			defer func() { must(w.Close()) }()
+			d := w.Device(0).(*dev)
+			d.site.gpu.SMs = 64
+			room := func(shape ...int64) device.View {
+				v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
+				mem, err := d.Alloc(v.Elements()*2, device.Private)
+				must(err)
+				v.Mem = mem
+				return v
+			}
+			x, gate, up := room(c.rows, depth), room(n, depth), room(n, depth)
+			y, z, out := room(c.rows, n), room(c.rows, n), room(c.rows, n)
+			if gate.Mem.Address() > up.Mem.Address() != c.down {
+				gate, up = up, gate
+			}
+			if y.Mem.Address() > z.Mem.Address() {
+				y, z = z, y
+			}
+			k := device.Kernel{Op: device.Linears{Gated: !c.plain}, Ins: []device.View{x, gate, up}, Outs: []device.View{y, z, out}}
+			if c.plain {
+				k.Outs = k.Outs[:2]
+			}
+			f.LT.Result = func(b uintptr) uint64 {
+				switch b {
+				case gate.Mem.Address():
+					return 0x3f803f803f803f80 // four times 1 as bf16
+				case up.Mem.Address():
+					return 0x4000400040004000 // 2
+				}
+				return 0
+			}
+			before := f.LT.Live
+			l, err := d.Prepare(k)
+			if errors.Is(err, device.ErrUnsupported) && c.want == 0 {
+				if f.LT.Live != before {
+					t.Errorf("%d descriptors stay allocated", f.LT.Live-before)
+				}
+				return
+			}
+			must(err)
+			s, err := d.NewStream(device.StreamOptions{})
+			must(err)
+			must(s.(*stream).PrepareLaunches([]device.Launch{l}))
+			f.LT.Runs = nil
+			must(s.Launch(l))
+			must(w.Sync(t.Context()))
+			if len(f.LT.Runs) != c.want {
+				t.Fatalf("%d products are computed, want %d", len(f.LT.Runs), c.want)
+			}
+			if c.want == 1 {
+				distance := func(a, b device.View) int64 {
+					n := int64(b.Mem.Address()-a.Mem.Address()) / 2
+					return max(n, -n)
+				}
+				want := [3]int64{distance(gate, up), 0, distance(y, z)}
+				if got := f.LT.Runs[0]; got.Shifts != want || got.Out != y.Mem.Address() {
+					t.Errorf("the batch writes to %#x with steps %d, want %#x and %d", got.Out, got.Shifts, y.Mem.Address(), want)
+				}
+			}
+			// silu(1)·2; silu(2)·1 is 1.76.
+			if bits := cabi.Load[uint16](out.Mem.Address()); !c.plain && bits>>2 != 0x3fbb>>2 {
+				t.Errorf("the result is %#x as bf16, want 1.46", bits)
+			}
+			l.Release()
+			if f.LT.Live != before {
+				t.Errorf("%d descriptors stay allocated", f.LT.Live-before)
+			}
+		})
+	}
+}
+
 // TestBesideFails makes each call fail once while concurrent products are recorded. The error names the call, and
 // nothing stays allocated.
 func TestBesideFails(t *testing.T) {
@@ -136,6 +236,58 @@ func TestBesideFails(t *testing.T) {
 		if failed == "" {
 			if n < 20 {
 				t.Errorf("recording makes %d calls, fewer than expected", n-1)
+			}
+			return
+		}
+	}
+}
+
+// TestBatchFails makes calls fail while a gate and its value are prepared and timed as a batch. The error names the call,
+// and nothing stays allocated.
+func TestBatchFails(t *testing.T) {
+	if testing.Short() {
+		t.Skip("each preparation fills 160 MB")
+	}
+	for n := 1; ; n += 29 {
+		f := fakedriver.New(t, 1)
+		f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20, Batch: 1.5, GPU: f}
+		w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
+		mustOf(t)(err)
+		d := w.Device(0).(*dev)
+		d.site.gpu.SMs = 64
+		k := device.Kernel{Op: device.Linears{Gated: true}}
+		for i, shape := range [][]int64{{128, 512}, {1024, 512}, {1024, 512}, {128, 1024}, {128, 1024}, {128, 1024}} {
+			v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
+			v.Mem, err = d.Alloc(v.Elements()*2, device.Private)
+			mustOf(t)(err)
+			if i < 3 {
+				k.Ins = append(k.Ins, v)
+			} else {
+				k.Outs = append(k.Outs, v)
+			}
+		}
+		failed := ""
+		f.Failure = 801
+		f.At(n, func(call string) bool { failed = call; return true })
+		_, err = d.Prepare(k)
+		f.At(0, nil)
+		named := err != nil && strings.Contains(err.Error(), strings.TrimSuffix(failed, "_v2"))
+		status := failed != "" && failed != "cublasLtGetVersion" // which returns no status
+		if status && !releases(failed) && !named {
+			t.Errorf("call %d, %s, fails: %v", n, failed, err)
+		}
+		_ = w.Close() // returns the same error again
+		switch {
+		case releases(failed):
+			f.Dead = 1 // objects that the failed call should free are not freed
+		case f.Left() != "":
+			t.Errorf("call %d, %s, fails: %s stay allocated", n, failed, f.Left())
+		case f.LT.Live != 0:
+			t.Errorf("call %d, %s, fails: %d objects of cuBLASLt stay allocated", n, failed, f.LT.Live)
+		}
+		if failed == "" {
+			if n < 100 {
+				t.Errorf("preparing makes %d calls, fewer than expected", n-1)
 			}
 			return
 		}

@@ -11,9 +11,9 @@ import (
 )
 
 // addJoint computes several linears of the same x together. It uses one kernel for all if that was measured to be
-// faster than separate launches, else concurrent GEMMs if they are small. Otherwise it returns ErrUnsupported, and the
-// linears are computed one after the other. It does so too if products are fixed, because then bits must not depend on
-// a measurement.
+// faster than separate launches, else one batch of cuBLASLt for a gate and its value if that was, else concurrent GEMMs
+// if they are small. Otherwise it returns ErrUnsupported, and the linears are computed one after the other. It does so
+// too if products are fixed, because then bits must not depend on a measurement.
 func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 	decline := func(why string) error { return fmt.Errorf("%w: linears at once: %s", device.ErrUnsupported, why) }
 	linears := len(dk.Ins) - 1
@@ -76,7 +76,10 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 		b.AddOwn(own)
 		return nil
 	}
-	beside, err := b.site.GEMMs.PrepareBeside(j.List)
+	if gate != nil {
+		inOrder(&j, gate)
+	}
+	beside, err := b.site.GEMMs.PrepareBeside(j)
 	if err != nil {
 		return err
 	}
@@ -88,6 +91,19 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 		return b.build(gate)
 	}
 	return nil
+}
+
+// inOrder sorts two gated linears by the addresses of their weights. It exchanges the results, which no other computation
+// reads, if their addresses have another order, because a batch has positive steps only.
+func inOrder(j *gemm.Joint, gate *kernel) {
+	one, two := &j.List[0], &j.List[1]
+	if one.B < two.B != (one.Out < two.Out) {
+		one.Out, two.Out = two.Out, one.Out
+		gate.Ins = []device.View{gate.Ins[1], gate.Ins[0]} // which build resolves again
+	}
+	if one.B > two.B {
+		*one, *two = *two, *one
+	}
 }
 
 // members returns the computations that joint linears stand for: the linears, and the computation of the gate if they

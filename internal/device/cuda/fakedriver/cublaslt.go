@@ -12,11 +12,14 @@ import (
 // events read. The algorithms do not compute the GEMM; each writes a number.
 type LT struct {
 	T       *testing.T
-	Costs   []float32 // time of each algorithm in milliseconds; negative if it fails when it is run
-	Cold    int       // number of runs, at the beginning, that take twice as long
-	Need    uint64    // workspace bytes
-	Refuse  bool      // checks whether an algorithm can compute a GEMM fail
-	Late    int       // the algorithm whose results differ from those of the others; 0 for none
+	Costs   []float32              // time of each algorithm in milliseconds; negative if it fails when it is run
+	Cold    int                    // number of runs, at the beginning, that take twice as long
+	Need    uint64                 // workspace bytes
+	Refuse  bool                   // checks whether an algorithm can compute a GEMM fail
+	Batch   float32                // time of a batch in milliseconds; 0 for the sum of its products' times
+	Unequal bool                   // batches write another number than single products
+	Result  func(b uintptr) uint64 // the number that a product of the matrix at b writes; nil for 0
+	Late    int                    // the algorithm whose results differ from those of the others; 0 for none
 	Now     float32
 	Asked   int // number of requests for algorithms
 	Checked int
@@ -28,14 +31,28 @@ type LT struct {
 	Scales  []uintptr // addresses of scales, alternately of A and B
 	Types   []int32   // element types of layouts
 	Runs    []Run     // in order
+	handles uintptr   // the last one
+	layouts map[uintptr]layout
 	at      map[uintptr]float32
 	GPU     *GPU // decides which calls fail; nil for none
 }
 
+// layout is the number of matrices, their distance in elements, and the element type.
+type layout struct {
+	batch int32
+	shift int64
+	dtype int32
+}
+
+// Run is a product that was computed.
 type Run struct {
 	Algo      int
 	Out, Work uintptr
+	Shifts    [3]int64 // distances between the matrices of a batch, in elements: of b, a and the result
 }
+
+// sizes holds the bytes of an element by cuBLASLt's number of its type.
+var sizes = map[int32]uintptr{int32(nvlib.LtF32): 4, int32(nvlib.LtF64): 8, int32(nvlib.LtF16): 2, int32(nvlib.LtBF16): 2}
 
 // time makes the driver's events read l's clock.
 func (l *LT) time(table map[string]func([]uintptr) uintptr) {
@@ -49,10 +66,12 @@ func (l *LT) time(table map[string]func([]uintptr) uintptr) {
 }
 
 func (l *LT) open() (*nvlib.CuBLASLt, error) {
-	handles := uintptr(0)
+	if l.layouts == nil { // the library may be opened several times
+		l.layouts = map[uintptr]layout{}
+	}
 	zero := func([]uintptr) uintptr { return 0 }
 	gone := func([]uintptr) uintptr { l.Live--; return 0 }
-	handle := func(a []uintptr) uintptr { handles++; l.Live++; return Set(a[0], handles) }
+	handle := func(a []uintptr) uintptr { l.handles++; l.Live++; return Set(a[0], l.handles) }
 	table := map[string]func([]uintptr) uintptr{
 		"cublasLtCreate": func(a []uintptr) uintptr { return Set(a[0], uintptr(1)<<20) }, "cublasLtDestroy": zero,
 		"cublasLtGetVersion":       func([]uintptr) uintptr { return cmp.Or(l.Version, 130101) },
@@ -70,10 +89,22 @@ func (l *LT) open() (*nvlib.CuBLASLt, error) {
 			return 0
 		},
 		"cublasLtMatrixLayoutCreate": func(a []uintptr) uintptr {
-			l.Types = append(l.Types,
-				int32(a[1]))
+			l.Types = append(l.Types, int32(a[1]))
+			l.layouts[l.handles+1] = layout{batch: 1, dtype: int32(a[1])}
 			return handle(a)
-		}, "cublasLtMatrixLayoutDestroy": gone, "cublasLtMatrixLayoutSetAttribute": zero,
+		},
+		"cublasLtMatrixLayoutDestroy": gone,
+		"cublasLtMatrixLayoutSetAttribute": func(a []uintptr) uintptr {
+			of := l.layouts[a[0]]
+			switch a[1] {
+			case 5:
+				of.batch = cabi.Load[int32](a[2])
+			case 6:
+				of.shift = cabi.Load[int64](a[2])
+			}
+			l.layouts[a[0]] = of
+			return 0
+		},
 		"cublasLtMatmulPreferenceCreate": handle, "cublasLtMatmulPreferenceDestroy": gone,
 		"cublasLtMatmulPreferenceSetAttribute": func(a []uintptr) uintptr {
 			if a[1] == 3 {
@@ -101,15 +132,24 @@ func (l *LT) open() (*nvlib.CuBLASLt, error) {
 			if l.Costs[algo-1] < 0 {
 				return nvlib.CuBLASNotSupported
 			}
-			l.Now += l.Costs[algo-1]
+			result := l.layouts[a[11]]
+			if l.Now += l.Costs[algo-1] * float32(result.batch); result.batch > 1 && l.Batch > 0 {
+				l.Now += l.Batch - l.Costs[algo-1]*float32(result.batch)
+			}
 			if algo == 1 && l.Cold > 0 {
 				l.Cold--
 				l.Now += l.Costs[0]
 			}
-			l.Runs = append(l.Runs, Run{algo, a[10], a[13]})
-			cabi.Store(a[10], uint64(0))
-			if algo == l.Late {
-				cabi.Store(a[10], uint64(1))
+			l.Runs = append(l.Runs, Run{algo, a[10], a[13], [3]int64{l.layouts[a[4]].shift, l.layouts[a[6]].shift, result.shift}})
+			for i := range uintptr(result.batch) {
+				wrote := uint64(0)
+				if algo == l.Late || result.batch > 1 && l.Unequal {
+					wrote = 1
+				}
+				if l.Result != nil {
+					wrote |= l.Result(a[3] + i*uintptr(l.layouts[a[4]].shift)*sizes[l.layouts[a[4]].dtype])
+				}
+				cabi.Store(a[10]+i*uintptr(result.shift)*sizes[result.dtype], wrote)
 			}
 			return 0
 		},

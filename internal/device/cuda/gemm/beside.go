@@ -21,23 +21,24 @@ func (g *Problem) fills(sms int) bool {
 	return tiles >= int64(sms)
 }
 
-// PrepareBeside returns one launch for several GEMMs. In graphs they run concurrently, and outside graphs one after
-// another. PrepareBeside returns nil if each GEMM fills the GPU, if cuBLASLt does not compute some of them, or if they
-// have so few rows that hocket's own kernel may compute some of them. The caller has made the context current.
-func (h *Host) PrepareBeside(list []Problem) (all *Launch, err error) {
-	small := false
+// PrepareBeside returns one launch for several GEMMs: a batch if that is faster (see batch.go), or else GEMMs that run
+// concurrently in graphs, and one after another outside graphs. PrepareBeside returns nil if no batch is faster and each
+// GEMM fills the GPU, if cuBLASLt does not compute some of them, or if they have so few rows that hocket's own kernel may
+// compute some of them. The caller has made the context current.
+func (h *Host) PrepareBeside(j Joint) (all *Launch, err error) {
+	list, small := j.List, false
 	for i := range list {
 		if list[i].SMs != 0 || list[i].M <= skinnyRows || list[i].N == 0 {
 			return nil, nil
 		}
 		small = small || !list[i].fills(h.gpu.SMs)
 	}
-	if !small {
+	if !small && !j.batches() {
 		return nil, nil
 	}
 	var made []*Launch
 	defer func() {
-		if all == nil {
+		if len(made) > 0 && all != made[0] {
 			for _, st := range made {
 				st.Free()
 			}
@@ -51,6 +52,9 @@ func (h *Host) PrepareBeside(list []Problem) (all *Launch, err error) {
 		if made = append(made, st); st.Product == nil {
 			return nil, nil
 		}
+	}
+	if all, err = h.fasterBatch(j, made, small); err != nil || all != nil || !small {
+		return all, err
 	}
 	made[0].beside = made[1:]
 	return made[0], nil
@@ -126,27 +130,38 @@ func (st *Launch) runBeside(ws nvlib.Ptr, s nvlib.Stream) error {
 	if err != nil {
 		return err
 	}
-	drv := st.host.drv
-	if err := drv.Record(all.begun, s); err != nil {
+	return all.run(st.host.drv, len(st.beside), s, ws, func(i int, ws nvlib.Ptr, s nvlib.Stream) error {
+		if i > 0 {
+			return st.beside[i-1].multiply(ws, s)
+		}
+		return st.multiply(ws, s)
+	})
+}
+
+// run issues GEMM 0 to s, and the GEMMs 1 to n to a branch each.
+func (b *branches) run(
+	drv *nvlib.Driver, n int, s nvlib.Stream, ws nvlib.Ptr, multiply func(i int, ws nvlib.Ptr, s nvlib.Stream) error,
+) error {
+	list := b.list[:n]
+	if err := drv.Record(b.begun, s); err != nil {
 		return err
 	}
-	for i, other := range st.beside {
-		b := all.list[i]
-		if err := drv.WaitEvent(b.h, all.begun); err != nil {
+	for i, o := range list {
+		if err := drv.WaitEvent(o.h, b.begun); err != nil {
 			return err
 		}
-		if err := other.multiply(b.ws, b.h); err != nil {
+		if err := multiply(i+1, o.ws, o.h); err != nil {
 			return err
 		}
-		if err := drv.Record(b.ended, b.h); err != nil {
+		if err := drv.Record(o.ended, o.h); err != nil {
 			return err
 		}
 	}
-	if err := st.multiply(ws, s); err != nil {
+	if err := multiply(0, ws, s); err != nil {
 		return err
 	}
-	for i := range st.beside {
-		if err := drv.WaitEvent(s, all.list[i].ended); err != nil {
+	for _, o := range list {
+		if err := drv.WaitEvent(s, o.ended); err != nil {
 			return err
 		}
 	}
@@ -171,16 +186,22 @@ func (st *Launch) multiply(ws nvlib.Ptr, s nvlib.Stream) error {
 func (h *Host) EndBranches() error {
 	var errs []error
 	for _, all := range h.branches {
-		for _, b := range all.list {
-			if b.ended != 0 {
-				errs = append(errs, h.drv.DestroyEvent(b.ended))
-			}
-			if b.h != 0 {
-				errs = append(errs, h.drv.DestroyStream(b.h))
-			}
-		}
-		errs = append(errs, h.drv.DestroyEvent(all.begun))
+		errs = append(errs, all.end(h.drv))
 	}
 	clear(h.branches)
 	return errors.Join(errs...)
+}
+
+// end destroys the streams and events.
+func (b *branches) end(drv *nvlib.Driver) error {
+	var errs []error
+	for _, o := range b.list {
+		if o.ended != 0 {
+			errs = append(errs, drv.DestroyEvent(o.ended))
+		}
+		if o.h != 0 {
+			errs = append(errs, drv.DestroyStream(o.h))
+		}
+	}
+	return errors.Join(append(errs, drv.DestroyEvent(b.begun))...)
 }

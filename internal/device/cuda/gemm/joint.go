@@ -62,7 +62,7 @@ func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 		alone = append(alone, st)
 		key += "; " + st.key()
 	}
-	faster, err := h.fasterJoint(j, alone, key)
+	faster, err := h.decide(&j, key, func() (bool, error) { return h.raceJoint(j, alone) })
 	if err == nil {
 		h.chosen[sumOf(key)] = jointChoice(faster)
 		h.noteApart(&j, faster)
@@ -154,10 +154,10 @@ func (j *Joint) gate(at *jointOperands) kernels.Computation {
 	return kernels.Computation{Op: device.SiluMul(out.DType), Ins: []kernels.Operand{one, two}, Out: out}
 }
 
-// fasterJoint reports whether one launch is faster than separate launches. It returns the choice that the processes
-// agreed on. If there is none, it returns a stored choice, or measures. If it cannot measure, it returns false, for
-// separate launches.
-func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
+// decide reports whether one launch is faster than separate launches. It returns the choice that the processes agreed
+// on. If there is none, it returns a stored choice, or that of race, which measures. If race cannot measure, decide
+// returns false, for separate launches.
+func (h *Host) decide(j *Joint, key string, race func() (bool, error)) (bool, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
 		return false, errors.New("canceled: a call of the driver did not return")
@@ -176,7 +176,7 @@ func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
 	faster := kept && len(note) == 1 && note[0] == 1
 	if !kept || len(note) != 1 {
 		var err error
-		faster, err = h.raceJoint(j, alone)
+		faster, err = race()
 		if err != nil && !withoutTrial(err) {
 			return false, err
 		}
@@ -204,26 +204,34 @@ type jointTrial struct {
 	at    []jointOperands
 }
 
-// raceJoint compares both variants: first the bits of their results, with operands for which all sums are exact, and
-// then their times.
+// raceJoint reports whether hocket's kernel for few rows is faster than separate launches.
 func (h *Host) raceJoint(j Joint, alone []*Launch) (faster bool, err error) {
 	t, err := h.newJointTrial(j, alone)
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = t.close(err) }()
-	apart, err := t.candidate(t.runAlone)
+	return t.faster(t.runAlone, t.runJoint)
+}
+
+// variant returns the steps that compute all linears on the operands at the given addresses.
+type variant func(at *jointOperands) ([]func() error, error)
+
+// faster reports whether one variant is faster than others, and has the same bits. It first compares the bits of
+// results, with operands for which all sums are exact, and then the times.
+func (t *jointTrial) faster(others, one variant) (bool, error) {
+	apart, err := t.candidate(others)
 	if err != nil {
 		return false, err
 	}
-	joint, err := t.candidate(t.runJoint)
+	joint, err := t.candidate(one)
 	if err != nil {
 		return false, err
 	}
 	if same, err := t.sameBits(apart, joint); err != nil || !same {
 		return false, err
 	}
-	if err := t.operands(NoiseOf(j.List[0].DType)); err != nil {
+	if err := t.operands(NoiseOf(t.j.List[0].DType)); err != nil {
 		return false, err
 	}
 	ms, err := t.times([]*Candidate{apart, joint}, 1)
@@ -280,7 +288,7 @@ func (h *Host) newJointTrial(j Joint, alone []*Launch) (*jointTrial, error) {
 }
 
 // candidate prepares one of the two variants for timing.
-func (t *jointTrial) candidate(of func(at *jointOperands) ([]func() error, error)) (*Candidate, error) {
+func (t *jointTrial) candidate(of variant) (*Candidate, error) {
 	c := &Candidate{}
 	for i := range t.at {
 		steps, err := of(&t.at[i])

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -50,7 +51,8 @@ type World struct {
 	closing  atomic.Bool
 	abort    atomic.Uintptr
 
-	workers workers // unused in a dry run
+	workers workers   // unused in a dry run
+	watched sync.Once // starts watch
 
 	mu    sync.Mutex
 	lost  chan struct{} // closed when the world is given up; nil for a dry run
@@ -132,6 +134,11 @@ func (w *World) Do(ctx context.Context, f func()) error {
 	if err := w.GivenUp(); err != nil {
 		return err
 	}
+	if device.IsHere(ctx) {
+		w.watched.Do(func() { go w.watch() })
+		f()
+		return nil
+	}
 	var returned bool
 	var panicked any
 	done := make(chan struct{})
@@ -163,16 +170,40 @@ func (w *World) Do(ctx context.Context, f func()) error {
 			return w.GivenUp()
 		case now := <-tick.C:
 			tick.Reset(watchEvery)
-			patience := w.patience(ctx)
-			if p, age := seen[0].of(&w.Calls, now); age > patience {
-				w.giveUp(&w.Calls, p, age)
-			}
-			if patience == w.p.System.CallPatience.Call {
-				patience *= compilesFor
-			}
-			if p, age := seen[1].of(&w.compiles, now); age > patience {
-				w.giveUp(&w.compiles, p, age)
-			}
+			w.check(&seen, w.patience(ctx), now)
+		}
+	}
+}
+
+// check gives the world up if its driver call, or its compilation, has taken longer than patience.
+func (w *World) check(seen *[2]sighting, patience time.Duration, now time.Time) {
+	if p, age := seen[0].of(&w.Calls, now); age > patience {
+		w.giveUp(&w.Calls, p, age)
+	}
+	if patience == w.p.System.CallPatience.Call {
+		patience *= compilesFor
+	}
+	if p, age := seen[1].of(&w.compiles, now); age > patience {
+		w.giveUp(&w.compiles, p, age)
+	}
+}
+
+// watchHereEvery is the interval at which watch looks at the world's driver call.
+const watchHereEvery = time.Second
+
+// watch looks at the world's driver call until the world ends. The functions that Do calls in the goroutines of its
+// callers have no other observer. Such a caller stays blocked if its call does not return, but other worlds get the
+// locks that it holds.
+func (w *World) watch() {
+	tick := time.NewTicker(watchHereEvery)
+	defer tick.Stop()
+	var seen [2]sighting
+	for {
+		select {
+		case <-w.workers.over:
+			return
+		case now := <-tick.C:
+			w.check(&seen, w.patience(context.Background()), now)
 		}
 	}
 }
