@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 	"unsafe"
@@ -59,7 +60,7 @@ func caught(do func() error) (err error) {
 	defer func() {
 		switch p := recover(); {
 		case p != nil:
-			err = fmt.Errorf("a fault of hocket: %v", p)
+			err = fmt.Errorf("a fault of hocket, please report it: %v\n%s", p, debug.Stack())
 		case !returned:
 			// A call of the driver has returned after its world was given up, which ends the goroutine (see
 			// nvlib.Watch). The goroutine of a C thread cannot end.

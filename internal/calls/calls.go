@@ -516,7 +516,9 @@ func (g *Group) Close() error {
 	}
 	g.closed = true
 	for _, p := range g.made {
-		p.call.Release()
+		if p.call != nil { // a call with elements
+			p.call.Release()
+		}
 	}
 	for _, p := range g.norms {
 		if p.call != nil {

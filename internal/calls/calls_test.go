@@ -21,6 +21,7 @@ type stub struct {
 	norms     int64 // the most rows of a norm that one launch supports
 	taken     uintptr
 	bytes     int64 // of it
+	released  int   // number of calls that were released
 }
 
 func (s *stub) TeamAlgorithms() []device.Algorithm {
@@ -36,6 +37,7 @@ func (s *stub) Adopt(at []uintptr, bytes int64) (all []device.Memory, err error)
 	return all, nil
 }
 func (s *stub) Err() error                      { return nil }
+func (s *stub) Close() error                    { return nil }
 func (s *stub) note(format string, args ...any) { s.did = append(s.did, fmt.Sprintf(format, args...)) }
 func (s *stub) Copy(stream, dst, src uintptr, bytes int64) error {
 	s.note("copy %d bytes from %d to %d on %d", bytes, src, dst, stream)
@@ -68,7 +70,7 @@ func (c *stubCall) Do(stream uintptr, operands ...uintptr) error {
 	c.s.note("do %v on %d", operands, stream)
 	return nil
 }
-func (c *stubCall) Release() {}
+func (c *stubCall) Release() { c.s.released++ }
 
 type stubDevice struct {
 	device.Device
@@ -98,6 +100,7 @@ type pair struct {
 	s *stub
 }
 
+func (w pair) Close() error                  { return nil }
 func (w pair) Ranks() int                    { return 2 }
 func (w pair) Local(rank int) bool           { return rank == 1 }
 func (w pair) Device(rank int) device.Device { return &stubDevice{s: w.s, rank: rank} }

@@ -121,6 +121,22 @@ func TestNoElements(t *testing.T) {
 		return err
 	})
 	wantDisagree(t, errs, "bf16[0]")
+	for _, err := range inTwo(t, func(g *Group, s *stub, w *world.World) error {
+		for _, count := range []int64{0, 64} {
+			if err := g.Do(t.Context(), reduceOf(count)); err != nil {
+				return err
+			}
+		}
+		if err := g.Close(); err != nil || s.released != 1 {
+			t.Errorf("closing a group with an empty call and another one: %v, and %d calls were released", err, s.released)
+		}
+		_, err := w.Agree(t.Context(), "end", nil)
+		return err
+	}) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
 	errs = inTwo(t, func(g *Group, _ *stub, w *world.World) error {
 		for _, count := range []int64{0, 64, int64(64 * w.Process()), 64} {
 			if err := g.Do(t.Context(), reduceOf(count)); err != nil {

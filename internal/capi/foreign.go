@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
 )
 
 // foreignOptions are the options of Foreign.
@@ -59,7 +60,8 @@ func (l *Library) Foreign(handle int64, text string) (int64, error) {
 }
 
 // CallForeign enqueues a rank's part of a run on the rank's stream, and returns before the run
-// ends. It waits until the other ranks of this process have called too.
+// ends. It waits until the other ranks of this process have called too. The thread of the last call
+// issues the run (see Enqueue).
 func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []uintptr) error {
 	f, err := get[*foreign](l, handle)
 	if err != nil {
@@ -89,7 +91,7 @@ func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []
 	defer close(m.done)
 	m.err = fmt.Errorf("the call of rank %d, the last, panicked", rank) // stays set if Enqueue panics
 	defer f.m.bound.begin()()
-	m.err = f.m.m.Enqueue(l.named(context.Background()), m.args)
+	m.err = f.m.m.Enqueue(device.Here(l.named(context.Background())), m.args)
 	return m.err
 }
 

@@ -168,7 +168,7 @@ func TestBadUneven(t *testing.T) {
 		},
 		"it names no valid reduction":      func(in *Instance) { in.Op = ir.OpReduceScatterV },
 		"two-shot: not supported":          func(in *Instance) { in.Pin.Algo = "two-shot" },
-		"members must have equal counts":            func(in *Instance) { in.Op, in.Parts[1].Rows = ir.OpAllGatherV, []int64{0, 3} },
+		"members must have equal counts":   func(in *Instance) { in.Op, in.Parts[1].Rows = ir.OpAllGatherV, []int64{0, 3} },
 		"its counts have type f32[2], but": func(in *Instance) { countIn(in, ir.F32, 2) },
 		"its counts have type i32[3], but": func(in *Instance) { countIn(in, ir.I32, 3) },
 	} {
