@@ -1,7 +1,7 @@
 """Forward and backward passes, split over GPUs: torch with NCCL, torch with async-TP, and hocket, alternately in one call.
 
     torchrun --nproc_per_node=2 train.py [--cases mlp,layer] [--shapes 8192x8192x28672,2048x8192x28672] [--tokens 2048]
-                                         [--strategies auto] [--rounds 9] [--compile]
+                                         [--strategies auto,exchange,delayed] [--rounds 9] [--compile]
 
 Prints a line of JSON for each way: microseconds of the slowest rank for one forward and backward pass, the median of the
 rounds. A round runs all ways in a new order: a rest, a barrier, one call, and then CHAIN calls that are timed. "ratio" is the
@@ -199,12 +199,17 @@ class Turns:
             self.say(json.dumps(row))
 
 
-def program(turns, text, dims, strategy, bound):
-    """A model and its call with these tensors bound."""
-    model = hocket.load(text, dims={**dims, "N": turns.ranks}, strategy=strategy, lend=True)
-    for name, t in bound.items():
-        model.bind(name, t)
-    return model
+def programs(turns, text, dims, strategies, bound):
+    """For each strategy that applies, its name and a model with these tensors bound."""
+    for strategy in strategies:
+        try:
+            model = hocket.load(text, dims={**dims, "N": turns.ranks}, strategy=strategy, lend=True)
+        except hocket.Error as e:
+            turns.say(json.dumps({"who": f"hocket, {strategy}", "cannot": str(e).splitlines()[0][:200]}))
+            continue
+        for name, t in bound.items():
+            model.bind(name, t)
+        yield strategy, model
 
 
 def mlp(turns, shape, strategies):
@@ -296,11 +301,13 @@ def mlp(turns, shape, strategies):
         "torch, async-TP, x kept, bulk scatter": (lambda: fused(True, False), "step"),
     }
     weights, dims = {"w1": w1, "w2": w2}, {"T": T, "H": H, "F": FF}
-    models = [program(turns, alone_gradient(), dims, "sequential", {"w1s": w1, "w2s": w2})]
-    ways["hocket, alone"] = (lambda m=models[0]: m(xs=every, dys=dys), "alone")
-    for strategy in strategies:
-        models.append(program(turns, own_gradient(MLP), dims, strategy, weights))
-        ways[f"hocket, {strategy}"] = (lambda m=models[-1]: m(x=x), "step")
+    models = []
+    for _, m in programs(turns, alone_gradient(), dims, ["sequential"], {"w1s": w1, "w2s": w2}):
+        models.append(m)
+        ways["hocket, alone"] = (lambda m=m: m(xs=every, dys=dys), "alone")
+    for strategy, m in programs(turns, own_gradient(MLP), dims, strategies, weights):
+        models.append(m)
+        ways[f"hocket, {strategy}"] = (lambda m=m: m(x=x), "step")
     turns.measure(f"mlp {shape}", turns.checked(ways, want))
     for m in models:
         m.close()
@@ -361,9 +368,10 @@ def layer(turns, tokens, strategies, compiled):
                 turns.say(json.dumps({"who": name, "cannot": str(e).splitlines()[0][:200]}))
     models = []
     bound = {name: t.detach() for name, t in module.named_parameters()}
-    for strategy in strategies:
-        models.append(program(turns, gradient(LAYER), {"T": tokens}, strategy, bound))
-        ways[f"hocket, {strategy}"] = (lambda m=models[-1]: m(x=x.detach(), dy=dy), "step")
+    given = x.detach()
+    for strategy, m in programs(turns, gradient(LAYER), {"T": tokens}, strategies, bound):
+        models.append(m)
+        ways[f"hocket, {strategy}"] = (lambda m=m: m(x=given, dy=dy), "step")
     turns.measure(f"layer 8B T={tokens}", turns.checked(ways, want))
     for m in models:
         m.close()
@@ -374,7 +382,7 @@ def main():
     p.add_argument("--cases", default="mlp,layer")
     p.add_argument("--shapes", default="8192x8192x28672,2048x8192x28672")
     p.add_argument("--tokens", default="2048")
-    p.add_argument("--strategies", default="auto")
+    p.add_argument("--strategies", default="auto,exchange,delayed")
     p.add_argument("--rounds", type=int, default=9)
     p.add_argument("--compile", action="store_true")
     args = p.parse_args()
