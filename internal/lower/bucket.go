@@ -80,6 +80,10 @@ func (b *bucketer) block(block *ir.Block) {
 	for _, d := range groups {
 		b.alone = append(b.alone, ir.Note{Pos: d.members[0].Pos, Message: d.text(stmts)})
 		b.groups++
+		for i := range b.choices { // pairs that were left sequential
+			c := &b.choices[i]
+			c.Strategy.Delayed = c.Strategy.Delayed || c.Pair.Func == b.fn.Name && d.defines(c.Pair.Value)
+		}
 		if first := d.members[0]; d.hidden && streams[d.join] == "" {
 			streams[d.join] = b.names.fresh(first.Results[0].Text, "s")
 			at[first] = append(at[first], declare(first.Pos, ir.OpStream, streams[d.join], nil))
@@ -138,6 +142,11 @@ func (b *bucketer) find(stmts []*ir.Stmt) (list []*delayed) {
 	return slices.DeleteFunc(list, func(d *delayed) bool { return !d.hidden && len(d.members) == 1 })
 }
 
+// defines reports whether a member of d defines the value with the given name.
+func (d *delayed) defines(name string) bool {
+	return slices.ContainsFunc(d.members, func(s *ir.Stmt) bool { return s.Results[0].Text == name })
+}
+
 // text describes d for the log.
 func (d *delayed) text(stmts []*ir.Stmt) string {
 	text := d.members[0].Op.String() + ":"
@@ -149,7 +158,7 @@ func (d *delayed) text(stmts []*ir.Stmt) string {
 		text += " in one collective with line " + strings.Join(lines, ", ")
 	}
 	if d.hidden {
-		text += fmt.Sprintf(" while other work is computed, until line %d", stmts[min(d.join, len(stmts)-1)].Pos.Line)
+		text += fmt.Sprintf(" while other work is computed, until line %d", stmts[d.join].Pos.Line)
 	}
 	return text
 }
@@ -191,7 +200,10 @@ func (b *bucketer) candidate(stmts []*ir.Stmt, i int) *delayed {
 			needs[t.Results[0].Text] = true
 		}
 	}
-	d.hidden = slices.ContainsFunc(stmts[min(i+1, d.join):d.join], heavy) // what depends on d is light
+	if d.join == len(stmts) { // nothing needs the result
+		return nil
+	}
+	d.hidden = slices.ContainsFunc(stmts[i+1:d.join], heavy) // what depends on d is light
 	return d
 }
 
