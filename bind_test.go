@@ -89,9 +89,10 @@ func TestDefinedDimsOfAModel(t *testing.T) {
 
 func TestNamesOfOptions(t *testing.T) {
 	p, err := hocket.Parse("layer.hkt", `mesh tp[2]
-func f(%x: f32[T/tp, K], %w: f32[N/tp, K]) -> f32[T, N/tp] {
+func f(%x: f32[T/tp, K], %w: f32[N/tp, K]) -> (f32[T, N/tp], f32[K, K]) {
+  %g: f32[K, K] = matmul %x, %x, ta=true
   %y = linear %x, %w
-  return %y
+  return %y, %g
 }
 `)
 	if err != nil {

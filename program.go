@@ -102,7 +102,7 @@ func (b Binding) ir() ir.Binding {
 // LowerOptions configures how a program is lowered, and after which pass lowering stops.
 type LowerOptions struct {
 	// Strategy is the overlap strategy for communication: "sequential" (the default), "chunked" or "chunked(8)",
-	// "exchange" or "exchange(2)", "ahead", or "auto". For each pair of a communication and a GEMM, "auto" selects the
+	// "exchange" or "exchange(2)", "ahead", "delayed", or "auto". For each pair of a communication and a GEMM, "auto" selects the
 	// strategy that is predicted to be the fastest.
 	Strategy string
 	// Machine selects the machine for which auto predicts times: "cpu" (the default), "h200x4" or the name FILE.json of a

@@ -101,12 +101,12 @@ func nodesOf(dev device.Machine, ranks int) ([]int, error) {
 	return list, nil
 }
 
-// LoweredFor returns the lowered form for a binding. The lowered form is the same for all bindings, with two
-// exceptions. With auto, it depends on the dims and the number of ranks. With exchange, it depends on whether the dims
-// need ragged blocks.
+// LoweredFor returns the lowered form for a binding. The lowered form is the same for all bindings, with three
+// exceptions. With auto, it depends on the dims and the number of ranks. With delayed, the sizes of reductions decide
+// which of them share a collective. With exchange, it depends on whether the dims need ragged blocks.
 func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	bound, err := u.Bind(b)
-	if err != nil || u.opts.Strategy != Auto && !ragged(bound, u.Lowered.Choices) {
+	if err != nil || u.opts.Strategy != Auto && !u.delays() && !ragged(bound, u.Lowered.Choices) {
 		return u.Lowered, err
 	}
 	u.chosen.mu.Lock()
@@ -119,12 +119,61 @@ func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	res, err := u.lower(choose)
+	var res *lower.Result
+	switch {
+	case u.opts.Strategy == Auto:
+		res, err = u.auto(choose, bound, b)
+	case u.delays():
+		res, err = u.lower(always(lower.Strategy{}), buckets(bound))
+	default:
+		res, err = u.lower(choose, nil)
+	}
 	if err != nil {
 		return nil, err
 	}
 	u.chosen.keep(k, res)
 	return res, nil
+}
+
+// delays reports whether the strategy is delayed.
+func (u *Unit) delays() bool { return u.opts.Strategy == lower.Strategy{Delayed: true}.String() }
+
+// auto lowers the program with the given chooser. It delays reductions, those of pairs too, if the whole program is
+// predicted to be faster.
+func (u *Unit) auto(choose func(*lower.Pair) lower.Strategy, bound *ir.Bound, b ir.Binding) (*lower.Result, error) {
+	plain, err := u.lower(choose, nil)
+	if err != nil {
+		return nil, err
+	}
+	var best float64
+	fastest := plain
+	for _, pairs := range []func(*lower.Pair) lower.Strategy{choose, always(lower.Strategy{})} {
+		form, err := u.lower(pairs, buckets(bound))
+		if err != nil {
+			return nil, err
+		}
+		if form.Groups == 0 {
+			continue
+		}
+		if best == 0 {
+			if best, err = u.timeOf(plain, b); err != nil || best == 0 {
+				return plain, nil // the caller plans it again, and reports the error
+			}
+		}
+		if t, err := u.timeOf(form, b); err == nil && t > 0 && t < best {
+			best, fastest = t, form
+		}
+	}
+	return fastest, nil
+}
+
+// timeOf returns the predicted time of a lowered form, or 0 if it is too large for a prediction.
+func (u *Unit) timeOf(form *lower.Result, b ir.Binding) (float64, error) {
+	p, err := u.planOf(form, b)
+	if err != nil {
+		return 0, err
+	}
+	return u.Time(p)
 }
 
 // chooser returns the function that chooses the strategies for the pairs of a binding.
@@ -149,9 +198,9 @@ func ragged(bound *ir.Bound, choices []lower.Choice) bool {
 
 // SameForAll reports whether res is the lowered form for all values of a dim. It is not if auto chose strategies by the
 // dims. It is also not if an exchange cuts rows into blocks and the number of rows depends on the dim, because the
-// blocks are ragged for some values.
+// blocks are ragged for some values. Nor is it if reductions were combined by their sizes.
 func (u *Unit) SameForAll(res *lower.Result, dim string) bool {
-	return !slices.ContainsFunc(res.Choices, func(c lower.Choice) bool {
+	return res.Groups == 0 && !slices.ContainsFunc(res.Choices, func(c lower.Choice) bool {
 		counts := false
 		c.Pair.To.Dims[c.Pair.Rows].Extent.Walk(func(e *ir.Expr) { counts = counts || e.Kind == ir.ExprName && e.Name == dim })
 		return u.opts.Strategy == Auto || counts && c.Strategy.Kind == lower.Exchange && c.Pair.Comm == ir.OpAllReduce

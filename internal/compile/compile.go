@@ -114,7 +114,15 @@ func Build(source *ir.Info, opts Options) (*Unit, error) {
 		}
 	}
 	var err error
-	if u.Lowered, err = u.lower(always(strategy)); err != nil {
+	var delays *lower.Buckets
+	if strategy.Delayed {
+		bound, ds := ir.Bind(source, ir.Binding{})
+		if ds.HasErrors() {
+			bound = nil // dims have no values yet
+		}
+		delays = buckets(bound)
+	}
+	if u.Lowered, err = u.lower(always(strategy), delays); err != nil {
 		return nil, err
 	}
 	if err := applied(source.Prog, u.Lowered, strategy); err != nil {
@@ -123,9 +131,22 @@ func Build(source *ir.Info, opts Options) (*Unit, error) {
 	return u, nil
 }
 
-// lower runs the passes with the given chooser.
-func (u *Unit) lower(choose func(*lower.Pair) lower.Strategy) (*lower.Result, error) {
-	lo := lower.Options{StopAfter: u.opts.StopAfter, Choose: choose}
+// bucketBytes is the largest size of a collective that reduces several tensors. Collectives of this size take little
+// longer for a byte than larger ones, and can start earlier.
+const bucketBytes = 16 << 20
+
+// buckets returns the bounds of the collectives that reduce several tensors. Bytes are counted by the sizes of bound,
+// which is nil if the sizes are not known.
+func buckets(bound *ir.Bound) *lower.Buckets {
+	if bound == nil {
+		return &lower.Buckets{}
+	}
+	return &lower.Buckets{Bytes: bucketBytes, Sizes: bound.Env(0, nil)}
+}
+
+// lower runs the passes with the given chooser and the given bounds of buckets.
+func (u *Unit) lower(choose func(*lower.Pair) lower.Strategy, buckets *lower.Buckets) (*lower.Result, error) {
+	lo := lower.Options{StopAfter: u.opts.StopAfter, Choose: choose, Buckets: buckets}
 	if u.opts.CheckEach {
 		lo.CheckEach = func(p *ir.Program) error {
 			_, ds := checker.Check(p)

@@ -11,7 +11,7 @@ import (
 const Auto = "auto"
 
 // Strategies lists the names of the strategies. The name chunked may be followed by the number of chunks: "chunked(8)".
-var Strategies = []string{"sequential", "chunked", "exchange", "ahead", Auto}
+var Strategies = []string{"sequential", "chunked", "exchange", "ahead", "delayed", Auto}
 
 // CheckStrategy returns an error if no strategy has the name s.
 func CheckStrategy(s string) error {
@@ -24,12 +24,13 @@ func CheckStrategy(s string) error {
 
 // always returns a chooser that chooses s for every pair.
 func always(s lower.Strategy) func(*lower.Pair) lower.Strategy {
+	s.Delayed = false
 	return func(*lower.Pair) lower.Strategy { return s }
 }
 
 // applied returns an error if the requested strategy was not applied to any pair.
 func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
-	if s.Kind == lower.Sequential || !slices.ContainsFunc(res.Stages, func(st lower.Stage) bool { return st.Pass == "overlap" }) {
+	if s == (lower.Strategy{}) || res.Groups > 0 || !slices.ContainsFunc(res.Stages, func(st lower.Stage) bool { return st.Pass == "overlap" }) {
 		return nil
 	}
 	used := func(c lower.Choice) bool {
@@ -52,6 +53,9 @@ func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
 	d := p.Diag("strategy", pos, "strategy %s applies to no collective of this program", s)
 	d.Notes = notes
 	d.Help = "use sequential, or choose layouts with which a linear or matmul uses the result of an all_gather, or computes the operand of a collective"
+	if s.Delayed {
+		d.Help = "use sequential: the result of each reduction is needed before any other GEMM"
+	}
 	if len(notes) == 0 {
 		d.Message += ": it has no all_gather, reduce_scatter or all_reduce of values"
 	}

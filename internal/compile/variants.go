@@ -42,9 +42,9 @@ func (u *Unit) Variants(b ir.Binding, n int) ([]Variant, error) {
 	}
 	var all []Variant
 	texts := map[string]bool{}
-	for _, name := range append([]string{"sequential", Auto}, names(candidates[1:])...) {
+	for _, name := range append([]string{"sequential", Auto, "delayed"}, names(candidates[1:])...) {
 		v := Variant{Name: name}
-		if v.form, err = u.form(bound, name); err != nil {
+		if v.form, err = u.form(bound, name, b); err != nil {
 			return nil, err
 		}
 		if text := v.form.Program.String(); texts[text] {
@@ -77,18 +77,21 @@ func names(list []lower.Strategy) (names []string) {
 }
 
 // form lowers the program as the variant with the given name.
-func (u *Unit) form(bound *ir.Bound, name string) (*lower.Result, error) {
+func (u *Unit) form(bound *ir.Bound, name string, b ir.Binding) (*lower.Result, error) {
 	m, _, err := u.machine(bound.Ranks)
 	if err != nil {
 		return nil, err
 	}
 	p := &predictor{bound: bound, machine: m}
 	if name == Auto {
-		return u.lower(p.choose)
+		return u.auto(p.choose, bound, b)
 	}
 	st, err := lower.ParseStrategy(name)
 	if err != nil {
 		return nil, err
+	}
+	if st.Delayed {
+		return u.lower(always(st), buckets(bound))
 	}
 	return u.lower(func(pair *lower.Pair) lower.Strategy {
 		numbers, err := p.numbers(pair)
@@ -96,7 +99,7 @@ func (u *Unit) form(bound *ir.Bound, name string) (*lower.Result, error) {
 			return lower.Strategy{}
 		}
 		return fitting(bound, pair, st)
-	})
+	}, nil)
 }
 
 // planOf plans the given lowered form in the same way as Plan plans the chosen one.
@@ -112,7 +115,7 @@ func (u *Unit) Choose(b ir.Binding, name string) error {
 	if err != nil {
 		return err
 	}
-	form, err := u.form(bound, name)
+	form, err := u.form(bound, name, b)
 	if err != nil {
 		return err
 	}

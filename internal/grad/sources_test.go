@@ -79,7 +79,7 @@ func TestWaitsAreNeeded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		strategy := []string{"exchange", "chunked(2)"}[programs%2]
+		strategy := []string{"exchange", "chunked(2)", "delayed"}[programs%3]
 		l, err := q.Lower(hocket.LowerOptions{Strategy: strategy})
 		if err != nil {
 			continue // the strategy applies to no collective

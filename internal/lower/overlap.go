@@ -34,6 +34,11 @@ func overlap(u *unit) error {
 		slices.SortStableFunc(u.log[first:], func(a, b Entry) int { return comparePos(a.Pos, b.Pos) })
 	}
 	slices.SortStableFunc(u.choices, func(a, b Choice) int { return comparePos(a.Pair.Pos, b.Pair.Pos) })
+	if u.buckets != nil {
+		if err := delay(u); err != nil {
+			return err
+		}
+	}
 	slices.SortStableFunc(u.alone, func(a, b ir.Note) int { return comparePos(a.Pos, b.Pos) })
 	return nil
 }

@@ -16,6 +16,9 @@ type Options struct {
 	// Choose returns the strategy with which each pair of communication and GEMM is lowered. If Choose is nil, all
 	// pairs are lowered sequentially. A pair is also lowered sequentially if the returned strategy does not apply to it.
 	Choose func(*Pair) Strategy
+	// Buckets delays and combines the reductions that are not lowered as pairs. If Buckets or Choose is nil, they stay as
+	// they are.
+	Buckets *Buckets
 	// CheckEach, if not nil, checks the program after each pass. If it returns an error, Run returns it as a PassError.
 	CheckEach func(*ir.Program) error
 }
@@ -31,8 +34,10 @@ type Result struct {
 	Log []Entry
 	// Choices lists the pairs that were found and the strategy of each.
 	Choices []Choice
-	// Alone lists the collectives that are not part of a pair, each with the reason.
-	Alone []ir.Note
+	// Alone lists the collectives that are not part of a pair, each with the reason, and those that are
+	// delayed or combined. Groups is the number of the latter.
+	Alone  []ir.Note
+	Groups int
 }
 
 // Stage records the result of one pass.
@@ -91,8 +96,10 @@ type unit struct {
 	log  []Entry
 
 	choose  func(*Pair) Strategy
+	buckets *Buckets
 	choices []Choice
 	alone   []ir.Note
+	groups  int
 }
 
 // Run lowers a copy of p. The error is an ir.Diagnostics if p is not valid, and a *PassError if a pass made an invalid
@@ -139,7 +146,7 @@ func until(last string) ([]Pass, error) {
 // after it.
 func (r *Result) apply(p *Pass, before string, opts *Options) (string, error) {
 	start := time.Now()
-	u := &unit{pass: p.Name, prog: r.Program, info: r.Info, choose: opts.Choose}
+	u := &unit{pass: p.Name, prog: r.Program, info: r.Info, choose: opts.Choose, buckets: opts.Buckets}
 	if err := p.run(u); err != nil {
 		return "", err
 	}
@@ -149,6 +156,7 @@ func (r *Result) apply(p *Pass, before string, opts *Options) (string, error) {
 	}
 	r.Info, r.Log = info, append(r.Log, u.log...)
 	r.Choices, r.Alone = append(r.Choices, u.choices...), append(r.Alone, u.alone...)
+	r.Groups += u.groups
 	st := Stage{Pass: p.Name, Text: u.prog.String(), Duration: time.Since(start), Origins: origins(u.prog)}
 	st.Changed = st.Text != before
 	r.Stages = append(r.Stages, st)

@@ -45,12 +45,17 @@ type Strategy struct {
 	// Ragged makes an Exchange that cuts an all-reduce's rows use blocks of ceildiv(rows, ranks) rows. The last blocks
 	// are shorter or empty, so the number of rows need not be a multiple of the number of ranks.
 	Ragged bool
+	// Delayed leaves the pairs unchanged and delays reductions instead (see bucket.go).
+	Delayed bool
 }
 
 // String returns the strategy in the form that ParseStrategy accepts, for example "chunked(4)".
 func (s Strategy) String() string {
-	if s.Ahead {
+	switch {
+	case s.Ahead:
 		return "ahead"
+	case s.Delayed:
+		return "delayed"
 	}
 	if s.Own > 1 {
 		return fmt.Sprintf("%s(1,%d)", s.Kind, s.Own)
@@ -65,7 +70,7 @@ func (s Strategy) String() string {
 func (k StrategyKind) String() string { return [...]string{"sequential", "chunked", "exchange"}[k] }
 
 // ParseStrategy parses the text of a strategy: "sequential", "chunked", "chunked(8)", "exchange", "exchange(2)",
-// "exchange(1,4)" or "ahead".
+// "exchange(1,4)", "ahead" or "delayed".
 func ParseStrategy(text string) (Strategy, error) {
 	switch text {
 	case "", "sequential":
@@ -76,13 +81,15 @@ func ParseStrategy(text string) (Strategy, error) {
 		return Strategy{Kind: Exchange}, nil
 	case "ahead":
 		return Strategy{Kind: Exchange, Ahead: true}, nil
+	case "delayed":
+		return Strategy{Delayed: true}, nil
 	}
 	word, digits, _ := strings.Cut(text, "(")
 	digits, ok := strings.CutSuffix(digits, ")")
 	kind := map[string]StrategyKind{"chunked": Chunked, "exchange": Exchange}[word]
 	if !ok || kind == Sequential {
 		return Strategy{}, fmt.Errorf("unknown strategy %q; the strategies are sequential, chunked, chunked(N), exchange, "+
-			"exchange(N), exchange(1,N), ahead and auto", text)
+			"exchange(N), exchange(1,N), ahead, delayed and auto", text)
 	}
 	last, own := strings.CutPrefix(digits, "1,")
 	if own = own && kind == Exchange; !own {

@@ -91,7 +91,7 @@ const (
 	// this alignment as at the beginning of a buffer.
 	aligned = 16
 	// mostBetween is the maximum number of commands of a rank that are examined between a kernel and its copy.
-	mostBetween = 64
+	mostBetween = 256
 )
 
 // mayGo reports whether command c may be removed by forward. It must be a copy between two dense tensors of its own

@@ -7,7 +7,7 @@ DDLB's runner finds implementations in a table in ddlb/benchmark.py. Add to it
     'hocket': ('hocket.ddlb', 'HocketTPRowwise'),       # under tp_rowwise
 
 and start it by mpirun or srun, as its README says. Options: ``strategy`` (of ``hocket.load``: sequential, chunked,
-chunked(4), exchange, ahead, auto) and ``graph`` (a run is a replay of a torch CUDA graph). Of tp_columnwise ``gather`` is
+chunked(4), exchange, ahead, delayed, auto) and ``graph`` (a run is a replay of a torch CUDA graph). Of tp_columnwise ``gather`` is
 "operand", as of DDLB's own implementations: A is gathered, and each rank computes all rows; or "result": each rank
 computes its rows, which are gathered.
 """
