@@ -36,6 +36,9 @@ func (DefaultWorld) Local(int) bool { return true }
 // Node returns 0: there is only one node.
 func (DefaultWorld) Node(int) int { return 0 }
 
+// HostShared returns false: shared memory is the devices' own.
+func (DefaultWorld) HostShared() bool { return false }
+
 // Transport returns "".
 func (DefaultWorld) Transport() string { return "" }
 

@@ -103,6 +103,9 @@ type World interface {
 	// memory and counters only on the stream's node. The exception is a team's launch that uses the algorithm
 	// Transport.
 	Node(rank int) int
+	// HostShared reports whether Shared memory is host memory, because devices of different processes have no peer
+	// access. Kernels are slow on such memory, so only data that peers access should be there.
+	HostShared() bool
 	// Sync waits until all work issued so far has finished on every device. If that does not happen, it returns a
 	// *Fault, a *Deadlock or the context's error.
 	Sync(ctx context.Context) error

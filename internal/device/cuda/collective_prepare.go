@@ -227,6 +227,9 @@ func (t *team) HostParts() coll.HostParts {
 // together. This holds for NVLink and for a device's own memory. Over a PCI bus, the last bytes may become visible
 // before the first.
 func (t *team) Keeps128() error {
+	if t.w.hosted {
+		return fmt.Errorf("%w: the memory that the members share is host memory", device.ErrUnsupported)
+	}
 	for _, m := range t.members {
 		for _, o := range t.members {
 			if linkOf(t.w, m.dev.site, o.dev.site) == 'p' {

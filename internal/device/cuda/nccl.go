@@ -21,18 +21,19 @@ const ncclName = coll.NCCLName
 
 // supportsNCCL returns an error if NCCL cannot carry out c.
 func supportsNCCL(t *team, c *coll.Collective) error {
-	if t.w.peers != nil && !t.crosses() {
+	if t.w.peers != nil && !t.w.hosted && !t.crosses() {
 		return fmt.Errorf("%w: NCCL between processes of one node", device.ErrUnsupported)
 	}
 	if err := nccl.Usable(t.w.m.sys.System, c.Op); err != nil {
 		return err
 	}
-	sites := map[*site]int{}
+	sites := map[any]int{}
 	for _, m := range t.members {
-		if o, shared := sites[m.dev.site]; shared {
-			return fmt.Errorf("%w: members %d and %d share GPU %d, but NCCL needs one GPU for each member", device.ErrUnsupported, o, m.index, m.dev.site.gpu.Device)
+		on := gpuOf(m)
+		if o, shared := sites[on]; shared {
+			return fmt.Errorf("%w: members %d and %d share %s, but NCCL needs one GPU for each member", device.ErrUnsupported, o, m.index, m.dev.site.text())
 		}
-		sites[m.dev.site] = m.index
+		sites[on] = m.index
 	}
 	if len(sites) < 2 {
 		return fmt.Errorf("%w: a team of one", device.ErrUnsupported)
@@ -42,6 +43,15 @@ func supportsNCCL(t *team, c *coll.Collective) error {
 	}
 	_, err := coll.PlanNCCL(c, len(t.members))
 	return err
+}
+
+// gpuOf returns a value that is equal for members on one GPU of a node.
+func gpuOf(m *member) any {
+	s := m.dev.site
+	if s.key == "" {
+		return s
+	}
+	return fmt.Sprint(m.team.w.Node(m.dev.rank), " ", s.place.Host, " ", s.place.PCI)
 }
 
 // crosses reports whether the team has members on more than one node.
@@ -137,7 +147,7 @@ func openNCCL(t *team) (err error) {
 	w, limit := t.w, t.w.m.opts.teamTimeout()
 	t.ncclTeam = &nccl.Team{System: w.m.sys.System, Peers: w.peers, Calls: &w.guard.Calls, Patience: limit,
 		Longer: fmt.Sprintf("set %s=%v to wait longer", TimeoutVariable, 10*limit), GivenUp: w.guard.GivenUp, Ended: w.guard.Ended,
-		Aside: w.guard.Aside, Apart: t.checkPeerAccess}
+		Aside: w.guard.Aside, Apart: t.apart}
 	for _, m := range t.members {
 		t.ncclTeam.Members = append(t.ncclTeam.Members, nccl.Member{Rank: m.dev.rank, Device: m.dev.site.gpu.Device,
 			Foreign: true, Bound: m.dev.bound})

@@ -11,10 +11,10 @@ import (
 )
 
 // findReach finds the pairs of sites without access to each other's memory.
-func findReach(w *world) error {
+func findReach(w *world, apart func(a, b *site) (why, err error)) error {
 	for i, a := range w.all {
 		for _, b := range w.all[:i] {
-			why, err := apart(w, b, a)
+			why, err := apart(b, a)
 			if err != nil {
 				return err
 			}
@@ -47,7 +47,12 @@ func (s *site) reachable() []nvlib.Device {
 
 // reaches reports whether work on the site's GPU can access the view r.
 func (s *site) reaches(r *strided.View) bool {
-	return len(s.unreachable) == 0 || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.unreachable[memoryOf(r).dev.site] == nil
+	return len(s.unreachable) == 0 || r.Mem == nil || s.w.onHost(r.Mem.Kind()) || s.unreachable[memoryOf(r).dev.site] == nil
+}
+
+// onHost reports whether memory of a kind is host memory, which all GPUs can access.
+func (w *world) onHost(kind device.MemKind) bool {
+	return kind == device.Pinned || w.hosted && kind == device.Shared
 }
 
 // whole reports whether every site can access the memory of all other sites.
@@ -55,13 +60,21 @@ func (w *world) whole() bool {
 	return !slices.ContainsFunc(w.all, func(s *site) bool { return len(s.unreachable) > 0 })
 }
 
-// Apart returns an error if the kernels of two ranks cannot access each other's memory.
+// Apart returns the reason why two ranks cannot access each other's device memory, or nil if they can.
 func (w *world) Apart(rank, peer int) error {
 	a, b := w.devices[rank].site, w.devices[peer].site
 	if why := a.unreachable[b]; why != nil {
-		return fmt.Errorf("%w: GPU %d and GPU %d cannot access each other's memory (%w)", device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
+		return fmt.Errorf("%w: %s and %s cannot access each other's memory (%w)", device.ErrUnsupported, a.text(), b.text(), why)
 	}
 	return nil
+}
+
+// text names the GPU of a site.
+func (s *site) text() string {
+	if s.gpu.Device < 0 {
+		return "the GPU at " + s.gpu.PCI
+	}
+	return fmt.Sprint("GPU ", s.gpu.Device)
 }
 
 // Detours describes the pairs of GPUs without peer access and states the reason for each pair.
@@ -73,8 +86,8 @@ func (w *world) Detours() []string {
 	return gpu.Detours(gpus, func(a, b *gpu.GPU) error { return w.m.sys.Reach.Known(a, b) })
 }
 
-// checkPeerAccess returns an error if some members of the team cannot access each other's memory.
-func (t *team) checkPeerAccess() error {
+// apart returns an error if some members of the team cannot access each other's device memory.
+func (t *team) apart() error {
 	for i, m := range t.members {
 		for _, o := range t.members[:i] {
 			if err := t.w.Apart(o.dev.rank, m.dev.rank); err != nil {
@@ -83,4 +96,12 @@ func (t *team) checkPeerAccess() error {
 		}
 	}
 	return nil
+}
+
+// checkPeerAccess returns an error if the kernels of some members cannot access the shared memory of others.
+func (t *team) checkPeerAccess() error {
+	if t.w.hosted {
+		return nil
+	}
+	return t.apart()
 }

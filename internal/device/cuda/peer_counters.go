@@ -25,6 +25,7 @@ import (
 type wired struct {
 	w     *world
 	used  bool                    // some counters of the world are words
+	flags *counters               // of this process: those of the kernels in meets
 	raise map[*site]*nvlib.Launch // by GPU: kernel that adds to a word
 	await map[*site]*nvlib.Launch // by GPU: kernel that waits for a word
 	meets [2]*nvlib.Launch        // kernels that synchronize with the other processes at the beginning and at the end of a graph; nil if not loaded
@@ -32,18 +33,39 @@ type wired struct {
 	fixed bool                    // a graph was recorded; words now count from the beginning of each launch
 }
 
+// In a hosted world, words are in host memory. Over a PCI bus, additions of several GPUs to one word of host memory are
+// not atomic. Each GPU therefore has a word of its own for each counter, and the value of the counter is their sum.
+
 // wordBytes is the distance between two words in bytes. It is the size of one memory sector.
-const wordBytes = 32
+const wordBytes = kernels.WordBytes
 
 // wired reports whether the counters are words of device memory.
 func (c *counters) wired() bool { return c.words != nil }
 
-// at returns the address of the word of counter elem.
-func (c *counters) at(elem int) nvlib.Ptr { return c.words.addr + nvlib.Ptr(wordBytes*elem) }
+// width returns the number of words of each counter.
+func (x *wired) width() int {
+	if x.w.hosted {
+		return len(x.w.all)
+	}
+	return 1
+}
+
+// at returns the address of the first word of counter elem.
+func (c *counters) at(elem int) nvlib.Ptr {
+	return c.words.addr + nvlib.Ptr(wordBytes*elem*c.dev.w.wired.width())
+}
+
+// by returns the address of the word of counter elem to which the GPU of s adds.
+func (c *counters) by(s *site, elem int) nvlib.Ptr {
+	if !c.dev.w.hosted {
+		return c.at(elem)
+	}
+	return c.at(elem) + nvlib.Ptr(wordBytes*s.index)
+}
 
 // wire allocates words in device memory for the counters. The caller holds the world exclusively.
 func (x *wired) wire(c *counters) error {
-	m, err := c.dev.alloc(int64(max(len(c.elems), 1))*wordBytes, device.Shared)
+	m, err := c.dev.alloc(int64(max(len(c.elems), 1)*x.width())*wordBytes, device.Shared)
 	if err != nil {
 		return err
 	}
@@ -91,7 +113,7 @@ func (x *wired) openSite(s *site) error {
 // raiseWord adds to a word after all work that s has received. The context is current.
 func (x *wired) raiseWord(s *stream, c *counters, elem int, by int64) error {
 	l := x.raise[s.dev.site]
-	for i, v := range []uint64{uint64(c.at(elem)), uint64(by)} {
+	for i, v := range []uint64{uint64(c.by(s.dev.site, elem)), uint64(by)} {
 		l.SetWord(i, v)
 	}
 	s.worked()
@@ -130,7 +152,7 @@ func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 	l := x.await[site]
 	for i, v := range []uint64{uint64(c.at(elem)), uint64(least), uint64(w.abort),
 		uint64(w.m.opts.teamTimeout().Nanoseconds()),
-		uint64(site.report.At()), waited.tag} {
+		uint64(site.report.At()), waited.tag, uint64(x.width())} {
 		l.SetWord(i, v)
 	}
 	s.worked()
@@ -211,7 +233,8 @@ func (x *wired) openMeets() error {
 		}
 		flags = append(flags, c)
 	}
-	if err := x.open(flags[w.peers.Process()]); err != nil {
+	x.flags = flags[w.peers.Process()]
+	if err := x.open(x.flags); err != nil {
 		return err
 	}
 	me := w.first()
@@ -219,7 +242,7 @@ func (x *wired) openMeets() error {
 		list := []uint64{uint64(n - 1)}
 		for p, c := range flags {
 			if p != w.peers.Process() {
-				list = append(list, uint64(c.at(place)))
+				list = append(list, uint64(c.by(me.site, place)))
 			}
 		}
 		at, err := me.alloc(int64(8*len(list)), device.Private)
@@ -233,8 +256,11 @@ func (x *wired) openMeets() error {
 			return err
 		}
 		l := &launch{dev: me, name: "the meeting of all processes' graphs", id: -1}
-		j := kernels.Join{List: at.addr, Flag: flags[w.peers.Process()].at(place), Count: int64(n - 1), Abort: w.abort,
+		j := kernels.Join{List: at.addr, Flag: x.flags.at(place), Count: int64(n - 1), Abort: w.abort,
 			Timeout: w.m.opts.teamTimeout()}
+		if w.hosted {
+			j.Words = int64(x.width())
+		}
 		if x.meets[place], err = me.prepareJoin(l, j); err != nil {
 			return err
 		}
@@ -272,6 +298,11 @@ func (x *wired) meet(origin *stream, place int) error {
 	}
 	origin.worked()
 	origin.dev.site.report.Armed = true
+	if w.hosted {
+		if err := x.lower(origin, 1-place); err != nil {
+			return err
+		}
+	}
 	if err := w.drv.Launch(l, origin.h); err != nil {
 		return err
 	}
@@ -284,6 +315,12 @@ func (x *wired) meet(origin *stream, place int) error {
 		}
 	}
 	return nil
+}
+
+// lower sets the words of a meeting to 0. In a hosted world its kernel does not. The other processes raise these words
+// again only after this process has raised theirs at the other position, which it does later.
+func (x *wired) lower(origin *stream, place int) error {
+	return x.w.drv.Fill32(x.flags.at(place), 0, int64(wordBytes*x.width()/4), origin.h)
 }
 
 // firstOf returns the device of the first rank of a process.
@@ -302,7 +339,9 @@ func (c *counters) read() ([]int64, error) {
 	err := c.dev.bound(func() error {
 		words, err := signal.Read(c.dev.w.drv, c.dev.site.heaps[device.Pinned], c.words.addr, c.words.bytes)
 		for i := 0; i < len(values) && err == nil; i++ {
-			values[i] = int64(binary.LittleEndian.Uint64(words[wordBytes*i:]))
+			for k := range c.dev.w.wired.width() {
+				values[i] += int64(binary.LittleEndian.Uint64(words[c.at(i)-c.words.addr+nvlib.Ptr(wordBytes*k):]))
+			}
 		}
 		return err
 	})

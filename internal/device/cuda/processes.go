@@ -60,12 +60,13 @@ func spread(w *world, ranks int) error {
 	if err != nil {
 		return err
 	}
+	w.hosted = hosted(w, places)
 	at := map[string]*site{}
 	for r, p := range places {
 		s := at[p.Key]
 		if s == nil {
 			s = newSite(w, p.GPU)
-			s.owner, s.key, s.far = p.Owner, p.Key, p.Far
+			s.owner, s.key, s.far, s.place, s.index = p.Owner, p.Key, p.Far, p, len(w.all)
 			at[p.Key] = s
 			w.all = append(w.all, s)
 			if p.Foreign {
@@ -83,20 +84,31 @@ func spread(w *world, ranks int) error {
 	return nil
 }
 
+// hosted reports whether GPUs that different processes of a node drive have no peer access. All processes return the
+// same value, also those of other nodes, because the algorithms of collectives depend on it.
+func hosted(w *world, places []peers.Place) bool {
+	for r, a := range places {
+		for q, b := range places[:r] {
+			if a.Owner != b.Owner && w.Node(r) == w.Node(q) && w.m.view.Apart(a, b) != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// HostShared implements device.World.
+func (w *world) HostShared() bool { return w.hosted }
+
 // apart returns the reason why two sites have no access to each other, or nil if they have access. For GPUs of
 // different processes it makes no test transfer, because a test needs a context on each GPU. Mapped memory is checked
-// when it is first used.
+// when it is first used. In a world whose shared memory is host memory no site needs access to another.
 func apart(w *world, a, b *site) (why, err error) {
-	if a.owner == b.owner && slices.Contains(w.sites, a) {
+	switch {
+	case w.hosted && w.peers.World.Node(a.owner) == w.peers.World.Node(b.owner):
+		return w.m.view.Apart(a.place, b.place), nil
+	case !w.hosted && a.owner == b.owner && slices.Contains(w.sites, a):
 		return w.m.sys.Apart(a.gpu, b.gpu)
-	}
-	if a.gpu == b.gpu || a.gpu.Device < 0 || b.gpu.Device < 0 || a.far || b.far {
-		return nil, nil
-	}
-	if why := w.m.sys.ApartNow(a.gpu, b.gpu); why != nil {
-		return nil, fmt.Errorf("%w: processes on GPUs that cannot access each other's memory: GPU %d and GPU %d (%w); "+
-			"drive both GPUs from one process, or give each process a separate HOCKET_NODE, so that collectives use NCCL",
-			device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
 	}
 	return nil, nil
 }
@@ -159,8 +171,14 @@ func (w *world) Settle(ctx context.Context) ([]string, error) {
 	return nil, w.peers.SameListOfNode(ctx, w.peers.Name+": memory and kernels of the node", lines)
 }
 
+// hostGrain is the size of a page of host memory.
+const hostGrain = 4096
+
 // sharedHeap creates the heap of memory that peers access, including peers in other processes.
 func (s *site) sharedHeap(grain int64) *gpu.Heap {
+	if s.w.hosted {
+		return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, hostGrain, peers.Hosted(s.w.drv, s.w.peers, s.key, s.owner))
+	}
 	m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
 	if s.w.peers == nil {
 		return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, m)
@@ -174,6 +192,10 @@ func (s *site) mapShared() error {
 	here := s.w.sites[0]
 	s.ctx = here.ctx
 	if s.far {
+		return nil
+	}
+	if s.w.hosted {
+		s.heaps[device.Shared] = s.sharedHeap(0)
 		return nil
 	}
 	return s.bound(func() error {

@@ -221,7 +221,7 @@ func (im *Image) Views(refs ...plan.Ref) []device.View {
 type memory struct {
 	arenas  []device.Memory
 	host    []device.Memory         // by rank, for Space Host; nil if the rank has no such buffer
-	lent    map[place]device.Memory // memory of blocks that are in the store or in device tensors
+	lent    map[place]device.Memory // memory of blocks in the store or in device tensors, and of buffers of a private arena that peers access
 	gaps    []gap                   // gaps that these blocks leave in the plan's arena, by address
 	staging int64                   // size of the staging of collectives, on the rank where it is largest
 }

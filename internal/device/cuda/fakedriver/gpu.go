@@ -765,7 +765,7 @@ func stepOf(name string) kernels.Step {
 
 // Raise and Await implement kernels.Library.
 func (f *GPU) Raise(kernels.Target) (kernels.Step, error) { return f.wired("raise", 2) }
-func (f *GPU) Await(kernels.Target) (kernels.Step, error) { return f.wired("await", 6) }
+func (f *GPU) Await(kernels.Target) (kernels.Step, error) { return f.wired("await", 7) }
 
 func (f *GPU) wired(name string, words int) (kernels.Step, error) {
 	f.Mu.Lock()

@@ -80,7 +80,7 @@ func (s *System) Apart(a, b *GPU) (why, err error) {
 // told returns the reason why two GPUs are apart according to P2PVariable and the driver, without a test transfer.
 func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 	if s.Reach.setting == "off" || s.Reach.denied[coupleOf(a, b)] {
-		return fmt.Errorf("%s=%s disables peer access between them", P2PVariable, s.Reach.setting)
+		return s.Reach.disabled()
 	}
 	for _, w := range [][2]*GPU{{a, b}, {b, a}} {
 		if ok, err := drv.CanAccessPeer(w[0].Device, w[1].Device); err != nil {
@@ -88,6 +88,18 @@ func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 		} else if !ok {
 			return s.Reach.noPeer(a, b)
 		}
+	}
+	return nil
+}
+
+func (r *reach) disabled() error {
+	return fmt.Errorf("%s=%s disables peer access between them", P2PVariable, r.setting)
+}
+
+// Off returns an error if P2PVariable disables peer access between all GPUs.
+func (r *reach) Off() error {
+	if r.setting == "off" {
+		return r.disabled()
 	}
 	return nil
 }
