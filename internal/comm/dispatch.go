@@ -237,6 +237,7 @@ func (d *Dispatch) Launches(in *Instance) (list []device.Tuning) {
 	if d.teams == nil {
 		return nil
 	}
+	in.apart = in.apart || d.world.HostShared()
 	own := device.AlgorithmNames(d.own)
 	named := map[string]bool{}
 	for _, c := range d.candidates(in) {

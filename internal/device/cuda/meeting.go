@@ -16,6 +16,7 @@ type meeting struct {
 	what    string
 	members []*attendee
 	call    func() error // nil if the shares are kernels
+	library *ncclCall    // the call, if NCCL makes it
 }
 
 // together makes the devices receive the members' kernels, which wait for each other, as one group. It has no effect

@@ -9,6 +9,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/nccl"
+	"hocket.example/hocket/internal/device/cuda/relocate"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -103,15 +104,43 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 		steps[mem.index] = []step{at}
 	}
 	known := regionsGiven(t.own, packed)
+	m.library = &ncclCall{t, w, packed}
 	m.call = func() error {
 		if t.w.capture != nil {
 			for _, r := range known {
 				r.Known = true
 			}
 		}
-		return t.nccl.Issue(t.ncclTeam, w, func(i int) (coll.NCCLCall, bool) { return packed[i].Call, steps[i] != nil })
+		return m.library.issue()
 	}
 	return steps, nil
+}
+
+// ncclCall is a prepared call of NCCL.
+type ncclCall struct {
+	team   *team
+	work   *coll.NCCLWork
+	shares []nccl.Share // by member
+}
+
+// issue issues the shares of this process's members on their streams.
+func (x *ncclCall) issue() error {
+	return x.team.nccl.Issue(x.team.ncclTeam, x.work, func(i int) (coll.NCCLCall, bool) {
+		return x.shares[i].Call, x.work.TakesPart(i)
+	})
+}
+
+// issueAt issues the share of one member on a stream of the caller. operands holds the addresses of the operands that
+// have a placeholder address.
+func (x *ncclCall) issueAt(member *member, stream nvlib.Stream, operands []uintptr, tails []int64) error {
+	at := &x.team.ncclTeam.Members[member.index].Stream
+	defer func(own nvlib.Stream) { *at = own }(*at)
+	*at = stream
+	call := x.shares[member.index].Call
+	call.In, call.Out = relocate.At(call.In, operands, tails), relocate.At(call.Out, operands, tails)
+	return x.team.nccl.Issue(x.team.ncclTeam, x.work, func(i int) (coll.NCCLCall, bool) {
+		return call, i == member.index && x.work.TakesPart(i)
+	})
 }
 
 // regionsGiven returns the memory regions that the members' NCCL calls access.
