@@ -77,13 +77,16 @@ func (s *site) text() string {
 	return fmt.Sprint("GPU ", s.gpu.Device)
 }
 
-// Detours describes the pairs of GPUs without peer access and states the reason for each pair.
+// Detours describes the pairs of GPUs without peer access and states the reason for each pair. It omits the pairs that
+// another process drives.
 func (w *world) Detours() []string {
 	var gpus []*gpu.GPU
-	for _, s := range w.sites {
+	of := map[*gpu.GPU]*site{}
+	for _, s := range gpusOf(w.all) {
 		gpus = append(gpus, s.gpu)
+		of[s.gpu] = s
 	}
-	return gpu.Detours(gpus, func(a, b *gpu.GPU) error { return w.m.sys.Reach.Known(a, b) })
+	return gpu.Detours(gpus, func(a, b *gpu.GPU) error { return of[a].unreachable[of[b]] })
 }
 
 // apart returns an error if some members of the team cannot access each other's device memory.

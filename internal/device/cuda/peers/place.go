@@ -15,6 +15,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
 )
 
@@ -23,6 +24,8 @@ type View struct {
 	seen  [][]sight       // indexed by process
 	alike map[string]bool // by host: whether all its processes see the same GPUs
 	own   string          // this process's host
+
+	failed []failure // pairs of GPUs of different processes that have no peer access, found by try
 }
 
 // host returns the host of a process.
@@ -43,8 +46,9 @@ type sight struct {
 // all in sight.Apart denotes all other GPUs, also those of other processes.
 const all = -1
 
-// Look exchanges with the other processes of p which GPUs each of them sees.
-func Look(ctx context.Context, p *procs.World, gpus []*gpu.GPU) (*View, error) {
+// Look exchanges with the other processes of p which GPUs each of them sees, and finds pairs of GPUs without peer
+// access.
+func Look(ctx context.Context, p *procs.World, drv *nvlib.Driver, gpus []*gpu.GPU) (*View, error) {
 	var own []sight
 	host, _ := os.Hostname() // if this fails, all processes count as being on one host
 	for _, g := range gpus {
@@ -72,9 +76,14 @@ func Look(ctx context.Context, p *procs.World, gpus []*gpu.GPU) (*View, error) {
 		if first[host] == nil {
 			first[host], v.alike[host] = list, true
 		}
-		v.alike[host] = v.alike[host] && slices.EqualFunc(list, first[host], func(a, b sight) bool { return a.PCI == b.PCI })
+		v.alike[host] = v.alike[host] && same(list, first[host])
 	}
-	return v, nil
+	return v, v.try(ctx, p, drv, gpus)
+}
+
+// same reports whether two processes see the same GPUs.
+func same(a, b []sight) bool {
+	return slices.EqualFunc(a, b, func(a, b sight) bool { return a.Host == b.Host && a.PCI == b.PCI })
 }
 
 // apart returns sight.Apart and sight.Why of a GPU, as far as they are known without a test transfer.
@@ -98,6 +107,12 @@ func apart(g *gpu.GPU, gpus []*gpu.GPU) (list []int, why string) {
 func (v *View) Apart(a, b Place) error {
 	if a.Host == b.Host && a.PCI == b.PCI {
 		return nil
+	}
+	for _, f := range v.failed {
+		at := [2][2]string{{a.Host, a.PCI}, {b.Host, b.PCI}}
+		if at == [2][2]string{f.a, f.b} || at == [2][2]string{f.b, f.a} {
+			return errors.New(f.why)
+		}
 	}
 	for _, list := range v.seen {
 		for _, s := range list {
