@@ -166,10 +166,12 @@ func seconds(name string, s float64) (time.Duration, error) {
 	return time.Duration(s * 1e9), nil
 }
 
-// Joined is the process's rank and the size of its world.
+// Joined is the process's rank, the size of its world, and how the processes of a node exchange data (see
+// hocket.Machine.Exchange).
 type Joined struct {
-	Rank int `json:"rank"`
-	Size int `json:"size"`
+	Rank     int    `json:"rank"`
+	Size     int    `json:"size"`
+	Exchange string `json:"exchange,omitempty"`
 }
 
 // Open opens a machine, and joins the other processes if a launcher started several.
@@ -186,7 +188,7 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 	if err != nil {
 		return 0, who, err
 	}
-	who = Joined{0, 1}
+	who = Joined{Size: 1}
 	m := &machine{name: o.Machine}
 	size := o.Size
 	if size == 0 && !o.Alone {
@@ -200,7 +202,7 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 		if err != nil {
 			return 0, who, err
 		}
-		who = Joined{m.w.Rank(), m.w.Size()}
+		who = Joined{Rank: m.w.Rank(), Size: m.w.Size()}
 	}
 	m.m, err = hocket.Open(context.WithoutCancel(ctx), hocket.MachineOptions{Name: o.Machine, World: m.w})
 	if err != nil {
@@ -210,6 +212,7 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 		}
 		return 0, who, err
 	}
+	who.Exchange = m.m.Exchange()
 	return l.add(m), who, nil
 }
 
@@ -242,7 +245,7 @@ func (l *Library) Group(ctx context.Context, handle int64, text string) (group i
 			}
 		}
 	}
-	who = Joined{own, len(o.Ranks)}
+	who = Joined{Rank: own, Size: len(o.Ranks)}
 	switch {
 	case own < 0:
 		return 0, who, nil

@@ -33,7 +33,7 @@ func opened(t *testing.T) (*Library, int64) {
 	t.Helper()
 	l := New()
 	h, who, err := l.Open(t.Context(), `{"alone": true}`)
-	if err != nil || who != (Joined{0, 1}) {
+	if err != nil || who != (Joined{Size: 1}) {
 		t.Fatalf("%+v, %v", who, err)
 	}
 	t.Cleanup(func() {

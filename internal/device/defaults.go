@@ -19,6 +19,9 @@ type DefaultMachine struct{}
 // Peers returns nil.
 func (DefaultMachine) Peers() *world.World { return nil }
 
+// Exchange returns "".
+func (DefaultMachine) Exchange() string { return "" }
+
 // Capturing returns false, since there are no streams of the caller.
 func (DefaultMachine) Capturing(uintptr) (bool, error) { return false, nil }
 

@@ -60,6 +60,8 @@ type Machine interface {
 	// Capturing reports whether a stream of the caller is being captured into a graph. No plan can be loaded during a
 	// capture.
 	Capturing(stream uintptr) (bool, error)
+	// Exchange describes how the processes of a node exchange data between their devices; "" if that is not known.
+	Exchange() string
 	// Peers returns the processes that share the machine's worlds; nil if there is only this process. All of these
 	// processes open the same worlds in the same order.
 	Peers() *world.World

@@ -113,6 +113,9 @@ func TestHostedWorld(t *testing.T) {
 		if list := w.Detours(); len(list) != 1 || !strings.HasPrefix(list[0], "GPUs 0-1: ") {
 			return fmt.Errorf("detours %q", list)
 		}
+		if got := w.m.Exchange(); !strings.HasPrefix(got, "host memory") || !strings.Contains(got, "no peer access") {
+			return fmt.Errorf("the processes exchange data by %q", got)
+		}
 		var mems []device.Memory
 		for r := range 2 {
 			m, err := w.Device(r).Alloc(64, device.Shared)

@@ -77,8 +77,7 @@ func (s *site) text() string {
 	return fmt.Sprint("GPU ", s.gpu.Device)
 }
 
-// Detours describes the pairs of GPUs without peer access and states the reason for each pair. It omits the pairs that
-// another process drives.
+// Detours describes the pairs of GPUs without peer access and states the reason for each pair.
 func (w *world) Detours() []string {
 	var gpus []*gpu.GPU
 	of := map[*gpu.GPU]*site{}

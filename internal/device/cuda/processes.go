@@ -1,12 +1,14 @@
 package cuda
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/peers"
 	"hocket.example/hocket/internal/nvlib"
@@ -35,6 +37,31 @@ func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 		return nil, err
 	}
 	return p, p.Begin(ctx, fmt.Sprintf("cuda world %d", m.opened.Add(1)))
+}
+
+// Exchange implements device.Machine, for a world with one rank in each process.
+func (m *machine) Exchange() string {
+	if m.view == nil || m.opts.Peers.Processes() == 1 {
+		return ""
+	}
+	ranks := m.opts.Peers.Processes()
+	p, err := m.opts.Peers.Spread(ranks)
+	if err != nil {
+		return ""
+	}
+	places, err := m.view.Place(p, m.sys.System, ranks, m.opts.RanksPerGPU)
+	if err != nil {
+		return ""
+	}
+	var why error
+	for r, a := range places {
+		for q, b := range places[:r] {
+			if p.Node(r) == p.Node(q) {
+				why = cmp.Or(why, m.view.Apart(a, b))
+			}
+		}
+	}
+	return doctor.Exchange(why)
 }
 
 // Peers implements device.Machine.

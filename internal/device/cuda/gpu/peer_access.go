@@ -163,6 +163,14 @@ func (r *reach) Deceives() bool {
 	return r.Deceit
 }
 
+// text names a GPU by its number, or by its PCI address if this process does not see it.
+func (g *GPU) text() string {
+	if g.Device < 0 {
+		return g.PCI
+	}
+	return fmt.Sprint(g.Device)
+}
+
 // Detours returns, for each reason, a line with the pairs that are apart for this reason.
 func Detours(gpus []*GPU, why func(a, b *GPU) error) []string {
 	var reasons []string
@@ -176,7 +184,7 @@ func Detours(gpus []*GPU, why func(a, b *GPU) error) []string {
 			if pairs[err.Error()] == nil {
 				reasons = append(reasons, err.Error())
 			}
-			pairs[err.Error()] = append(pairs[err.Error()], fmt.Sprintf("%d-%d", a.Device, b.Device))
+			pairs[err.Error()] = append(pairs[err.Error()], a.text()+"-"+b.text())
 		}
 	}
 	for i, why := range reasons {
