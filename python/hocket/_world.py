@@ -72,7 +72,7 @@ def init(machine=None, algorithm="", fixed=False, **options):
         else:
             _lib.close_dropped()
             machine = machine or "cpu"
-            handle, who = _lib.open_machine({"machine": machine, **options})
+            handle, who = _lib.open_machine({"machine": machine, "algorithm": algorithm, **options})
             _state = _State(handle, machine, {"algorithm": algorithm, "fixed": fixed}, who["rank"], who["size"])
             _state.exchange = who.get("exchange")
 
