@@ -22,7 +22,7 @@ type Join struct {
 	Flag  nvlib.Ptr
 	Count int64
 	// Words is the number of words of Flag, WordBytes apart, if other GPUs cannot add to its memory atomically. Each GPU
-	// then has a word of its own, the value of Flag is their sum, and Join does not subtract Count. 0 means one word, to
+	// then has a separate word, the value of Flag is their sum, and Join does not subtract Count. 0 means one word, to
 	// which all GPUs add.
 	Words int64
 	// Abort is the address of a word of 8 bytes in memory that the host or a peer writes. If the word is not 0, the

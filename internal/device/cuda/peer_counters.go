@@ -34,7 +34,7 @@ type wired struct {
 }
 
 // In a hosted world, words are in host memory. Over a PCI bus, additions of several GPUs to one word of host memory are
-// not atomic. Each GPU therefore has a word of its own for each counter, and the value of the counter is their sum.
+// not atomic. Each counter therefore has a separate word for each GPU, and its value is their sum.
 
 // wordBytes is the distance between two words in bytes. It is the size of one memory sector.
 const wordBytes = kernels.WordBytes

@@ -12,8 +12,8 @@ import (
 func (im *Image) Arena(rank int) device.Memory { return im.memory.arenas[rank] }
 
 // Lendable returns the names of results that the caller may read in place until the next run. Such a result is dense,
-// is in the arena, is the only input or output in its buffer, is not overwritten, and has no movable blocks. All processes return the
-// same names.
+// is in the arena, is the only input or output in its buffer, is not overwritten, and has no movable blocks. All
+// processes return the same names.
 func (im *Image) Lendable() (names []string) {
 	bufs, movable := (&builder{im: im}).studyBuffers(), movableNames(im.Outputs, im.MovableOut)
 	for o := range im.Outputs {

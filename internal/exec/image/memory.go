@@ -41,8 +41,8 @@ func (b *builder) layOut(ctx context.Context, params params) error {
 	return b.reserveHost()
 }
 
-// shareBuffers reserves shared memory for the buffers that other ranks access, if the arena is private. All ranks reserve
-// the same buffers, so that the memory has the same layout in all processes.
+// shareBuffers reserves shared memory for the buffers that other ranks access, if the arena is private. All ranks
+// reserve the same buffers, so that the memory has the same layout in all processes.
 func (b *builder) shareBuffers() error {
 	im := b.im
 	for _, buf := range reached(im.Plan) {
