@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -69,7 +70,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 	case a == nil:
 		err = supportsNCCL(t, r)
 	default:
-		if err = t.checkPeerAccess(); err == nil {
+		if err = t.apart(); err == nil {
 			err = a.Supports(t, tune, r)
 		}
 	}
@@ -176,7 +177,7 @@ func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 
 // compileAhead starts to compile the kernels of a plan. It reserves no memory and loads no kernel.
 func (t *team) compileAhead(p *coll.Plan) {
-	lib, ok := t.w.m.opts.Kernels.(precompiler)
+	lib, ok := t.w.m.opts.Kernels.(gpu.Precompiler)
 	if !ok {
 		return
 	}

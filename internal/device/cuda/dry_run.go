@@ -28,11 +28,8 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	err := findReach(w, func(a, b *site) (why, err error) {
-		switch {
-		case w.hosted:
-			return apart(w, a, b)
-		case a.gpu == b.gpu:
-			return nil, nil
+		if w.hosted || a.gpu == b.gpu {
+			return apart(a, b)
 		}
 		return m.sys.ApartNow(a.gpu, b.gpu), nil // the result of an earlier test, since a dry run makes no test transfer
 	})

@@ -9,7 +9,6 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/nccl"
-	"hocket.example/hocket/internal/device/cuda/relocate"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -28,11 +27,14 @@ func supportsNCCL(t *team, c *coll.Collective) error {
 	if err := nccl.Usable(t.w.m.sys.System, c.Op); err != nil {
 		return err
 	}
-	sites := map[any]int{}
+	sites := map[any]int{} // by GPU
 	for _, m := range t.members {
-		on := gpuOf(m)
+		on := any(m.dev.site)
+		if p := m.dev.site.place; p.Key != "" {
+			on = fmt.Sprint(t.w.Node(m.dev.rank), p.Host, p.PCI)
+		}
 		if o, shared := sites[on]; shared {
-			return fmt.Errorf("%w: members %d and %d share %s, but NCCL needs one GPU for each member", device.ErrUnsupported, o, m.index, m.dev.site.text())
+			return fmt.Errorf("%w: members %d and %d share GPU %s, but NCCL needs one GPU for each member", device.ErrUnsupported, o, m.index, m.dev.site.gpu.Text())
 		}
 		sites[on] = m.index
 	}
@@ -44,15 +46,6 @@ func supportsNCCL(t *team, c *coll.Collective) error {
 	}
 	_, err := coll.PlanNCCL(c, len(t.members))
 	return err
-}
-
-// gpuOf returns a value that is equal for members on one GPU of a node.
-func gpuOf(m *member) any {
-	s := m.dev.site
-	if s.key == "" {
-		return s
-	}
-	return fmt.Sprint(m.team.w.Node(m.dev.rank), " ", s.place.Host, " ", s.place.PCI)
 }
 
 // crosses reports whether the team has members on more than one node.
@@ -104,43 +97,16 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 		steps[mem.index] = []step{at}
 	}
 	known := regionsGiven(t.own, packed)
-	m.library = &ncclCall{t, w, packed}
+	m.library = &nccl.Call{Group: t.nccl, Team: t.ncclTeam, Work: w, Shares: packed}
 	m.call = func() error {
 		if t.w.capture != nil {
 			for _, r := range known {
 				r.Known = true
 			}
 		}
-		return m.library.issue()
+		return m.library.Issue()
 	}
 	return steps, nil
-}
-
-// ncclCall is a prepared call of NCCL.
-type ncclCall struct {
-	team   *team
-	work   *coll.NCCLWork
-	shares []nccl.Share // by member
-}
-
-// issue issues the shares of this process's members on their streams.
-func (x *ncclCall) issue() error {
-	return x.team.nccl.Issue(x.team.ncclTeam, x.work, func(i int) (coll.NCCLCall, bool) {
-		return x.shares[i].Call, x.work.TakesPart(i)
-	})
-}
-
-// issueAt issues the share of one member on a stream of the caller. operands holds the addresses of the operands that
-// have a placeholder address.
-func (x *ncclCall) issueAt(member *member, stream nvlib.Stream, operands []uintptr, tails []int64) error {
-	at := &x.team.ncclTeam.Members[member.index].Stream
-	defer func(own nvlib.Stream) { *at = own }(*at)
-	*at = stream
-	call := x.shares[member.index].Call
-	call.In, call.Out = relocate.At(call.In, operands, tails), relocate.At(call.Out, operands, tails)
-	return x.team.nccl.Issue(x.team.ncclTeam, x.work, func(i int) (coll.NCCLCall, bool) {
-		return call, i == member.index && x.work.TakesPart(i)
-	})
 }
 
 // regionsGiven returns the memory regions that the members' NCCL calls access.
@@ -176,7 +142,7 @@ func openNCCL(t *team) (err error) {
 	w, limit := t.w, t.w.m.opts.teamTimeout()
 	t.ncclTeam = &nccl.Team{System: w.m.sys.System, Peers: w.peers, Calls: &w.guard.Calls, Patience: limit,
 		Longer: fmt.Sprintf("set %s=%v to wait longer", TimeoutVariable, 10*limit), GivenUp: w.guard.GivenUp, Ended: w.guard.Ended,
-		Aside: w.guard.Aside, Apart: t.apart}
+		Aside: w.guard.Aside, Apart: func() error { return anyApart(w.Apart, t.members) }}
 	for _, m := range t.members {
 		t.ncclTeam.Members = append(t.ncclTeam.Members, nccl.Member{Rank: m.dev.rank, Device: m.dev.site.gpu.Device,
 			Foreign: true, Bound: m.dev.bound})

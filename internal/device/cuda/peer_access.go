@@ -47,12 +47,8 @@ func (s *site) reachable() []nvlib.Device {
 
 // reaches reports whether work on the site's GPU can access the view r.
 func (s *site) reaches(r *strided.View) bool {
-	return len(s.unreachable) == 0 || r.Mem == nil || s.w.onHost(r.Mem.Kind()) || s.unreachable[memoryOf(r).dev.site] == nil
-}
-
-// onHost reports whether memory of a kind is host memory, which all GPUs can access.
-func (w *world) onHost(kind device.MemKind) bool {
-	return kind == device.Pinned || w.hosted && kind == device.Shared
+	return len(s.unreachable) == 0 || s.w.hosted || r.Mem == nil || r.Mem.Kind() == device.Pinned ||
+		s.unreachable[memoryOf(r).dev.site] == nil
 }
 
 // whole reports whether every site can access the memory of all other sites.
@@ -64,17 +60,9 @@ func (w *world) whole() bool {
 func (w *world) Apart(rank, peer int) error {
 	a, b := w.devices[rank].site, w.devices[peer].site
 	if why := a.unreachable[b]; why != nil {
-		return fmt.Errorf("%w: %s and %s cannot access each other's memory (%w)", device.ErrUnsupported, a.text(), b.text(), why)
+		return fmt.Errorf("%w: GPU %s and GPU %s cannot access each other's memory (%w)", device.ErrUnsupported, a.gpu.Text(), b.gpu.Text(), why)
 	}
 	return nil
-}
-
-// text names the GPU of a site.
-func (s *site) text() string {
-	if s.gpu.Device < 0 {
-		return "the GPU at " + s.gpu.PCI
-	}
-	return fmt.Sprint("GPU ", s.gpu.Device)
 }
 
 // Detours describes the pairs of GPUs without peer access and states the reason for each pair.
@@ -82,28 +70,27 @@ func (w *world) Detours() []string {
 	var gpus []*gpu.GPU
 	of := map[*gpu.GPU]*site{}
 	for _, s := range gpusOf(w.all) {
-		gpus = append(gpus, s.gpu)
-		of[s.gpu] = s
+		gpus, of[s.gpu] = append(gpus, s.gpu), s
 	}
 	return gpu.Detours(gpus, func(a, b *gpu.GPU) error { return of[a].unreachable[of[b]] })
 }
 
-// apart returns an error if some members of the team cannot access each other's device memory.
+// apart returns an error if the kernels of some members cannot access the shared memory of others.
 func (t *team) apart() error {
-	for i, m := range t.members {
-		for _, o := range t.members[:i] {
-			if err := t.w.Apart(o.dev.rank, m.dev.rank); err != nil {
+	if t.w.hosted {
+		return nil
+	}
+	return anyApart(t.w.Apart, t.members)
+}
+
+// anyApart returns the first error that apart returns for two members.
+func anyApart(apart func(rank, peer int) error, members []*member) error {
+	for i, m := range members {
+		for _, o := range members[:i] {
+			if err := apart(o.dev.rank, m.dev.rank); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// checkPeerAccess returns an error if the kernels of some members cannot access the shared memory of others.
-func (t *team) checkPeerAccess() error {
-	if t.w.hosted {
-		return nil
-	}
-	return t.apart()
 }

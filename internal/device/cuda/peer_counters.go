@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -33,39 +32,23 @@ type wired struct {
 	fixed bool                    // a graph was recorded; words now count from the beginning of each launch
 }
 
-// In a hosted world, words are in host memory. Over a PCI bus, additions of several GPUs to one word of host memory are
-// not atomic. Each counter therefore has a separate word for each GPU, and its value is their sum.
-
-// wordBytes is the distance between two words in bytes. It is the size of one memory sector.
-const wordBytes = kernels.WordBytes
-
 // wired reports whether the counters are words of device memory.
 func (c *counters) wired() bool { return c.words != nil }
 
-// width returns the number of words of each counter.
-func (x *wired) width() int {
+// layout returns the positions of the words of counters at an address. In a hosted world each GPU has its own word.
+func (x *wired) layout(at nvlib.Ptr) signal.Words {
 	if x.w.hosted {
-		return len(x.w.all)
+		return signal.Words{Addr: at, Width: len(x.w.all)}
 	}
-	return 1
+	return signal.Words{Addr: at, Width: 1}
 }
 
-// at returns the address of the first word of counter elem.
-func (c *counters) at(elem int) nvlib.Ptr {
-	return c.words.addr + nvlib.Ptr(wordBytes*elem*c.dev.w.wired.width())
-}
-
-// by returns the address of the word of counter elem to which the GPU of s adds.
-func (c *counters) by(s *site, elem int) nvlib.Ptr {
-	if !c.dev.w.hosted {
-		return c.at(elem)
-	}
-	return c.at(elem) + nvlib.Ptr(wordBytes*s.index)
-}
+// at returns the positions of the words of c.
+func (c *counters) at() signal.Words { return c.dev.w.wired.layout(c.words.addr) }
 
 // wire allocates words in device memory for the counters. The caller holds the world exclusively.
 func (x *wired) wire(c *counters) error {
-	m, err := c.dev.alloc(int64(max(len(c.elems), 1)*x.width())*wordBytes, device.Shared)
+	m, err := c.dev.alloc(x.layout(0).Bytes(max(len(c.elems), 1)), device.Shared)
 	if err != nil {
 		return err
 	}
@@ -113,7 +96,7 @@ func (x *wired) openSite(s *site) error {
 // raiseWord adds to a word after all work that s has received. The context is current.
 func (x *wired) raiseWord(s *stream, c *counters, elem int, by int64) error {
 	l := x.raise[s.dev.site]
-	for i, v := range []uint64{uint64(c.by(s.dev.site, elem)), uint64(by)} {
+	for i, v := range []uint64{uint64(c.at().By(elem, s.dev.site.index)), uint64(by)} {
 		l.SetWord(i, v)
 	}
 	s.worked()
@@ -150,9 +133,9 @@ func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 		w.capture.awaits(s)
 	}
 	l := x.await[site]
-	for i, v := range []uint64{uint64(c.at(elem)), uint64(least), uint64(w.abort),
+	for i, v := range []uint64{uint64(c.at().At(elem)), uint64(least), uint64(w.abort),
 		uint64(w.m.opts.teamTimeout().Nanoseconds()),
-		uint64(site.report.At()), waited.tag, uint64(x.width())} {
+		uint64(site.report.At()), waited.tag, uint64(c.at().Width)} {
 		l.SetWord(i, v)
 	}
 	s.worked()
@@ -242,7 +225,7 @@ func (x *wired) openMeets() error {
 		list := []uint64{uint64(n - 1)}
 		for p, c := range flags {
 			if p != w.peers.Process() {
-				list = append(list, uint64(c.by(me.site, place)))
+				list = append(list, uint64(c.at().By(place, me.site.index)))
 			}
 		}
 		at, err := me.alloc(int64(8*len(list)), device.Private)
@@ -256,10 +239,10 @@ func (x *wired) openMeets() error {
 			return err
 		}
 		l := &launch{dev: me, name: "the meeting of all processes' graphs", id: -1}
-		j := kernels.Join{List: at.addr, Flag: x.flags.at(place), Count: int64(n - 1), Abort: w.abort,
+		j := kernels.Join{List: at.addr, Flag: x.flags.at().At(place), Count: int64(n - 1), Abort: w.abort,
 			Timeout: w.m.opts.teamTimeout()}
 		if w.hosted {
-			j.Words = int64(x.width())
+			j.Words = int64(x.flags.at().Width)
 		}
 		if x.meets[place], err = me.prepareJoin(l, j); err != nil {
 			return err
@@ -290,7 +273,8 @@ const (
 )
 
 // meet makes the origin stream wait until all processes have reached the given position of their graphs. At the end of
-// the graph it also sets the words to 0. The context is current.
+// the graph it also sets the words to 0. The kernels of hosted worlds do not lower the words of meetings, so each position
+// sets those of the other one to 0. The context is current.
 func (x *wired) meet(origin *stream, place int) error {
 	w, l := x.w, x.meets[place]
 	if l == nil || origin.dev.site != w.sites[0] {
@@ -298,8 +282,9 @@ func (x *wired) meet(origin *stream, place int) error {
 	}
 	origin.worked()
 	origin.dev.site.report.Armed = true
-	if w.hosted {
-		if err := x.lower(origin, 1-place); err != nil {
+	if w.hosted { // the other processes raise these words again only after this meeting
+		other := x.flags.at()
+		if err := w.drv.Fill32(other.At(1-place), 0, other.Bytes(1)/4, origin.h); err != nil {
 			return err
 		}
 	}
@@ -317,12 +302,6 @@ func (x *wired) meet(origin *stream, place int) error {
 	return nil
 }
 
-// lower sets the words of a meeting to 0. In a hosted world its kernel does not. The other processes raise these words
-// again only after this process has raised theirs at the other position, which it does later.
-func (x *wired) lower(origin *stream, place int) error {
-	return x.w.drv.Fill32(x.flags.at(place), 0, int64(wordBytes*x.width()/4), origin.h)
-}
-
 // firstOf returns the device of the first rank of a process.
 func firstOf(w *world, process int) *dev {
 	for _, d := range w.devices {
@@ -333,15 +312,12 @@ func firstOf(w *world, process int) *dev {
 	return w.devices[0]
 }
 
-// read returns the current values of the words. The device must be idle.
-func (c *counters) read() ([]int64, error) {
-	values := make([]int64, len(c.elems))
-	err := c.dev.bound(func() error {
-		words, err := signal.Read(c.dev.w.drv, c.dev.site.heaps[device.Pinned], c.words.addr, c.words.bytes)
-		for i := 0; i < len(values) && err == nil; i++ {
-			for k := range c.dev.w.wired.width() {
-				values[i] += int64(binary.LittleEndian.Uint64(words[c.at(i)-c.words.addr+nvlib.Ptr(wordBytes*k):]))
-			}
+// read returns the current values of the counters. The device must be idle.
+func (c *counters) read() (values []int64, err error) {
+	err = c.dev.bound(func() error {
+		b, err := signal.Read(c.dev.w.drv, c.dev.site.heaps[device.Pinned], c.words.addr, c.words.bytes)
+		if err == nil {
+			values = c.at().Values(b, len(c.elems))
 		}
 		return err
 	})

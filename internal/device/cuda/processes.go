@@ -1,14 +1,12 @@
 package cuda
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/peers"
 	"hocket.example/hocket/internal/nvlib"
@@ -41,27 +39,7 @@ func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 
 // Exchange implements device.Machine, for a world with one rank in each process.
 func (m *machine) Exchange() string {
-	if m.view == nil || m.opts.Peers.Processes() == 1 {
-		return ""
-	}
-	ranks := m.opts.Peers.Processes()
-	p, err := m.opts.Peers.Spread(ranks)
-	if err != nil {
-		return ""
-	}
-	places, err := m.view.Place(p, m.sys.System, ranks, m.opts.RanksPerGPU)
-	if err != nil {
-		return ""
-	}
-	var why error
-	for r, a := range places {
-		for q, b := range places[:r] {
-			if p.Node(r) == p.Node(q) {
-				why = cmp.Or(why, m.view.Apart(a, b))
-			}
-		}
-	}
-	return doctor.Exchange(why)
+	return m.view.Exchange(m.opts.Peers, m.sys.System, m.opts.RanksPerGPU)
 }
 
 // Peers implements device.Machine.
@@ -87,7 +65,7 @@ func spread(w *world, ranks int) error {
 	if err != nil {
 		return err
 	}
-	w.hosted = hosted(w, places)
+	w.hosted = w.m.view.Separated(w.peers, places) != nil
 	at := map[string]*site{}
 	for r, p := range places {
 		s := at[p.Key]
@@ -111,27 +89,13 @@ func spread(w *world, ranks int) error {
 	return nil
 }
 
-// hosted reports whether GPUs that different processes of a node drive have no peer access. All processes return the
-// same value, also those of other nodes, because the algorithms of collectives depend on it.
-func hosted(w *world, places []peers.Place) bool {
-	for r, a := range places {
-		for q, b := range places[:r] {
-			if a.Owner != b.Owner && w.Node(r) == w.Node(q) && w.m.view.Apart(a, b) != nil {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // HostShared implements device.World.
 func (w *world) HostShared() bool { return w.hosted }
 
-// apart returns the reason why two sites have no access to each other, or nil if they have access. For GPUs of
-// different processes it makes no test transfer, because a test needs a context on each GPU. Mapped memory is checked
-// when it is first used. In a world whose shared memory is host memory no site needs access to another.
-func apart(w *world, a, b *site) (why, err error) {
-	switch {
+// apart returns the reason why two sites have no access to each other, or nil if they have access. Between GPUs of
+// different processes it makes no test transfer, because a test needs a context on each GPU.
+func apart(a, b *site) (why, err error) {
+	switch w := a.w; {
 	case w.hosted && w.peers.World.Node(a.owner) == w.peers.World.Node(b.owner):
 		return w.m.view.Apart(a.place, b.place), nil
 	case !w.hosted && a.owner == b.owner && slices.Contains(w.sites, a):
@@ -201,16 +165,20 @@ func (w *world) Settle(ctx context.Context) ([]string, error) {
 // hostGrain is the size of a page of host memory.
 const hostGrain = 4096
 
-// sharedHeap creates the heap of memory that peers access, including peers in other processes.
+// sharedHeap creates the heap of a GPU's memory that peers access, including peers in other processes.
 func (s *site) sharedHeap(grain int64) *gpu.Heap {
-	if s.w.hosted {
-		return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, hostGrain, peers.Hosted(s.w.drv, s.w.peers, s.key, s.owner))
+	w, m := s.w, gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
+	from := gpu.Source(m)
+	switch {
+	case w.hosted:
+		from, grain = peers.Hosted(w.drv, w.peers, s.key, s.owner), hostGrain
+	case w.peers == nil:
+	case s.owner == w.peers.Process():
+		from = peers.Owned(m, w.peers, s.key)
+	default:
+		from = peers.Imported(m, w.peers, s.key, s.owner)
 	}
-	m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
-	if s.w.peers == nil {
-		return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, m)
-	}
-	return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, peers.Owned(m, s.w.peers, s.key))
+	return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, from)
 }
 
 // mapShared creates a heap for the shared memory of a GPU that another process drives, if that GPU is on this node.
@@ -221,19 +189,12 @@ func (s *site) mapShared() error {
 	if s.far {
 		return nil
 	}
-	if s.w.hosted {
-		s.heaps[device.Shared] = s.sharedHeap(0)
-		return nil
-	}
 	return s.bound(func() error {
 		grain, err := s.w.drv.Granularity(here.gpu.Device)
-		if err != nil {
-			return err
+		if err == nil {
+			s.heaps[device.Shared] = s.sharedHeap(grain)
 		}
-		m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
-		mapped := peers.Imported(m, s.w.peers, s.key, s.owner)
-		s.heaps[device.Shared] = gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, mapped)
-		return nil
+		return err
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/device/cuda/relocate"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -116,8 +117,8 @@ type call struct {
 	calls   *calls
 	launch  *launch // nil if the rank has nothing to do
 	kernels *relocate.Call
-	library *ncclCall // the call of NCCL; nil if the launch consists of kernels
-	tails   []int64   // of the operands of library
+	library *nccl.Call // the call of NCCL; nil if the launch consists of kernels
+	tails   []int64    // of the operands of library
 }
 
 // Do implements device.Call.
@@ -140,7 +141,7 @@ func (x *call) Do(stream uintptr, operands ...uintptr) error {
 			return err
 		}
 		if x.library != nil {
-			return x.library.issueAt(c.me, nvlib.Stream(stream), operands, x.tails)
+			return x.library.IssueAt(c.me.index, nvlib.Stream(stream), operands, x.tails)
 		}
 		for _, k := range x.kernels.Kernels {
 			if err := w.drv.LaunchEarly(k, nvlib.Stream(stream)); err != nil {
@@ -169,7 +170,7 @@ func (c *calls) Adopt(at []uintptr, bytes int64) ([]device.Memory, error) {
 		return nil, fmt.Errorf("%w: %d addresses for %d ranks", device.ErrAddress, len(at), len(c.w.devices))
 	}
 	if c.w.hosted {
-		return nil, fmt.Errorf("%w: memory of the caller's that all ranks access: %w", device.ErrUnsupported, c.team.apart())
+		return nil, fmt.Errorf("%w: memory of the caller's that all ranks access: %w", device.ErrUnsupported, anyApart(c.w.Apart, c.team.members))
 	}
 	me := c.me.dev
 	if _, err := (callers{c.w}).At(me.rank, at[me.rank], bytes); err != nil {

@@ -149,7 +149,7 @@ func (w *world) open(ranks int) error {
 			return s.gpu.Unusable(err)
 		}
 	}
-	if err := findReach(w, func(a, b *site) (why, err error) { return apart(w, a, b) }); err != nil {
+	if err := findReach(w, apart); err != nil {
 		return err
 	}
 	for _, s := range w.sites {

@@ -163,8 +163,8 @@ func (r *reach) Deceives() bool {
 	return r.Deceit
 }
 
-// text names a GPU by its number, or by its PCI address if this process does not see it.
-func (g *GPU) text() string {
+// Text names a GPU by its number, or by its PCI address if this process does not see it.
+func (g *GPU) Text() string {
 	if g.Device < 0 {
 		return g.PCI
 	}
@@ -184,7 +184,7 @@ func Detours(gpus []*GPU, why func(a, b *GPU) error) []string {
 			if pairs[err.Error()] == nil {
 				reasons = append(reasons, err.Error())
 			}
-			pairs[err.Error()] = append(pairs[err.Error()], a.text()+"-"+b.text())
+			pairs[err.Error()] = append(pairs[err.Error()], a.Text()+"-"+b.Text())
 		}
 	}
 	for i, why := range reasons {

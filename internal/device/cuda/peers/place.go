@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
@@ -129,6 +130,35 @@ func (v *View) Apart(a, b Place) error {
 		}
 	}
 	return nil
+}
+
+// Separated returns the reason why GPUs that different processes of a node drive have no peer access; nil if they have.
+// All processes get the same result, also those of other nodes, because the algorithms of collectives depend on it.
+func (v *View) Separated(p *procs.Spread, places []Place) error {
+	for r, a := range places {
+		for q, b := range places[:r] {
+			if why := v.Apart(a, b); why != nil && a.Owner != b.Owner && p.Node(r) == p.Node(q) {
+				return why
+			}
+		}
+	}
+	return nil
+}
+
+// Exchange describes how processes with one rank each exchange data; "" if there is only one process.
+func (v *View) Exchange(p *procs.World, sys *gpu.System, most int) string {
+	if v == nil || p.Processes() == 1 {
+		return ""
+	}
+	spread, err := p.Spread(p.Processes())
+	if err != nil {
+		return ""
+	}
+	places, err := v.Place(spread, sys, p.Processes(), most)
+	if err != nil {
+		return ""
+	}
+	return doctor.Exchange(v.Separated(spread, places))
 }
 
 // GPUs returns the number of GPUs in the world. If all processes of a host see the same GPUs, these are counted once.
