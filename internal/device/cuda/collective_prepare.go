@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
@@ -72,6 +73,10 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 	default:
 		if err = t.apart(); err == nil {
 			err = a.Supports(t, tune, r)
+		}
+		if err == nil && slices.ContainsFunc(coll.RoutedAlgorithms, func(e coll.Entry) bool { return e.Name == tune.Algo }) &&
+			slices.ContainsFunc(r.Operands, func(p coll.Part) bool { return t.w.inHost(&p.In) }) {
+			err = fmt.Errorf("%w: copy engines would copy from host memory to host memory (see world.inHost)", device.ErrUnsupported)
 		}
 	}
 	if err != nil {
