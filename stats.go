@@ -34,6 +34,10 @@ type RunStats struct {
 	WaitTime, RunTime time.Duration
 }
 
+// Exchange describes how the processes of a node exchange data between their GPUs: by peer access, or through host
+// memory, with the reason. It is empty if there is only one process, and for the CPU machine.
+func (m *Machine) Exchange() string { return m.dev.Exchange() }
+
 // Stats returns the machine's statistics.
 func (m *Machine) Stats() Stats {
 	m.plans.mu.Lock()

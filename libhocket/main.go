@@ -106,7 +106,7 @@ var build = sync.OnceValue(func() *C.char { return C.CString(release.This().Stri
 func hocket_free(s *C.char) { C.free(unsafe.Pointer(s)) }
 
 // hocket_open opens a machine, and joins the other processes that a launcher started. It returns 0 on failure. It sets
-// *who to {"rank": …, "size": …}.
+// *who to {"rank": …, "size": …}, and with several processes on GPUs "exchange", the way in which they exchange data.
 //
 //export hocket_open
 func hocket_open(options *C.char, who, e **C.char) (handle C.int64_t) {

@@ -36,7 +36,7 @@ func claims() []claim {
 			prints: []string{"hang: in the second run", "rank 0 waits in ShareMemHandles for a handle of rank 1"}},
 		{command: "hocket check examples/host_ir_ring_get.txt", code: exitProgram, prints: []string{"may run at the same time"}},
 		{command: "hocket check examples/host_ir_ring_put.txt", prints: []string{"proved: "}},
-		{command: "hocket trace rows.txt", prints: []string{"2 collectives of 8 ranks", `"261"`, `"267 µs"`, "waited for rank 5"}},
+		{command: "hocket trace rows.txt", prints: []string{"2 collectives of 8 ranks", `"261"`, `"267 µs"`, "for rank 5"}},
 		{command: "hocket trace sums.txt", code: exitUsage, prints: []string{`"53.3 %"`, "cuda_gpu_trace"}},
 		{command: "hocket opt columnwise.hkt --explain --machine h100x8",
 			prints: []string{`"690 TFLOP/s"`, `"786"`, "extrapolated", `"within 17 %"`}},

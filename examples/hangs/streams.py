@@ -3,8 +3,8 @@
     hocket launch -n 2 -- python3 streams.py cuda
 """
 
+import concurrent.futures
 import sys
-import threading
 import time
 
 import hocket
@@ -30,7 +30,9 @@ if machine == "cuda":
     torch.cuda.synchronize()
     print(x.unique().tolist(), y.unique().tolist())
 else:                                                       # the CPU has threads in place of streams
-    threads = [threading.Thread(target=lambda n=n: hocket.all_reduce(torch.ones(n))) for n in (8, 16)]
-    for t in threads if rank == 0 else threads[::-1]:
-        t.start()
+    calls, threads = [], concurrent.futures.ThreadPoolExecutor(2)
+    for n in (8, 16) if rank == 0 else (16, 8):
+        calls.append(threads.submit(lambda n=n: hocket.all_reduce(torch.ones(n))))
         time.sleep(0.5)
+    for call in calls:
+        call.result()

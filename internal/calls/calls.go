@@ -454,6 +454,19 @@ func (g *Group) take(bytes int64) (area, error) {
 	return a, nil
 }
 
+// takeEmpty allocates memory for the caller. Where shared memory is slow host memory, the caller gets memory of its
+// device instead, which is not an area: collectives treat it like all other memory of the caller.
+func (g *Group) takeEmpty(bytes int64) (area, error) {
+	if !g.world.HostShared() {
+		return g.take(bytes)
+	}
+	m, err := g.world.Device(g.rank).Alloc(bytes, device.Private)
+	if err != nil {
+		return area{}, err
+	}
+	return area{addr: m.Address()}, nil
+}
+
 // Empty allocates memory that collectives use without copies. All processes must allocate the same size at the same
 // position in their sequence of calls. The memory is freed by Free, or when the group is closed.
 func (g *Group) Empty(ctx context.Context, bytes int64) (uintptr, error) {
@@ -468,7 +481,7 @@ func (g *Group) Empty(ctx context.Context, bytes int64) (uintptr, error) {
 	if err := g.meet(ctx, fmt.Sprintf("memory of %d bytes", bytes)); err != nil {
 		return 0, err
 	}
-	a, err := g.take(bytes)
+	a, err := g.takeEmpty(bytes)
 	if err != nil {
 		if g.peers != nil && !errors.Is(err, device.ErrOutOfMemory) {
 			g.peers.Abort(err)

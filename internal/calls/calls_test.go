@@ -106,6 +106,7 @@ func (w pair) Local(rank int) bool           { return rank == 1 }
 func (w pair) Device(rank int) device.Device { return &stubDevice{s: w.s, rank: rank} }
 
 func (w pair) Transport() string                  { return "" }
+func (w pair) HostShared() bool                   { return false }
 func (w pair) TeamAlgorithms() []device.Algorithm { return w.s.TeamAlgorithms() }
 
 func opened(s *stub) *Group {

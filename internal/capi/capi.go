@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
@@ -148,13 +150,46 @@ type machine struct {
 type machineOptions struct {
 	Machine string `json:"machine"`
 	// Alone ignores launchers: the machine belongs to this process only.
-	Alone        bool    `json:"alone"`
-	Rank         int     `json:"rank"`
-	Size         int     `json:"size"` // 0: taken from the environment
+	Alone bool `json:"alone"`
+	// Rank and Size are taken from the environment if both are nil.
+	Rank *int `json:"rank"`
+	Size *int `json:"size"`
+	// Algorithm is the algorithm that collectives will try first; it is only checked here.
+	Algorithm    string  `json:"algorithm"`
 	ID           string  `json:"id"`
 	Dir          string  `json:"dir"`
 	Timeout      float64 `json:"timeout"`       // seconds to wait for all processes to join
 	StallTimeout float64 `json:"stall_timeout"` // seconds
+}
+
+// check returns an error if options do not fit together, or name an algorithm that the machine does not have.
+func (o *machineOptions) check() error {
+	switch {
+	case o.Size == nil && o.Rank != nil:
+		return fmt.Errorf("%w: option rank is %d, but size is not given: give rank, size and id, or none of them under a launcher",
+			hocket.ErrInput, *o.Rank)
+	case o.Size != nil && *o.Size < 1:
+		return fmt.Errorf("%w: option size is %d, but must be at least 1", hocket.ErrInput, *o.Size)
+	case o.Size != nil && *o.Size > 1 && o.Alone:
+		return fmt.Errorf("%w: option size is %d, but alone is true", hocket.ErrInput, *o.Size)
+	case o.Size != nil && *o.Size > 1 && o.Rank == nil:
+		return fmt.Errorf("%w: option size is %d, but rank is not given", hocket.ErrInput, *o.Size)
+	case o.Size != nil && o.Rank != nil && (*o.Rank < 0 || *o.Rank >= *o.Size):
+		return fmt.Errorf("%w: option rank is %d, but must be from 0 to %d", hocket.ErrInput, *o.Rank, *o.Size-1)
+	}
+	k, err := device.KindNamed(o.Machine)
+	if o.Algorithm == "" || err != nil { // Open returns the error
+		return nil
+	}
+	inside, between := comm.Describe()
+	known := slices.Concat(inside, k.Algorithms, between)
+	if slices.ContainsFunc(known, func(a device.Algorithm) bool {
+		return a.Name == o.Algorithm || slices.Contains(a.Formerly, o.Algorithm)
+	}) {
+		return nil
+	}
+	return fmt.Errorf("%w: option algorithm is %q; the algorithms of the machine %s are %s", hocket.ErrInput, o.Algorithm,
+		o.Machine, strings.Join(device.AlgorithmNames(known), ", "))
 }
 
 // seconds converts an option to a duration. name is the option's name, for errors.
@@ -166,16 +201,21 @@ func seconds(name string, s float64) (time.Duration, error) {
 	return time.Duration(s * 1e9), nil
 }
 
-// Joined is the process's rank and the size of its world.
+// Joined is the process's rank, the size of its world, and how the processes of a node exchange data (see
+// hocket.Machine.Exchange).
 type Joined struct {
-	Rank int `json:"rank"`
-	Size int `json:"size"`
+	Rank     int    `json:"rank"`
+	Size     int    `json:"size"`
+	Exchange string `json:"exchange,omitempty"`
 }
 
 // Open opens a machine, and joins the other processes if a launcher started several.
 func (l *Library) Open(ctx context.Context, text string) (handle int64, who Joined, err error) {
 	var o machineOptions
 	if err := options(text, &o); err != nil {
+		return 0, who, err
+	}
+	if err := o.check(); err != nil {
 		return 0, who, err
 	}
 	timeout, err := seconds("timeout", o.Timeout)
@@ -186,21 +226,27 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 	if err != nil {
 		return 0, who, err
 	}
-	who = Joined{0, 1}
+	who = Joined{Size: 1}
 	m := &machine{name: o.Machine}
-	size := o.Size
-	if size == 0 && !o.Alone {
+	join := hocket.JoinOptions{ID: o.ID, Dir: o.Dir, Timeout: timeout, StallTimeout: stall}
+	size := 1
+	switch {
+	case o.Size != nil:
+		size, join.Size = *o.Size, *o.Size
+		if o.Rank != nil {
+			join.Rank = *o.Rank
+		}
+	case !o.Alone:
 		if size, err = hocket.Launched(); err != nil {
 			return 0, who, err
 		}
 	}
 	if size > 1 {
-		m.w, err = hocket.Join(ctx, hocket.JoinOptions{Rank: o.Rank, Size: o.Size, ID: o.ID, Dir: o.Dir,
-			Timeout: timeout, StallTimeout: stall})
+		m.w, err = hocket.Join(ctx, join)
 		if err != nil {
 			return 0, who, err
 		}
-		who = Joined{m.w.Rank(), m.w.Size()}
+		who = Joined{Rank: m.w.Rank(), Size: m.w.Size()}
 	}
 	m.m, err = hocket.Open(context.WithoutCancel(ctx), hocket.MachineOptions{Name: o.Machine, World: m.w})
 	if err != nil {
@@ -210,6 +256,7 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 		}
 		return 0, who, err
 	}
+	who.Exchange = m.m.Exchange()
 	return l.add(m), who, nil
 }
 
@@ -242,7 +289,7 @@ func (l *Library) Group(ctx context.Context, handle int64, text string) (group i
 			}
 		}
 	}
-	who = Joined{own, len(o.Ranks)}
+	who = Joined{Rank: own, Size: len(o.Ranks)}
 	switch {
 	case own < 0:
 		return 0, who, nil

@@ -33,7 +33,7 @@ func opened(t *testing.T) (*Library, int64) {
 	t.Helper()
 	l := New()
 	h, who, err := l.Open(t.Context(), `{"alone": true}`)
-	if err != nil || who != (Joined{0, 1}) {
+	if err != nil || who != (Joined{Size: 1}) {
 		t.Fatalf("%+v, %v", who, err)
 	}
 	t.Cleanup(func() {
@@ -184,6 +184,34 @@ func TestWrong(t *testing.T) {
 	if short != 0 {
 		if err := waited(t, l, short); !errors.Is(err, hocket.ErrInput) {
 			t.Errorf("too few bytes: %v", err)
+		}
+	}
+}
+
+// TestOpenOptions checks that Open refuses options that do not fit together, and names of algorithms that do not exist.
+func TestOpenOptions(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"rank": 1}`:                              "option rank is 1, but size is not given",
+		`{"size": 0}`:                              "option size is 0",
+		`{"size": 2, "id": "x"}`:                   "rank is not given",
+		`{"size": 2, "rank": 2, "id": "x"}`:        "option rank is 2, but must be from 0 to 1",
+		`{"size": 2, "rank": -1, "id": "x"}`:       "option rank is -1",
+		`{"size": 2, "rank": 0, "alone": true}`:    "alone is true",
+		`{"machine": "cpu", "algorithm": "rings"}`: `option algorithm is "rings"; the algorithms of the machine cpu are staged, `,
+	} {
+		if _, _, err := New().Open(t.Context(), text); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	for _, text := range []string{`{"size": 1}`, `{"size": 1, "rank": 0}`, `{"machine": "cpu", "alone": true, "algorithm": "two-shot"}`} {
+		l := New()
+		h, who, err := l.Open(t.Context(), text)
+		if err != nil || who.Size != 1 {
+			t.Errorf("%s: %+v, %v", text, who, err)
+			continue
+		}
+		if err := l.Close(h); err != nil {
+			t.Error(err)
 		}
 	}
 }

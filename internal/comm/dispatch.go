@@ -202,7 +202,8 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	if name := d.policy.Algorithm; name != "" {
 		list = append(list, candidate{in.capped(d.launched(in, device.Tuning{Algo: name})), "policy"})
 	}
-	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil { // tables contain measurements within a node
+	hosted := in.apart && d.world.HostShared()
+	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil && !hosted { // tables contain measurements with peer access
 		for _, t := range in.modestFirst(d.table.best(in, d.policy.Fixed)) {
 			list = append(list, candidate{in.capped(t), "table"})
 		}
@@ -212,6 +213,11 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 		byDefault(d.world.Transport())
 		byDefault(crossers[0].Info().Name)
 		return list
+	}
+	if hosted && !d.policy.Fixed {
+		for _, name := range d.Libraries() {
+			byDefault(name)
+		}
 	}
 	if !d.policy.Fixed {
 		byDefault(usual(in).Info().Name)
@@ -243,6 +249,7 @@ func (d *Dispatch) Launches(in *Instance) (list []device.Tuning) {
 	if d.teams == nil {
 		return nil
 	}
+	in.apart = in.apart || d.world.HostShared()
 	own := device.AlgorithmNames(d.own)
 	named := map[string]bool{}
 	for _, c := range d.candidates(in) {

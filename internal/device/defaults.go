@@ -19,6 +19,9 @@ type DefaultMachine struct{}
 // Peers returns nil.
 func (DefaultMachine) Peers() *world.World { return nil }
 
+// Exchange returns "".
+func (DefaultMachine) Exchange() string { return "" }
+
 // Capturing returns false, since there are no streams of the caller.
 func (DefaultMachine) Capturing(uintptr) (bool, error) { return false, nil }
 
@@ -35,6 +38,9 @@ func (DefaultWorld) Local(int) bool { return true }
 
 // Node returns 0: there is only one node.
 func (DefaultWorld) Node(int) int { return 0 }
+
+// HostShared returns false: shared memory is the devices' own.
+func (DefaultWorld) HostShared() bool { return false }
 
 // Transport returns "".
 func (DefaultWorld) Transport() string { return "" }

@@ -60,6 +60,8 @@ type Machine interface {
 	// Capturing reports whether a stream of the caller is being captured into a graph. No plan can be loaded during a
 	// capture.
 	Capturing(stream uintptr) (bool, error)
+	// Exchange describes how the processes of a node exchange data between their devices; "" if that is not known.
+	Exchange() string
 	// Peers returns the processes that share the machine's worlds; nil if there is only this process. All of these
 	// processes open the same worlds in the same order.
 	Peers() *world.World
@@ -103,6 +105,9 @@ type World interface {
 	// memory and counters only on the stream's node. The exception is a team's launch that uses the algorithm
 	// Transport.
 	Node(rank int) int
+	// HostShared reports whether Shared memory is host memory, because devices of different processes have no peer
+	// access. Kernels are slow on such memory, so only data that peers access should be there.
+	HostShared() bool
 	// Sync waits until all work issued so far has finished on every device. If that does not happen, it returns a
 	// *Fault, a *Deadlock or the context's error.
 	Sync(ctx context.Context) error

@@ -21,6 +21,10 @@ type Join struct {
 	// Join waits until Flag has reached Count, and then subtracts Count. If Count is 0, Join does not wait.
 	Flag  nvlib.Ptr
 	Count int64
+	// Words is the number of words of Flag, WordBytes apart, if other GPUs cannot add to its memory atomically. Each GPU
+	// then has a separate word, the value of Flag is their sum, and Join does not subtract Count. 0 means one word, to
+	// which all GPUs add.
+	Words int64
 	// Abort is the address of a word of 8 bytes in memory that the host or a peer writes. If the word is not 0, the
 	// wait ends. An Abort of 0 means that there is no such word.
 	Abort nvlib.Ptr
@@ -33,15 +37,18 @@ type Join struct {
 	Tag   uint64
 }
 
+// WordBytes is the distance of the words of a flag or of a counter, in bytes.
+const WordBytes = 32
+
 // JoinMost is the largest number of flags that a Join raises.
 const JoinMost = 31
 
 // Join returns the step that executes j: one warp with few registers, which fits on a multiprocessor together with a
 // GEMM.
 func (l *Library) Join(t Target, j Join) (Step, error) {
-	if j.Timeout < 0 || j.Count < 0 {
-		return Step{}, fmt.Errorf("a wait for a flag has the count %d and the timeout %v; neither may be negative", j.Count,
-			j.Timeout)
+	if j.Timeout < 0 || j.Count < 0 || j.Words < 0 {
+		return Step{}, fmt.Errorf("a wait for a flag has the count %d, the timeout %v and %d words; none may be negative", j.Count,
+			j.Timeout, j.Words)
 	}
 	var args words
 	args.addr(j.List, j.Flag)
@@ -50,6 +57,7 @@ func (l *Library) Join(t Target, j Join) (Step, error) {
 	args.ints(j.Timeout.Nanoseconds())
 	args.addr(j.Fault)
 	args.bits(j.Tag)
+	args.ints(j.Words)
 	w := flagJoin(args)
 	s, err := l.step(t.Arch, w)
 	s.Shape.Block[0] = uint32(w.code.threads)
@@ -225,7 +233,7 @@ func (f Fault) counts() string {
 // These constants are the numbers of argument words of Raise and Await, which are changed for every launch.
 const (
 	raiseWords = 2 // the address, and the value to add
-	awaitWords = 6 // the address, the value to wait for, the abort word, the timeout in nanoseconds, and the fault and the tag as in Join
+	awaitWords = 7 // the address, the value to wait for, the abort word, the timeout in nanoseconds, the fault and the tag as in Join, and the number of words
 )
 
 // Raise returns the step that adds to a word of 8 bytes, which may be in a peer's memory, after all earlier work of its
@@ -234,9 +242,9 @@ func (l *Library) Raise(t Target) (Step, error) {
 	return l.step(t.Arch, wiredLaunch("raise", "RaiseArgs", raiseWords))
 }
 
-// Await returns the step that waits until a word on its device is at least a given value, and does not change the
-// word. Its arguments are words for SetWord: the address, the value, the address of the abort word, the time in
-// nanoseconds, and the address and the tag of a fault, all as in Join.
+// Await returns the step that waits until the sum of words, WordBytes apart, is at least a given value, and does not
+// change the words. Its arguments are words for SetWord: the address, the value, the address of the abort word, the time
+// in nanoseconds, the address and the tag of a fault, all as in Join, and the number of words.
 func (l *Library) Await(t Target) (Step, error) {
 	return l.step(t.Arch, wiredLaunch("await", "AwaitArgs", awaitWords))
 }

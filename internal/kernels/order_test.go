@@ -111,12 +111,13 @@ func TestWired(t *testing.T) {
 		wired((*Library).Raise, wiredLaunch("raise", "RaiseArgs", raiseWords).code, at, nvlib.Ptr(by))
 	}
 	var faults []nvlib.Ptr
+	words := nvlib.Ptr(1)
 	await := func(at nvlib.Ptr, least int64, abort nvlib.Ptr, timeout time.Duration) {
 		f := b.alloc(FaultBytes)
 		clear(b.mem[f-memoryAt:][:FaultBytes])
 		faults = append(faults, f)
 		wired((*Library).Await, wiredLaunch("await", "AwaitArgs", awaitWords).code,
-			at, nvlib.Ptr(least), abort, nvlib.Ptr(timeout), f, 9)
+			at, nvlib.Ptr(least), abort, nvlib.Ptr(timeout), f, 9, words)
 	}
 	await(word, 5, none, time.Hour) // already reached
 	raise(word, 3)
@@ -127,7 +128,23 @@ func TestWired(t *testing.T) {
 	await(word, 9, abort, 20*time.Microsecond) // never reached; sets the abort word
 	await(other, 1<<40, abort, time.Hour)      // ended by the abort word
 	await(word, 8, abort, 0)                   // need not wait, so is not aborted
+	several, flag := b.alloc(3*WordBytes), b.word(0)
+	clear(b.mem[several-memoryAt:][:3*WordBytes])
+	for i := range nvlib.Ptr(3) {
+		raise(several+WordBytes*i, 2+int64(i))
+	}
+	words = 3
+	await(several, 9, none, time.Hour)                                  // the sum of the words
+	await(several, 10, abort, 0)                                        // more than the sum
+	for _, j := range []Join{{Flag: several, Words: 3}, {Flag: flag}} { // subtracts only from a flag of one word
+		raise(flag, 4)
+		j.Count = 4
+		b.enqueue(func(l *Library) (Step, error) { return l.Join(Target{}, j) }, flagJoin(nil).code, 1)
+	}
 	b.run()
+	if n, f := b.read(several), b.read(flag); n != 2 || f != 4 {
+		t.Errorf("after joins the first of several words is %d and the flag %d, want 2 and 4", n, f)
+	}
 	if w, o := b.read(word), b.read(other); w != 8 || o != 1<<40-1 {
 		t.Errorf("words %d and %d, want 8 and %d", w, o, int64(1<<40-1))
 	}
@@ -137,7 +154,7 @@ func TestWired(t *testing.T) {
 	for i, want := range []struct {
 		kind       FaultKind
 		least, now int64
-	}{{}, {}, {}, {}, {FaultTimeout, 9, 8}, {FaultAborted, 1 << 40, 1<<40 - 1}, {}} {
+	}{{}, {}, {}, {}, {FaultTimeout, 9, 8}, {FaultAborted, 1 << 40, 1<<40 - 1}, {}, {}, {FaultAborted, 10, 9}} {
 		f, ok := ReadFault(b.mem[faults[i]-memoryAt:])
 		if ok != (want.kind != NoFault) || f.Kind != want.kind {
 			t.Errorf("wait %d: %v, %v", i, f, ok)

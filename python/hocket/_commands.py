@@ -68,7 +68,8 @@ def info():
     """What there is: ``versions`` of the ``package`` (None in a checkout), the ``library`` and the ``command``, which are
     equal if they are of one build; ``machine``, ``rank``, ``size`` and ``groups`` of this process, None before init; and what
     ``hocket doctor --json`` prints of CUDA: ``gpus``, each with how it reaches every other one ("nvlink", "pcie", or "host" where
-    transfers go through the host's memory), ``detours``, which say why, and ``libraries``."""
+    transfers go through the host's memory), ``detours``, which say why, and ``libraries``. ``exchange`` says how processes
+    exchange data between their GPUs: by peer access, or by NCCL and the host's memory, and why."""
     s = _world._state
     of = {"machine": None, "rank": None, "size": None, "groups": []} if s is None else {
         "machine": s.name, "rank": s.rank, "size": s.size, "groups": [list(g.ranks) for g in s.groups]}
@@ -78,7 +79,9 @@ def info():
         out = json.loads(p.stdout)
         machines = out["doctor"]["machines"]
         of["versions"] = {"package": _build and _build.BUILD, "library": _lib.build(), "command": out["hocket"]}
-        return {**of, **next((m["cuda"] for m in machines if "cuda" in m), {})}
+        cuda = next((m["cuda"] for m in machines if "cuda" in m), {})
+        of["exchange"] = (s and s.exchange) or cuda.get("exchange")
+        return {**cuda, **of}
     except (json.JSONDecodeError, KeyError):
         raise Error(f"{' '.join(args)} ended with {p.returncode}: {p.stderr.strip()}") from None
 

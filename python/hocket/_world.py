@@ -22,6 +22,7 @@ class _State:
         self.closing, self.captured = [], set()  # models with lent results, and with captured runs
         self.groups, self.torch_groups = [], {}  # those of these processes; by torch's process group
         self.made = 0  # calls of new_group
+        self.exchange = None  # how the processes of a node exchange data, on GPUs
 
     def close(self):
         """Closes groups, then the machine. All are closed if one fails."""
@@ -71,8 +72,9 @@ def init(machine=None, algorithm="", fixed=False, **options):
         else:
             _lib.close_dropped()
             machine = machine or "cpu"
-            handle, who = _lib.open_machine({"machine": machine, **options})
+            handle, who = _lib.open_machine({"machine": machine, "algorithm": algorithm, **options})
             _state = _State(handle, machine, {"algorithm": algorithm, "fixed": fixed}, who["rank"], who["size"])
+            _state.exchange = who.get("exchange")
 
 
 def state(machine="cpu"):

@@ -27,6 +27,7 @@ except ImportError:
 
 MACHINE = os.environ.get("HOCKET_TEST_MACHINE", "cpu")
 STALL = 10  # seconds
+REFUSED = 3  # the exit code of a program that an exception ends
 PLACE = r"\S*{}\.py:\d+"
 
 # What the ranks' outputs match, by machine: those of both, or of rank 0 and of rank 1.
@@ -68,26 +69,28 @@ class Forked:
         import hocket
         hocket.init = functools.partial(hocket.init, **options)
         sys.argv, sys.stdout, sys.stderr = argv, open(1, "w", closefd=False), open(2, "w", closefd=False)
+        code = 0
         try:
             runpy.run_path(argv[0], run_name="__main__")
         except BaseException as e:
             sys.last_exc = sys.last_value = e
             traceback.print_exc()
+            code = REFUSED
         threading._shutdown()
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(code)
 
     def output(self):
-        """What the process printed. One that does not end is killed; one that did not end well says so."""
+        """What the process printed. One that does not end is killed; one that did not end by an exception says so."""
         killed = threading.Timer(300, os.kill, (self.pid, signal.SIGKILL))
         killed.start()
         with open(self.reading) as f:
             text = f.read()
         status = os.waitpid(self.pid, 0)[1]
         killed.cancel()
-        return text if status == 0 else f"ended with status {os.waitstatus_to_exitcode(status)}:\n{text}"
+        return text if status == REFUSED << 8 else f"ended with status {os.waitstatus_to_exitcode(status)}:\n{text}"
 
 
 @unittest.skipIf(torch is None or MACHINE == "cuda" and not torch.cuda.is_available(), "torch, or a GPU, is not there")

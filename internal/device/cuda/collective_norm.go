@@ -35,7 +35,7 @@ func (t *team) norms(parts []device.NormPart) ([]coll.NormPart, error) {
 	if t.closed || len(parts) != len(t.members) || len(parts) < 2 {
 		return nil, fmt.Errorf("a normalised sum: %d parts for a team of %d members (closed: %v)", len(parts), len(t.members), t.closed)
 	}
-	if err := t.checkPeerAccess(); err != nil {
+	if err := t.apart(); err != nil {
 		return nil, fmt.Errorf("a normalised sum: %w", err)
 	}
 	all := make([]coll.NormPart, len(parts))

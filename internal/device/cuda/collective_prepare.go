@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -69,8 +71,12 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 	case a == nil:
 		err = supportsNCCL(t, r)
 	default:
-		if err = t.checkPeerAccess(); err == nil {
+		if err = t.apart(); err == nil {
 			err = a.Supports(t, tune, r)
+		}
+		if err == nil && slices.ContainsFunc(coll.RoutedAlgorithms, func(e coll.Entry) bool { return e.Name == tune.Algo }) &&
+			slices.ContainsFunc(r.Operands, func(p coll.Part) bool { return t.w.inHost(&p.In) }) {
+			err = fmt.Errorf("%w: copy engines would copy from host memory to host memory (see world.inHost)", device.ErrUnsupported)
 		}
 	}
 	if err != nil {
@@ -176,7 +182,7 @@ func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 
 // compileAhead starts to compile the kernels of a plan. It reserves no memory and loads no kernel.
 func (t *team) compileAhead(p *coll.Plan) {
-	lib, ok := t.w.m.opts.Kernels.(precompiler)
+	lib, ok := t.w.m.opts.Kernels.(gpu.Precompiler)
 	if !ok {
 		return
 	}
@@ -227,6 +233,9 @@ func (t *team) HostParts() coll.HostParts {
 // together. This holds for NVLink and for a device's own memory. Over a PCI bus, the last bytes may become visible
 // before the first.
 func (t *team) Keeps128() error {
+	if t.w.hosted {
+		return fmt.Errorf("%w: the memory that the members share is host memory", device.ErrUnsupported)
+	}
 	for _, m := range t.members {
 		for _, o := range t.members {
 			if linkOf(t.w, m.dev.site, o.dev.site) == 'p' {

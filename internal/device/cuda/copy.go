@@ -47,7 +47,7 @@ func copyApart(s *stream, dst, src *strided.View) error {
 	drv, size := s.dev.w.drv, dst.DType.Size()
 	dims := strided.Merge(dst, src)
 	in := dims[len(dims)-1]
-	if !strided.ByEngine(dst, dims) {
+	if !s.dev.site.byEngine(dst, src, dims) {
 		return copyByKernel(s, dst, src, dims)
 	}
 	s.led = false
@@ -58,6 +58,18 @@ func copyApart(s *stream, dst, src *strided.View) error {
 		Dst: dst.Addr, Src: src.Addr, DstPitch: dims[0].Dst * size, SrcPitch: dims[0].Src * size,
 		Width: in.N * size, Height: dims[0].N,
 	}, s.h)
+}
+
+// byEngine reports whether a copy engine copies src to dst.
+func (s *site) byEngine(dst, src *strided.View, dims []strided.Dim) bool {
+	return strided.ByEngine(dst, dims) && !(s.w.inHost(dst) && s.w.inHost(src))
+}
+
+// inHost reports whether a view of a hosted world may be in host memory. The driver makes a copy between two places in
+// host memory on the calling thread, after the stream's earlier work. The caller would then wait for peers, for which it
+// may still have work to issue. A kernel makes such copies instead.
+func (w *world) inHost(v *strided.View) bool {
+	return w.hosted && v.N > 0 && (v.Mem == nil || v.Mem.Kind() != device.Private)
 }
 
 // copyByKernel copies the elements with a kernel. It caches the launch for later copies between the same views. The
@@ -107,7 +119,7 @@ func (d *dev) prepareCopy(dst, src *strided.View) error {
 		return d.prepareHostStaged(dst, src)
 	}
 	dims := strided.Merge(dst, src)
-	if _, ready := d.w.copies.Get(d.site, dst, src, dims); ready || strided.ByEngine(dst, dims) {
+	if _, ready := d.w.copies.Get(d.site, dst, src, dims); ready || d.site.byEngine(dst, src, dims) {
 		return nil
 	}
 	return d.bound(func() error {

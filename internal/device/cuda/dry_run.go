@@ -27,13 +27,14 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 	if err := w.place(ranks); err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	for i, a := range w.all {
-		for _, b := range w.all[:i] {
-			if why := m.sys.ApartNow(a.gpu, b.gpu); why != nil { // the result of an earlier test, since a dry run makes no test transfer
-				a.keepFrom(b, why)
-				b.keepFrom(a, why)
-			}
+	err := findReach(w, func(a, b *site) (why, err error) {
+		if w.hosted || a.gpu == b.gpu {
+			return apart(a, b)
 		}
+		return m.sys.ApartNow(a.gpu, b.gpu), nil // the result of an earlier test, since a dry run makes no test transfer
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	return dryWorld{w}, nil
 }

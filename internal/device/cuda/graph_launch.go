@@ -77,8 +77,7 @@ func (g *graph) enqueue() error {
 	if n := w.naming; n != nil {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		n.begin(-1)
-		defer n.end()
+		defer n.begin(-1)()
 	}
 	if err := f.launch(w); err != nil {
 		return f.sections[0].origin.failed(err)

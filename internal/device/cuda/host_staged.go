@@ -35,7 +35,7 @@ type hostStaged struct {
 // openHostStaged creates s.staged if s's GPU lacks access to another GPU. The caller holds the world exclusively.
 func openHostStaged(s *stream) error {
 	here := s.dev.site
-	if len(here.unreachable) == 0 {
+	if len(here.unreachable) == 0 || here.w.hosted { // in a hosted world peers access host memory only
 		return nil
 	}
 	s.staged = &hostStaged{far: map[*site]*stream{}}

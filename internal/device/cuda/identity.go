@@ -39,12 +39,12 @@ func gpusOf(sites []*site) (list []*site) {
 }
 
 // linkOf returns a letter for the path by which a accesses b's memory: 's' if both are on the same device, 'n' for
-// NVLink, 'p' for a bus without atomic operations on peer memory, and 'h' for copies through host memory.
+// NVLink, 'p' for a bus without atomic operations on peer memory, and 'h' for host memory.
 func linkOf(w *world, a, b *site) byte {
-	if a.gpu == b.gpu {
+	switch {
+	case a == b, a.gpu == b.gpu && !w.hosted:
 		return 's'
-	}
-	if a.unreachable[b] != nil {
+	case a.unreachable[b] != nil, w.hosted:
 		return 'h'
 	}
 	if ok, err := w.drv.PeerAtomics(a.gpu.Device, b.gpu.Device); err == nil && ok {

@@ -223,7 +223,7 @@ func (d *dev) copySteps(dst, src strided.View) ([]step, error) {
 		return []step{&copyStep{dst, src}}, errors.Join(d.prepareHostStaged(&dst, &src), d.rebind())
 	}
 	dims := strided.Merge(&dst, &src)
-	if strided.ByEngine(&dst, dims) {
+	if d.site.byEngine(&dst, &src, dims) {
 		return []step{&copyStep{dst, src}}, nil
 	}
 	launches, err := d.site.compileAside(strided.CopyProblem(&dst, &src, dims), nil)

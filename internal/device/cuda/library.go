@@ -1,21 +1,13 @@
 package cuda
 
 import (
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Library compiles kernels. *kernels.Library implements it. The method Steps returns an error if the operands of a
-// problem do not fit each other.
-type Library interface {
-	Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error)
-	Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error)
-	Join(t kernels.Target, j kernels.Join) (kernels.Step, error)
-	Raise(t kernels.Target) (kernels.Step, error)
-	Await(t kernels.Target) (kernels.Step, error)
-	User(t kernels.Target, u kernels.User) (kernels.Step, error)
-	Unchanged(t kernels.Target, u kernels.Unchanged) (kernels.Step, error)
-}
+// Library compiles kernels.
+type Library = gpu.Library
 
 // compileAside compiles for a caller that holds the world exclusively. It releases the world's mutex while the
 // compiler runs.

@@ -107,7 +107,7 @@ func newJoined(sys *process.Shared, opts Options) (*machine, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), opts.Peers.StallTimeout())
 	defer cancel()
 	var err error
-	if m.view, err = peers.Look(ctx, opts.Peers, m.sys.GPUs); err != nil {
+	if m.view, err = peers.Look(ctx, opts.Peers, m.sys.Driver, m.sys.GPUs); err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	return m, nil

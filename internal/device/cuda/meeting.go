@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 )
 
 // meeting combines the members' parts (shares) of a team's launch. The shares are issued to their devices together, as
@@ -16,6 +17,7 @@ type meeting struct {
 	what    string
 	members []*attendee
 	call    func() error // nil if the shares are kernels
+	library *nccl.Call   // the call, if NCCL makes it
 }
 
 // together makes the devices receive the members' kernels, which wait for each other, as one group. It has no effect

@@ -21,18 +21,22 @@ const ncclName = coll.NCCLName
 
 // supportsNCCL returns an error if NCCL cannot carry out c.
 func supportsNCCL(t *team, c *coll.Collective) error {
-	if t.w.peers != nil && !t.crosses() {
+	if t.w.peers != nil && !t.w.hosted && !t.crosses() {
 		return fmt.Errorf("%w: NCCL between processes of one node", device.ErrUnsupported)
 	}
 	if err := nccl.Usable(t.w.m.sys.System, c.Op); err != nil {
 		return err
 	}
-	sites := map[*site]int{}
+	sites := map[any]int{} // by GPU
 	for _, m := range t.members {
-		if o, shared := sites[m.dev.site]; shared {
-			return fmt.Errorf("%w: members %d and %d share GPU %d, but NCCL needs one GPU for each member", device.ErrUnsupported, o, m.index, m.dev.site.gpu.Device)
+		on := any(m.dev.site)
+		if p := m.dev.site.place; p.Key != "" {
+			on = fmt.Sprint(t.w.Node(m.dev.rank), p.Host, p.PCI)
 		}
-		sites[m.dev.site] = m.index
+		if o, shared := sites[on]; shared {
+			return fmt.Errorf("%w: members %d and %d share GPU %s, but NCCL needs one GPU for each member", device.ErrUnsupported, o, m.index, m.dev.site.gpu.Text())
+		}
+		sites[on] = m.index
 	}
 	if len(sites) < 2 {
 		return fmt.Errorf("%w: a team of one", device.ErrUnsupported)
@@ -93,13 +97,14 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 		steps[mem.index] = []step{at}
 	}
 	known := regionsGiven(t.own, packed)
+	m.library = &nccl.Call{Group: t.nccl, Team: t.ncclTeam, Work: w, Shares: packed}
 	m.call = func() error {
 		if t.w.capture != nil {
 			for _, r := range known {
 				r.Known = true
 			}
 		}
-		return t.nccl.Issue(t.ncclTeam, w, func(i int) (coll.NCCLCall, bool) { return packed[i].Call, steps[i] != nil })
+		return m.library.Issue()
 	}
 	return steps, nil
 }
@@ -137,7 +142,7 @@ func openNCCL(t *team) (err error) {
 	w, limit := t.w, t.w.m.opts.teamTimeout()
 	t.ncclTeam = &nccl.Team{System: w.m.sys.System, Peers: w.peers, Calls: &w.guard.Calls, Patience: limit,
 		Longer: fmt.Sprintf("set %s=%v to wait longer", TimeoutVariable, 10*limit), GivenUp: w.guard.GivenUp, Ended: w.guard.Ended,
-		Aside: w.guard.Aside, Apart: t.checkPeerAccess}
+		Aside: w.guard.Aside, Apart: func() error { return anyApart(w.Apart, t.members) }}
 	for _, m := range t.members {
 		t.ncclTeam.Members = append(t.ncclTeam.Members, nccl.Member{Rank: m.dev.rank, Device: m.dev.site.gpu.Device,
 			Foreign: true, Bound: m.dev.bound})

@@ -11,10 +11,10 @@ import (
 )
 
 // findReach finds the pairs of sites without access to each other's memory.
-func findReach(w *world) error {
+func findReach(w *world, apart func(a, b *site) (why, err error)) error {
 	for i, a := range w.all {
 		for _, b := range w.all[:i] {
-			why, err := apart(w, b, a)
+			why, err := apart(b, a)
 			if err != nil {
 				return err
 			}
@@ -47,7 +47,7 @@ func (s *site) reachable() []nvlib.Device {
 
 // reaches reports whether work on the site's GPU can access the view r.
 func (s *site) reaches(r *strided.View) bool {
-	return len(s.unreachable) == 0 || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.unreachable[memoryOf(r).dev.site] == nil
+	return s.w.hosted || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.unreachable[memoryOf(r).dev.site] == nil
 }
 
 // whole reports whether every site can access the memory of all other sites.
@@ -55,11 +55,11 @@ func (w *world) whole() bool {
 	return !slices.ContainsFunc(w.all, func(s *site) bool { return len(s.unreachable) > 0 })
 }
 
-// Apart returns an error if the kernels of two ranks cannot access each other's memory.
+// Apart returns the reason why two ranks cannot access each other's device memory, or nil if they can.
 func (w *world) Apart(rank, peer int) error {
 	a, b := w.devices[rank].site, w.devices[peer].site
 	if why := a.unreachable[b]; why != nil {
-		return fmt.Errorf("%w: GPU %d and GPU %d cannot access each other's memory (%w)", device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
+		return fmt.Errorf("%w: GPU %s and GPU %s cannot access each other's memory (%w)", device.ErrUnsupported, a.gpu.Text(), b.gpu.Text(), why)
 	}
 	return nil
 }
@@ -67,17 +67,26 @@ func (w *world) Apart(rank, peer int) error {
 // Detours describes the pairs of GPUs without peer access and states the reason for each pair.
 func (w *world) Detours() []string {
 	var gpus []*gpu.GPU
-	for _, s := range w.sites {
-		gpus = append(gpus, s.gpu)
+	of := map[*gpu.GPU]*site{}
+	for _, s := range gpusOf(w.all) {
+		gpus, of[s.gpu] = append(gpus, s.gpu), s
 	}
-	return gpu.Detours(gpus, func(a, b *gpu.GPU) error { return w.m.sys.Reach.Known(a, b) })
+	return gpu.Detours(gpus, func(a, b *gpu.GPU) error { return of[a].unreachable[of[b]] })
 }
 
-// checkPeerAccess returns an error if some members of the team cannot access each other's memory.
-func (t *team) checkPeerAccess() error {
-	for i, m := range t.members {
-		for _, o := range t.members[:i] {
-			if err := t.w.Apart(o.dev.rank, m.dev.rank); err != nil {
+// apart returns an error if the kernels of some members cannot access the shared memory of others.
+func (t *team) apart() error {
+	if t.w.hosted {
+		return nil
+	}
+	return anyApart(t.w.Apart, t.members)
+}
+
+// anyApart returns the first error that apart returns for two members.
+func anyApart(apart func(rank, peer int) error, members []*member) error {
+	for i, m := range members {
+		for _, o := range members[:i] {
+			if err := apart(o.dev.rank, m.dev.rank); err != nil {
 				return err
 			}
 		}

@@ -596,7 +596,8 @@ func TestReportedReach(t *testing.T) {
 		return fmt.Sprint(r.Lines())
 	}
 	for _, want := range []string{"[gpu 1 fake, sm_91a, 1024 GiB, 1:0; GPU 0 through the host; GPU 2 by pcie]",
-		"[through the host GPUs 0-1: the driver"} {
+		"[through the host GPUs 0-1: the driver", "[between processes host memory, and NCCL for collectives if it is " +
+			"installed: GPUs 0-1: the driver"} {
 		if got := text(false); !strings.Contains(got, want) || strings.Contains(got, "GPUs 1-2") {
 			t.Errorf("before a transfer: %s, want %s", got, want)
 		}

@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -25,6 +24,7 @@ import (
 type wired struct {
 	w     *world
 	used  bool                    // some counters of the world are words
+	flags *counters               // of this process: those of the kernels in meets
 	raise map[*site]*nvlib.Launch // by GPU: kernel that adds to a word
 	await map[*site]*nvlib.Launch // by GPU: kernel that waits for a word
 	meets [2]*nvlib.Launch        // kernels that synchronize with the other processes at the beginning and at the end of a graph; nil if not loaded
@@ -32,18 +32,23 @@ type wired struct {
 	fixed bool                    // a graph was recorded; words now count from the beginning of each launch
 }
 
-// wordBytes is the distance between two words in bytes. It is the size of one memory sector.
-const wordBytes = 32
-
 // wired reports whether the counters are words of device memory.
 func (c *counters) wired() bool { return c.words != nil }
 
-// at returns the address of the word of counter elem.
-func (c *counters) at(elem int) nvlib.Ptr { return c.words.addr + nvlib.Ptr(wordBytes*elem) }
+// layout returns the positions of the words of counters at an address. In a hosted world each GPU has its own word.
+func (x *wired) layout(at nvlib.Ptr) signal.Words {
+	if x.w.hosted {
+		return signal.Words{Addr: at, Width: len(x.w.all)}
+	}
+	return signal.Words{Addr: at, Width: 1}
+}
+
+// at returns the positions of the words of c.
+func (c *counters) at() signal.Words { return c.dev.w.wired.layout(c.words.addr) }
 
 // wire allocates words in device memory for the counters. The caller holds the world exclusively.
 func (x *wired) wire(c *counters) error {
-	m, err := c.dev.alloc(int64(max(len(c.elems), 1))*wordBytes, device.Shared)
+	m, err := c.dev.alloc(x.layout(0).Bytes(max(len(c.elems), 1)), device.Shared)
 	if err != nil {
 		return err
 	}
@@ -91,7 +96,7 @@ func (x *wired) openSite(s *site) error {
 // raiseWord adds to a word after all work that s has received. The context is current.
 func (x *wired) raiseWord(s *stream, c *counters, elem int, by int64) error {
 	l := x.raise[s.dev.site]
-	for i, v := range []uint64{uint64(c.at(elem)), uint64(by)} {
+	for i, v := range []uint64{uint64(c.at().By(elem, s.dev.site.index)), uint64(by)} {
 		l.SetWord(i, v)
 	}
 	s.worked()
@@ -128,9 +133,9 @@ func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 		w.capture.awaits(s)
 	}
 	l := x.await[site]
-	for i, v := range []uint64{uint64(c.at(elem)), uint64(least), uint64(w.abort),
+	for i, v := range []uint64{uint64(c.at().At(elem)), uint64(least), uint64(w.abort),
 		uint64(w.m.opts.teamTimeout().Nanoseconds()),
-		uint64(site.report.At()), waited.tag} {
+		uint64(site.report.At()), waited.tag, uint64(c.at().Width)} {
 		l.SetWord(i, v)
 	}
 	s.worked()
@@ -211,7 +216,8 @@ func (x *wired) openMeets() error {
 		}
 		flags = append(flags, c)
 	}
-	if err := x.open(flags[w.peers.Process()]); err != nil {
+	x.flags = flags[w.peers.Process()]
+	if err := x.open(x.flags); err != nil {
 		return err
 	}
 	me := w.first()
@@ -219,7 +225,7 @@ func (x *wired) openMeets() error {
 		list := []uint64{uint64(n - 1)}
 		for p, c := range flags {
 			if p != w.peers.Process() {
-				list = append(list, uint64(c.at(place)))
+				list = append(list, uint64(c.at().By(place, me.site.index)))
 			}
 		}
 		at, err := me.alloc(int64(8*len(list)), device.Private)
@@ -233,8 +239,11 @@ func (x *wired) openMeets() error {
 			return err
 		}
 		l := &launch{dev: me, name: "the meeting of all processes' graphs", id: -1}
-		j := kernels.Join{List: at.addr, Flag: flags[w.peers.Process()].at(place), Count: int64(n - 1), Abort: w.abort,
+		j := kernels.Join{List: at.addr, Flag: x.flags.at().At(place), Count: int64(n - 1), Abort: w.abort,
 			Timeout: w.m.opts.teamTimeout()}
+		if w.hosted {
+			j.Words = int64(x.flags.at().Width)
+		}
 		if x.meets[place], err = me.prepareJoin(l, j); err != nil {
 			return err
 		}
@@ -264,7 +273,8 @@ const (
 )
 
 // meet makes the origin stream wait until all processes have reached the given position of their graphs. At the end of
-// the graph it also sets the words to 0. The context is current.
+// the graph it also sets the words to 0. The kernels of hosted worlds do not lower the words of meetings, so each position
+// sets those of the other one to 0. The context is current.
 func (x *wired) meet(origin *stream, place int) error {
 	w, l := x.w, x.meets[place]
 	if l == nil || origin.dev.site != w.sites[0] {
@@ -272,6 +282,12 @@ func (x *wired) meet(origin *stream, place int) error {
 	}
 	origin.worked()
 	origin.dev.site.report.Armed = true
+	if w.hosted { // the other processes raise these words again only after this meeting
+		other := x.flags.at()
+		if err := w.drv.Fill32(other.At(1-place), 0, other.Bytes(1)/4, origin.h); err != nil {
+			return err
+		}
+	}
 	if err := w.drv.Launch(l, origin.h); err != nil {
 		return err
 	}
@@ -296,13 +312,12 @@ func firstOf(w *world, process int) *dev {
 	return w.devices[0]
 }
 
-// read returns the current values of the words. The device must be idle.
-func (c *counters) read() ([]int64, error) {
-	values := make([]int64, len(c.elems))
-	err := c.dev.bound(func() error {
-		words, err := signal.Read(c.dev.w.drv, c.dev.site.heaps[device.Pinned], c.words.addr, c.words.bytes)
-		for i := 0; i < len(values) && err == nil; i++ {
-			values[i] = int64(binary.LittleEndian.Uint64(words[wordBytes*i:]))
+// read returns the current values of the counters. The device must be idle.
+func (c *counters) read() (values []int64, err error) {
+	err = c.dev.bound(func() error {
+		b, err := signal.Read(c.dev.w.drv, c.dev.site.heaps[device.Pinned], c.words.addr, c.words.bytes)
+		if err == nil {
+			values = c.at().Values(b, len(c.elems))
 		}
 		return err
 	})

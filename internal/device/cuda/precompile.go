@@ -3,18 +3,13 @@ package cuda
 import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/compute"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/kernels"
 )
 
-// precompiler is implemented by a Library that can compile kernels before they are prepared, such as *kernels.Library.
-type precompiler interface {
-	Ahead(t kernels.Target, p kernels.Problem)
-	MeetingAhead(t kernels.Target, m kernels.Meeting)
-}
-
 // precompiles reports whether the library can compile kernels before they are prepared.
 func (m *machine) precompiles() bool {
-	_, ok := m.opts.Kernels.(precompiler)
+	_, ok := m.opts.Kernels.(gpu.Precompiler)
 	return ok
 }
 
@@ -24,7 +19,7 @@ func (s *site) target() kernels.Target {
 
 // PrepareAhead starts to compile the kernels that k requires.
 func (d *dev) PrepareAhead(k device.Kernel) {
-	lib, ok := d.w.m.opts.Kernels.(precompiler)
+	lib, ok := d.w.m.opts.Kernels.(gpu.Precompiler)
 	if !ok {
 		return
 	}
@@ -37,7 +32,3 @@ func (d *dev) PrepareAhead(k device.Kernel) {
 		lib.Ahead(d.site.target(), p)
 	}
 }
-
-var (
-	_ precompiler = (*kernels.Library)(nil)
-)

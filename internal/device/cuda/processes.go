@@ -37,6 +37,11 @@ func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 	return p, p.Begin(ctx, fmt.Sprintf("cuda world %d", m.opened.Add(1)))
 }
 
+// Exchange implements device.Machine, for a world with one rank in each process.
+func (m *machine) Exchange() string {
+	return m.view.Exchange(m.opts.Peers, m.sys.System, m.opts.RanksPerGPU)
+}
+
 // Peers implements device.Machine.
 func (m *machine) Peers() *procs.World { return m.opts.Peers }
 
@@ -60,12 +65,13 @@ func spread(w *world, ranks int) error {
 	if err != nil {
 		return err
 	}
+	w.hosted = w.m.view.Separated(w.peers, places) != nil
 	at := map[string]*site{}
 	for r, p := range places {
 		s := at[p.Key]
 		if s == nil {
 			s = newSite(w, p.GPU)
-			s.owner, s.key, s.far = p.Owner, p.Key, p.Far
+			s.owner, s.key, s.far, s.place, s.index = p.Owner, p.Key, p.Far, p, len(w.all)
 			at[p.Key] = s
 			w.all = append(w.all, s)
 			if p.Foreign {
@@ -83,20 +89,17 @@ func spread(w *world, ranks int) error {
 	return nil
 }
 
-// apart returns the reason why two sites have no access to each other, or nil if they have access. For GPUs of
-// different processes it makes no test transfer, because a test needs a context on each GPU. Mapped memory is checked
-// when it is first used.
-func apart(w *world, a, b *site) (why, err error) {
-	if a.owner == b.owner && slices.Contains(w.sites, a) {
+// HostShared implements device.World.
+func (w *world) HostShared() bool { return w.hosted }
+
+// apart returns the reason why two sites have no access to each other, or nil if they have access. Between GPUs of
+// different processes it makes no test transfer, because a test needs a context on each GPU.
+func apart(a, b *site) (why, err error) {
+	switch w := a.w; {
+	case w.hosted && w.peers.World.Node(a.owner) == w.peers.World.Node(b.owner):
+		return w.m.view.Apart(a.place, b.place), nil
+	case !w.hosted && a.owner == b.owner && slices.Contains(w.sites, a):
 		return w.m.sys.Apart(a.gpu, b.gpu)
-	}
-	if a.gpu == b.gpu || a.gpu.Device < 0 || b.gpu.Device < 0 || a.far || b.far {
-		return nil, nil
-	}
-	if why := w.m.sys.ApartNow(a.gpu, b.gpu); why != nil {
-		return nil, fmt.Errorf("%w: processes on GPUs that cannot access each other's memory: GPU %d and GPU %d (%w); "+
-			"drive both GPUs from one process, or give each process a separate HOCKET_NODE, so that collectives use NCCL",
-			device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
 	}
 	return nil, nil
 }
@@ -159,13 +162,23 @@ func (w *world) Settle(ctx context.Context) ([]string, error) {
 	return nil, w.peers.SameListOfNode(ctx, w.peers.Name+": memory and kernels of the node", lines)
 }
 
-// sharedHeap creates the heap of memory that peers access, including peers in other processes.
+// hostGrain is the size of a page of host memory.
+const hostGrain = 4096
+
+// sharedHeap creates the heap of a GPU's memory that peers access, including peers in other processes.
 func (s *site) sharedHeap(grain int64) *gpu.Heap {
-	m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
-	if s.w.peers == nil {
-		return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, m)
+	w, m := s.w, gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
+	from := gpu.Source(m)
+	switch {
+	case w.hosted:
+		from, grain = peers.Hosted(w.drv, w.peers, s.key, s.owner), hostGrain
+	case w.peers == nil:
+	case s.owner == w.peers.Process():
+		from = peers.Owned(m, w.peers, s.key)
+	default:
+		from = peers.Imported(m, w.peers, s.key, s.owner)
 	}
-	return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, peers.Owned(m, s.w.peers, s.key))
+	return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, from)
 }
 
 // mapShared creates a heap for the shared memory of a GPU that another process drives, if that GPU is on this node.
@@ -178,13 +191,10 @@ func (s *site) mapShared() error {
 	}
 	return s.bound(func() error {
 		grain, err := s.w.drv.Granularity(here.gpu.Device)
-		if err != nil {
-			return err
+		if err == nil {
+			s.heaps[device.Shared] = s.sharedHeap(grain)
 		}
-		m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
-		mapped := peers.Imported(m, s.w.peers, s.key, s.owner)
-		s.heaps[device.Shared] = gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, mapped)
-		return nil
+		return err
 	})
 }
 

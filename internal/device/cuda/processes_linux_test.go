@@ -159,6 +159,9 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 	f.Queue()
 	f.ShareMemory()
 	f.Numbers, f.Limit, f.Model = j.Numbers, j.Limit, cmp.Or(j.Model, f.Model)
+	if j.Apart {
+		f.Reach.Apart = all
+	}
 	if j.Cache != "" {
 		t.Setenv("HOCKET_CACHE", j.Cache)
 	}
@@ -469,7 +472,7 @@ var inexact = []string{"adamw.hkt", "decode.hkt", "experts.hkt", "fp8_mlp.hkt", 
 func wantPeers(t *testing.T, n int, j peerJob) {
 	t.Helper()
 	alone := j
-	alone.GPUs, alone.Numbers = 4, nil
+	alone.GPUs, alone.Numbers, alone.Apart, alone.NCCL = 4, nil, false, ""
 	want := alone.run(t, nil)
 	if want.Err != "" {
 		t.Fatal(want.Err)
@@ -565,6 +568,25 @@ func TestPeerExamples(t *testing.T) {
 	t.Run("4 on 2 GPUs", func(t *testing.T) {
 		t.Parallel()
 		wantPeers(t, 4, peerJob{GPUs: 2, PerGPU: 4, Loads: peerExamples(t, 4, 3, eager)})
+	})
+}
+
+// TestPeersApart is TestPeerExamples for processes whose GPUs have no peer access: NCCL runs their collectives, and all
+// other data go through host memory. The fake fails the test if a GPU uses memory of another.
+func TestPeersApart(t *testing.T) {
+	eager, graph := peerLoad{Batches: []int{2}}, peerLoad{Graph: true, Batches: []int{1, 3, 2}}
+	staged := peerLoad{Algorithm: "staged", Graph: true, Batches: []int{2, 1}}
+	t.Run("2", func(t *testing.T) {
+		t.Parallel()
+		wantPeers(t, 2, peerJob{GPUs: 2, PerGPU: 4, Apart: true, NCCL: t.TempDir(), Loads: peerExamples(t, 2, 1, eager, graph)})
+	})
+	t.Run("4", func(t *testing.T) {
+		t.Parallel()
+		wantPeers(t, 4, peerJob{GPUs: 4, PerGPU: 4, Apart: true, NCCL: t.TempDir(), Loads: peerExamples(t, 4, 3, eager, staged)})
+	})
+	t.Run("4 on 2 GPUs", func(t *testing.T) {
+		t.Parallel()
+		wantPeers(t, 4, peerJob{GPUs: 2, PerGPU: 4, Apart: true, Loads: peerExamples(t, 4, 3, graph)})
 	})
 }
 

@@ -38,8 +38,9 @@ func (w *world) Profile(names func(id int64) string) error {
 	return w.drv.StartProfiler()
 }
 
-// begin labels the work that this thread issues with a mark's name, until end is called. The goroutine is locked to its
-// thread.
-func (n *naming) begin(id int64) { n.nvtx.Push(n.names(id)) }
-
-func (n *naming) end() { n.nvtx.Pop() }
+// begin labels the work that this thread issues with a mark's name, until the returned function is called. The goroutine
+// is locked to its thread.
+func (n *naming) begin(id int64) (end func()) {
+	n.nvtx.Push(n.names(id))
+	return n.nvtx.Pop
+}

@@ -3,8 +3,10 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/device/cuda/relocate"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -87,11 +89,15 @@ func (c *calls) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device
 	return c.call(launches, make([]int64, 5))
 }
 
-// call returns this rank's launch as a call. It returns an error if the launch contains anything but kernels.
+// call returns this rank's launch as a call. It returns an error if the launch contains anything but kernels or one call
+// of NCCL.
 func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 	l, ok := launches[c.me.index].(*launch)
 	if !ok || l == nil {
 		return &call{calls: c}, nil // nothing to do
+	}
+	if a := meetingOf(l.steps); a != nil && a.meeting.library != nil && len(a.before)+len(a.after) == 0 {
+		return &call{calls: c, launch: l, library: a.meeting.library, tails: slices.Clone(tails)}, nil
 	}
 	var kernels []*nvlib.Launch
 	for _, st := range l.steps {
@@ -103,7 +109,7 @@ func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 		}
 		kernels = append(kernels, k.l)
 	}
-	return &call{c, l, relocate.Find(kernels, tails)}, nil
+	return &call{calls: c, launch: l, kernels: relocate.Find(kernels, tails)}, nil
 }
 
 // call holds a prepared collective of this rank.
@@ -111,6 +117,8 @@ type call struct {
 	calls   *calls
 	launch  *launch // nil if the rank has nothing to do
 	kernels *relocate.Call
+	library *nccl.Call // the call of NCCL; nil if the launch consists of kernels
+	tails   []int64    // of the operands of library
 }
 
 // Do implements device.Call.
@@ -124,11 +132,16 @@ func (x *call) Do(stream uintptr, operands ...uintptr) error {
 	if x.launch == nil {
 		return nil
 	}
-	x.kernels.Aim(operands)
 	c.me.doing = x.launch.name
+	if x.kernels != nil {
+		x.kernels.Aim(operands)
+	}
 	return c.me.dev.bound(func() error {
 		if err := c.order.Next(nvlib.Stream(stream)); err != nil {
 			return err
+		}
+		if x.library != nil {
+			return x.library.IssueAt(c.me.index, nvlib.Stream(stream), operands, x.tails)
 		}
 		for _, k := range x.kernels.Kernels {
 			if err := w.drv.LaunchEarly(k, nvlib.Stream(stream)); err != nil {
@@ -155,6 +168,9 @@ func (c *calls) Err() error {
 func (c *calls) Adopt(at []uintptr, bytes int64) ([]device.Memory, error) {
 	if len(at) != len(c.w.devices) {
 		return nil, fmt.Errorf("%w: %d addresses for %d ranks", device.ErrAddress, len(at), len(c.w.devices))
+	}
+	if c.w.hosted {
+		return nil, fmt.Errorf("%w: memory of the caller's that all ranks access: %w", device.ErrUnsupported, anyApart(c.w.Apart, c.team.members))
 	}
 	me := c.me.dev
 	if _, err := (callers{c.w}).At(me.rank, at[me.rank], bytes); err != nil {

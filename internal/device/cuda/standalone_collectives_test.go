@@ -106,7 +106,7 @@ func onGuests(t *testing.T, test func(g *guestCalls)) {
 				k := nvlib.NewLaunch(nvlib.Function(f.Load(func(uintptr) {})),
 					nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}, [][]byte{make([]byte, 8)})
 				defer k.Free()
-				x := &call{c.(*calls), &launch{name: "nothing"}, relocate.Find([]*nvlib.Launch{k}, nil)}
+				x := &call{calls: c.(*calls), launch: &launch{name: "nothing"}, kernels: relocate.Find([]*nvlib.Launch{k}, nil)}
 				g.do = func(s uintptr) error { return x.Do(s) }
 			} else {
 				m, err := w.Device(0).Alloc(512, device.Private)

@@ -105,8 +105,7 @@ func (t *task) give(s *stream) error {
 	if n == nil || t.marks() || len(s.open) == 0 {
 		return t.issue(s)
 	}
-	n.begin(s.open.Innermost())
-	defer n.end()
+	defer n.begin(s.open.Innermost())()
 	return t.issue(s)
 }
 

@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/guard"
+	"hocket.example/hocket/internal/device/cuda/peers"
 	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/device/cuda/staging"
 	"hocket.example/hocket/internal/device/cuda/strided"
@@ -49,6 +50,7 @@ type world struct {
 	cause    error   // why the world has ended; nil if it has not
 
 	// The following fields are used only in a world of several processes.
+	hosted     bool      // shared memory is host memory, because GPUs of different processes have no peer access
 	nowhere    int       // number of addresses assigned to memory of other processes
 	hostShares int       // number of segments of host memory shared
 	segments   []*memory // these segments
@@ -60,9 +62,11 @@ type world struct {
 // site is the state of a world for one GPU.
 type site struct {
 	w           *world
-	owner       int    // the process that drives the GPU
-	far         bool   // the GPU is on another node, so this process cannot access its memory
-	key         string // identifies the GPU if there are other processes
+	owner       int         // the process that drives the GPU
+	far         bool        // the GPU is on another node, so this process cannot access its memory
+	key         string      // identifies the GPU if there are other processes
+	place       peers.Place // where the GPU is, if there are other processes
+	index       int         // in world.all, if there are other processes
 	gpu         *gpu.GPU
 	ctx         nvlib.Context
 	unreachable map[*site]error // sites that this site cannot access, with the reason; nil for none
@@ -145,7 +149,7 @@ func (w *world) open(ranks int) error {
 			return s.gpu.Unusable(err)
 		}
 	}
-	if err := findReach(w); err != nil {
+	if err := findReach(w, apart); err != nil {
 		return err
 	}
 	for _, s := range w.sites {
@@ -207,7 +211,7 @@ func (s *site) prepare() error {
 	s.heaps = [3]*gpu.Heap{
 		device.Private: gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, gpu.DeviceMemory{GPU: s.gpu, Devices: []nvlib.Device{s.gpu.Device}, Driver: s.w.drv}),
 		device.Shared:  s.sharedHeap(grain),
-		device.Pinned:  gpu.NewHeap(gpu.HostSlab, gpu.HostSlab, 4096, gpu.HostMemory{Driver: s.w.drv}),
+		device.Pinned:  gpu.NewHeap(gpu.HostSlab, gpu.HostSlab, hostGrain, gpu.HostMemory{Driver: s.w.drv}),
 	}
 	return nil
 }

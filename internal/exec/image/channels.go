@@ -131,7 +131,7 @@ func (b *builder) countStaging() error {
 
 // instance returns a collective with its operands resolved.
 func (im *Image) instance(c *plan.Coll, meets bool) comm.Instance {
-	in := comm.Instance{Pin: device.Tuning{Algo: c.Algo}, CTAs: int(c.CTAs), Shared: true,
+	in := comm.Instance{Pin: device.Tuning{Algo: c.Algo}, CTAs: int(c.CTAs), Shared: !im.World.HostShared(),
 		Collective: device.Collective{Op: c.Op, Red: c.Red, Root: int(c.Root), Axis: int(c.Axis), Split: int(c.Split),
 			AnyOrder: c.AnyOrd, Together: meets}}
 	see := func(r plan.Ref) device.View {

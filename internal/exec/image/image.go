@@ -232,11 +232,13 @@ func (im *Image) Views(refs ...plan.Ref) []device.View {
 
 // memory records where the buffers are on each rank.
 type memory struct {
-	arenas  []device.Memory
-	host    []device.Memory         // by rank, for Space Host; nil if the rank has no such buffer
-	lent    map[place]device.Memory // memory of blocks that are in the store or in device tensors
-	gaps    []gap                   // gaps that these blocks leave in the plan's arena, by address
-	staging int64                   // size of the staging of collectives, on the rank where it is largest
+	arenas []device.Memory
+	host   []device.Memory // by rank, for Space Host; nil if the rank has no such buffer
+	// lent holds the memory of blocks in the store or in device tensors, and of buffers of a private arena that peers
+	// access.
+	lent    map[place]device.Memory
+	gaps    []gap // gaps that these blocks leave in the plan's arena, by address
+	staging int64 // size of the staging of collectives, on the rank where it is largest
 }
 
 // place identifies a buffer of a rank.

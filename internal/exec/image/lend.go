@@ -12,8 +12,8 @@ import (
 func (im *Image) Arena(rank int) device.Memory { return im.memory.arenas[rank] }
 
 // Lendable returns the names of results that the caller may read in place until the next run. Such a result is dense,
-// is the only input or output in its buffer, is not overwritten, and has no movable blocks. All processes return the
-// same names.
+// is in the arena, is the only input or output in its buffer, is not overwritten, and has no movable blocks. All
+// processes return the same names.
 func (im *Image) Lendable() (names []string) {
 	bufs, movable := (&builder{im: im}).studyBuffers(), movableNames(im.Outputs, im.MovableOut)
 	for o := range im.Outputs {
@@ -21,7 +21,7 @@ func (im *Image) Lendable() (names []string) {
 		fits := func(part plan.IOPart) bool {
 			r := part.Ref
 			return bufs[r.Buf].ios == 1 && r.Dense() && r.Bytes() > 0 && im.Plan.Buffers[r.Buf].Space == plan.Arena &&
-				stays(im.Plan, int32(o), r)
+				im.memory.lent[place{r.Rank, r.Buf}] == nil && stays(im.Plan, int32(o), r)
 		}
 		if !io.Inout && len(io.Parts) > 0 && !slices.Contains(movable, io.Name) &&
 			!slices.ContainsFunc(io.Parts, func(part plan.IOPart) bool { return !fits(part) }) {

@@ -22,15 +22,55 @@ func (b *builder) layOut(ctx context.Context, params params) error {
 		return err
 	}
 	im := b.im
-	bytes := im.ArenaBytes()
+	bytes, kind := im.ArenaBytes(), device.Shared
+	if im.World.HostShared() {
+		kind = device.Private
+	}
 	for r := range im.Plan.Ranks {
-		mem, err := im.World.Device(r).Alloc(max(bytes, plan.Align), device.Shared)
+		mem, err := im.World.Device(r).Alloc(max(bytes, plan.Align), kind)
 		if err != nil {
 			return fmt.Errorf("the arena of rank %d, %s: %w", r, tensor.Size(bytes), err)
 		}
 		im.memory.arenas = append(im.memory.arenas, mem)
 	}
+	if kind == device.Private {
+		if err := b.shareBuffers(); err != nil {
+			return err
+		}
+	}
 	return b.reserveHost()
+}
+
+// shareBuffers reserves shared memory for the buffers that other ranks access, if the arena is private. All ranks
+// reserve the same buffers, so that the memory has the same layout in all processes.
+func (b *builder) shareBuffers() error {
+	im := b.im
+	for _, buf := range reached(im.Plan) {
+		at := &im.Plan.Buffers[buf]
+		for r := range im.Plan.Ranks {
+			mem, err := im.World.Device(r).Alloc(max(at.Bytes, plan.Align), device.Shared)
+			if err != nil {
+				return fmt.Errorf("buffer %s of rank %d, which peers access, %s: %w", at.Name, r, tensor.Size(at.Bytes), err)
+			}
+			im.memory.lent[place{int32(r), buf}] = mem
+		}
+	}
+	return nil
+}
+
+// reached returns the buffers of the arena that commands of other ranks access: symmetric buffers, and those from which
+// a receive copies.
+func reached(p *plan.Plan) (list []int32) {
+	sent := map[int32]bool{}
+	for i := range p.Pairs {
+		sent[p.Pairs[i].Src.Buf] = true
+	}
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Space == plan.Arena && (b.Symmetric || sent[int32(i)]) {
+			list = append(list, int32(i))
+		}
+	}
+	return list
 }
 
 // reserveHost reserves host memory for the ranks that have buffers in it.

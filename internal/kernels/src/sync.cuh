@@ -27,6 +27,14 @@ DEV void release64(u64* p, u64 v) {
 #endif
 }
 
+// acquireSum returns the sum of n words, 32 bytes apart. Each word is changed by one GPU only, which needs no atomic
+// operation on the memory of the words.
+DEV u64 acquireSum(u64 at, u64 n) {
+  u64 sum = 0;
+  for (u64 i = 0; i < n; i++) sum += acquire64((const u64*)(at + 32 * i));
+  return sum;
+}
+
 DEV u64 nanoseconds() {
 #ifdef __CUDA_ARCH__
   u64 t;
@@ -61,6 +69,7 @@ struct JoinArgs {
   u64 abort;                     // address of a word; if the word is not 0, the wait ends
   u64 timeout;                   // ends the wait after this time in nanoseconds; 0: never
   u64 fault, tag;
+  u64 words;                     // 0: flag is one word; n: it is the sum of n words, and the wait does not subtract
 };
 
 // A flag counts raises that no wait has consumed. Each wait consumes the raises that belong to its launch, so replays
@@ -70,9 +79,9 @@ DEV void join(const JoinArgs& a) {
   const u64* list = (const u64*)a.list;
   if (list && threadIdx.x < list[0]) raise64((u64*)list[1 + threadIdx.x], 1);
   if (!a.count || threadIdx.x != 0) return;
-  const u64 began = nanoseconds();
+  const u64 began = nanoseconds(), words = a.words ? a.words : 1;
   u64 now;
-  for (u32 polls = 1; (i64)(now = acquire64((const u64*)a.flag)) < (i64)a.count; polls++) {
+  for (u32 polls = 1; (i64)(now = acquireSum(a.flag, words)) < (i64)a.count; polls++) {
     if (polls % 64) continue; // the abort word is in host memory, which is slow to read
     if (a.abort && acquire64((const u64*)a.abort)) {
       fault(a.fault, faultAborted, a.tag, a.count, now, nanoseconds() - began);
@@ -84,7 +93,7 @@ DEV void join(const JoinArgs& a) {
       return;
     }
   }
-  raise64((u64*)a.flag, 0 - a.count);
+  if (!a.words) raise64((u64*)a.flag, 0 - a.count);
 }
 
 struct PoisonArgs { u64 at, bytes, pattern; };

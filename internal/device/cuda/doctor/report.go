@@ -2,6 +2,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 
 	"hocket.example/hocket/internal/device/cuda/gpu"
@@ -27,6 +28,8 @@ type Report struct {
 	// Detours lists the pairs of GPUs without peer access, with the reason. Data between these GPUs goes through host
 	// memory.
 	Detours []string `json:"detours,omitempty"`
+	// Exchange describes how processes that drive different GPUs exchange data; empty if there is only one GPU.
+	Exchange string `json:"exchange,omitempty"`
 	// Multicast is "on" if the user has enabled NVLink multicast, "off" if not, or else an error about the variable's
 	// value.
 	Multicast string `json:"multicast"`
@@ -61,9 +64,24 @@ type GPU struct {
 // AddGPUs adds the GPUs of s; nvml may be nil.
 func (r *Report) AddGPUs(s *gpu.System, nvml *nvlib.NVML) {
 	r.Detours = gpu.Detours(s.GPUs, s.ApartNow)
+	if len(s.GPUs) > 1 {
+		var why error
+		if len(r.Detours) > 0 {
+			why = errors.New(r.Detours[0])
+		}
+		r.Exchange = Exchange(why)
+	}
 	for _, g := range s.GPUs {
 		r.GPUs = append(r.GPUs, describeGPU(s, g, nvml))
 	}
+}
+
+// Exchange describes how processes exchange data if why is the reason why their GPUs have no peer access; nil if they have.
+func Exchange(why error) string {
+	if why == nil {
+		return "peer access"
+	}
+	return fmt.Sprintf("host memory, and NCCL for collectives if it is installed: %v", why)
 }
 
 // Note sets Missing unless it is already set.
@@ -144,6 +162,9 @@ func (r Report) Lines() [][2]string {
 	}
 	for _, d := range r.Detours {
 		lines = append(lines, [2]string{"through the host", d})
+	}
+	if r.Exchange != "" {
+		lines = append(lines, [2]string{"between processes", r.Exchange})
 	}
 	lines = append(lines, [2]string{"multicast", r.multicastText()})
 	for _, l := range r.Libraries {

@@ -30,6 +30,7 @@ type GPU struct {
 	next      uintptr
 	Blocks    map[uintptr]*cabi.Block // memory, by address
 	Live      map[string]int          // number of objects that were created and not freed, by kind
+	hostBytes map[uintptr]uintptr     // sizes of registered host memory, by address
 	events    map[uintptr]int         // the capture in which the event was recorded; 1 for none, 0 if never recorded
 	Kernels   map[uintptr]func(params uintptr)
 	Named     map[string]func(params uintptr)
@@ -100,7 +101,7 @@ const deviceMemory = 1 << 40
 
 func New(t testing.TB, devices int) *GPU {
 	f := &GPU{TB: t, next: 100, devices: devices, Model: "fake",
-		Blocks: map[uintptr]*cabi.Block{}, Live: map[string]int{},
+		Blocks: map[uintptr]*cabi.Block{}, Live: map[string]int{}, hostBytes: map[uintptr]uintptr{},
 		Graphs: map[uintptr][]Task{}, Begun: map[uintptr]*Capture{}, Member: map[uintptr]*Capture{},
 		several: map[string]func(uintptr) []Task{}, severalOf: map[uintptr]func(uintptr) []Task{},
 		joins: map[string]*join{}, joinOf: map[uintptr]*join{}, events: map[uintptr]int{},
@@ -195,6 +196,16 @@ func (f *GPU) memory(kind string, n uintptr) uintptr {
 	f.Blocks[at] = b
 	f.Live[kind]++
 	return at
+}
+
+// registered reports whether an address is in registered host memory.
+func (f *GPU) registered(at uintptr) bool {
+	for lo, n := range f.hostBytes {
+		if lo <= at && at < lo+n {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *GPU) forget(kind string, at uintptr) uintptr {
@@ -419,14 +430,25 @@ func (f *GPU) Calls() map[string]func(a []uintptr) uintptr {
 			}
 			return Set(a[0], f.memory("host memory", a[1]))
 		},
-		"cuMemFreeHost":                  func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
-		"cuMemHostRegister_v2":           func([]uintptr) uintptr { f.Live["registered host memory"]++; return 0 },
-		"cuMemHostUnregister":            gone("registered host memory"),
+		"cuMemFreeHost": func(a []uintptr) uintptr { return f.forget("host memory", a[0]) },
+		"cuMemHostRegister_v2": func(a []uintptr) uintptr {
+			f.Live["registered host memory"]++
+			f.hostBytes[a[0]] = a[1]
+			return 0
+		},
+		"cuMemHostUnregister": func(a []uintptr) uintptr {
+			delete(f.hostBytes, a[0])
+			return f.forget("registered host memory", a[0])
+		},
 		"cuMemExportToShareableHandle":   func([]uintptr) uintptr { return 801 }, // not supported
 		"cuMemImportFromShareableHandle": func([]uintptr) uintptr { return 801 },
 		"cuMemcpyAsync": func(a []uintptr) uintptr {
 			dst, src, n := a[0], a[1], int(a[2])
 			f.check(a[3], dst, src)
+			if a[3] != 0 && (f.registered(dst) && (f.registered(src) || f.Reach.Of(src) == nil) ||
+				f.registered(src) && f.Reach.Of(dst) == nil) {
+				f.Errorf("a copy from host memory to host memory blocks its caller until the stream has come to it\n%s", debug.Stack())
+			}
 			f.inOrder(a[3], use{lo: src, hi: src + a[2]}, use{lo: dst, hi: dst + a[2], write: true})
 			return f.do(a[3], func() { f.copied(dst, src, n) })
 		},
@@ -765,7 +787,7 @@ func stepOf(name string) kernels.Step {
 
 // Raise and Await implement kernels.Library.
 func (f *GPU) Raise(kernels.Target) (kernels.Step, error) { return f.wired("raise", 2) }
-func (f *GPU) Await(kernels.Target) (kernels.Step, error) { return f.wired("await", 6) }
+func (f *GPU) Await(kernels.Target) (kernels.Step, error) { return f.wired("await", 7) }
 
 func (f *GPU) wired(name string, words int) (kernels.Step, error) {
 	f.Mu.Lock()

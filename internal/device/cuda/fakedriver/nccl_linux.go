@@ -34,7 +34,7 @@ type sharedNCCL struct {
 type sharedComm struct {
 	dir        string
 	rank, size int
-	calls      int // number of groups so far
+	calls      int // number of groups that have begun to run
 	gone       bool
 }
 
@@ -176,10 +176,15 @@ func (s *sharedNCCL) give(calls []Call) {
 		list := by[handle]
 		s.mu.Lock()
 		c := s.comms[handle]
-		c.calls++
-		what := fmt.Sprint("call ", c.calls)
 		s.mu.Unlock()
-		s.x.GPU.do(list[0].stream, func() { s.post(c, what, list) })
+		var what string // different in each launch of a graph
+		s.x.GPU.do(list[0].stream, func() {
+			s.mu.Lock()
+			c.calls++
+			what = fmt.Sprint("call ", c.calls)
+			s.mu.Unlock()
+			s.post(c, what, list)
+		})
 		s.x.GPU.Queues.Give(list[0].stream, Task{
 			wait: func(time.Time) bool { return c.all(what) || s.isGone(c) },
 			Do: func() {

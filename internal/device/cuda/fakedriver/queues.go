@@ -268,8 +268,9 @@ func (f *GPU) wiredWork(name string, params uintptr) Task {
 		Ns    int64
 		Fault uintptr
 		Tag   uint64
+		Words uintptr
 	}](at)
-	now := func() int64 { return int64(atomic.LoadUint64(word(a.At))) }
+	now := func() int64 { return sum(a.At, a.Words) }
 	var began time.Time
 	late := func() bool { return !f.Patient && time.Since(began).Nanoseconds() > a.Ns }
 	return Task{
@@ -285,10 +286,18 @@ func (f *GPU) wiredWork(name string, params uintptr) Task {
 	}
 }
 
+// sum returns the sum of n words.
+func sum(at, n uintptr) (sum int64) {
+	for i := range n {
+		sum += int64(atomic.LoadUint64(word(at + kernels.WordBytes*i)))
+	}
+	return sum
+}
+
 // joined returns the tasks of a join: one raises flags, and one waits until its own flag has reached the count and
 // subtracts the count.
 func (f *GPU) joined(j kernels.Join) []Task {
-	now := func() int64 { return int64(atomic.LoadUint64(word(uintptr(j.Flag)))) }
+	now := func() int64 { return sum(uintptr(j.Flag), uintptr(max(j.Words, 1))) }
 	var began time.Time
 	raise := Task{Do: func() {
 		if j.List == 0 || f.Mute {
@@ -308,7 +317,9 @@ func (f *GPU) joined(j kernels.Join) []Task {
 				reportWait(uintptr(j.Fault), uintptr(j.Abort), j.Tag, j.Count, v, time.Since(began))
 				return
 			}
-			atomic.AddUint64(word(uintptr(j.Flag)), -uint64(j.Count))
+			if j.Words == 0 {
+				atomic.AddUint64(word(uintptr(j.Flag)), -uint64(j.Count))
+			}
 		},
 	}
 	if j.Count == 0 {

@@ -80,7 +80,7 @@ func (s *System) Apart(a, b *GPU) (why, err error) {
 // told returns the reason why two GPUs are apart according to P2PVariable and the driver, without a test transfer.
 func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 	if s.Reach.setting == "off" || s.Reach.denied[coupleOf(a, b)] {
-		return fmt.Errorf("%s=%s disables peer access between them", P2PVariable, s.Reach.setting)
+		return s.Reach.disabled()
 	}
 	for _, w := range [][2]*GPU{{a, b}, {b, a}} {
 		if ok, err := drv.CanAccessPeer(w[0].Device, w[1].Device); err != nil {
@@ -88,6 +88,18 @@ func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 		} else if !ok {
 			return s.Reach.noPeer(a, b)
 		}
+	}
+	return nil
+}
+
+func (r *reach) disabled() error {
+	return fmt.Errorf("%s=%s disables peer access between them", P2PVariable, r.setting)
+}
+
+// Off returns an error if P2PVariable disables peer access between all GPUs.
+func (r *reach) Off() error {
+	if r.setting == "off" {
+		return r.disabled()
 	}
 	return nil
 }
@@ -151,6 +163,14 @@ func (r *reach) Deceives() bool {
 	return r.Deceit
 }
 
+// Text names a GPU by its number, or by its PCI address if this process does not see it.
+func (g *GPU) Text() string {
+	if g.Device < 0 {
+		return g.PCI
+	}
+	return fmt.Sprint(g.Device)
+}
+
 // Detours returns, for each reason, a line with the pairs that are apart for this reason.
 func Detours(gpus []*GPU, why func(a, b *GPU) error) []string {
 	var reasons []string
@@ -164,7 +184,7 @@ func Detours(gpus []*GPU, why func(a, b *GPU) error) []string {
 			if pairs[err.Error()] == nil {
 				reasons = append(reasons, err.Error())
 			}
-			pairs[err.Error()] = append(pairs[err.Error()], fmt.Sprintf("%d-%d", a.Device, b.Device))
+			pairs[err.Error()] = append(pairs[err.Error()], a.Text()+"-"+b.Text())
 		}
 	}
 	for i, why := range reasons {

@@ -5,14 +5,18 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
 )
 
@@ -21,6 +25,8 @@ type View struct {
 	seen  [][]sight       // indexed by process
 	alike map[string]bool // by host: whether all its processes see the same GPUs
 	own   string          // this process's host
+
+	failed []failure // pairs of GPUs of different processes that have no peer access, found by try
 }
 
 // host returns the host of a process.
@@ -32,26 +38,36 @@ type sight struct {
 	PCI, Name, Arch  string
 	SMs, BlockShared int
 	Memory           int64
+	// Apart lists the GPUs with which this one has no peer access, as indices in the process's list of GPUs, or all. Why
+	// is the reason for one of these pairs; it is set in the first entry of the list.
+	Apart []int  `json:",omitempty"`
+	Why   string `json:",omitempty"`
 }
 
-// Look exchanges with the other processes of p which GPUs each of them sees.
-func Look(ctx context.Context, p *procs.World, gpus []*gpu.GPU) (*View, error) {
+// all in sight.Apart denotes all other GPUs, also those of other processes.
+const all = -1
+
+// Look exchanges with the other processes of p which GPUs each of them sees, and finds pairs of GPUs without peer
+// access.
+func Look(ctx context.Context, p *procs.World, drv *nvlib.Driver, gpus []*gpu.GPU) (*View, error) {
 	var own []sight
 	host, _ := os.Hostname() // if this fails, all processes count as being on one host
 	for _, g := range gpus {
-		own = append(own, sight{host, g.PCI, g.Name, g.Arch, g.SMs, g.BlockShared, g.Memory})
+		list, why := apart(g, gpus)
+		own = append(own, sight{host, g.PCI, g.Name, g.Arch, g.SMs, g.BlockShared, g.Memory, list, ""})
+		own[0].Why = cmp.Or(own[0].Why, why)
 	}
 	text, err := json.Marshal(own)
 	if err != nil {
 		return nil, err
 	}
-	all, err := p.Agree(ctx, "the GPUs that processes see", text)
+	texts, err := p.Agree(ctx, "the GPUs that processes see", text)
 	if err != nil {
 		return nil, err
 	}
 	v := &View{alike: map[string]bool{}, own: host}
 	first := map[string][]sight{}
-	for p, text := range all {
+	for p, text := range texts {
 		var list []sight
 		if err := json.Unmarshal(text, &list); err != nil || len(list) == 0 {
 			return nil, fmt.Errorf("process %d sent a malformed list of its GPUs: %q (%v)", p, text, err)
@@ -61,9 +77,88 @@ func Look(ctx context.Context, p *procs.World, gpus []*gpu.GPU) (*View, error) {
 		if first[host] == nil {
 			first[host], v.alike[host] = list, true
 		}
-		v.alike[host] = v.alike[host] && slices.Equal(list, first[host])
+		v.alike[host] = v.alike[host] && same(list, first[host])
 	}
-	return v, nil
+	return v, v.try(ctx, p, drv, gpus)
+}
+
+// same reports whether two processes see the same GPUs.
+func same(a, b []sight) bool {
+	return slices.EqualFunc(a, b, func(a, b sight) bool { return a.Host == b.Host && a.PCI == b.PCI })
+}
+
+// apart returns sight.Apart and sight.Why of a GPU, as far as they are known without a test transfer.
+func apart(g *gpu.GPU, gpus []*gpu.GPU) (list []int, why string) {
+	if err := g.System.Reach.Off(); err != nil {
+		return []int{all}, err.Error()
+	}
+	for i, o := range gpus {
+		if o == g {
+			continue
+		}
+		if err := g.System.ApartNow(g, o); err != nil {
+			list, why = append(list, i), err.Error()
+		}
+	}
+	return list, why
+}
+
+// Apart returns the reason why two GPUs of one node have no peer access, or nil if no process knows a reason. All
+// processes get the same result.
+func (v *View) Apart(a, b Place) error {
+	if a.Host == b.Host && a.PCI == b.PCI {
+		return nil
+	}
+	for _, f := range v.failed {
+		at := [2][2]string{{a.Host, a.PCI}, {b.Host, b.PCI}}
+		if at == [2][2]string{f.a, f.b} || at == [2][2]string{f.b, f.a} {
+			return errors.New(f.why)
+		}
+	}
+	for _, list := range v.seen {
+		for _, s := range list {
+			for _, pair := range [][2]Place{{a, b}, {b, a}} {
+				if s.Host != pair[0].Host || s.PCI != pair[0].PCI {
+					continue
+				}
+				for _, i := range s.Apart {
+					if i == all || i < len(list) && list[i].Host == pair[1].Host && list[i].PCI == pair[1].PCI {
+						return errors.New(list[0].Why)
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Separated returns the reason why GPUs that different processes of a node drive have no peer access; nil if they have.
+// All processes get the same result, also those of other nodes, because the algorithms of collectives depend on it.
+func (v *View) Separated(p *procs.Spread, places []Place) error {
+	for r, a := range places {
+		for q, b := range places[:r] {
+			if why := v.Apart(a, b); why != nil && a.Owner != b.Owner && p.Node(r) == p.Node(q) {
+				return why
+			}
+		}
+	}
+	return nil
+}
+
+// Exchange describes how processes with one rank each exchange data; "" if there is only one process.
+func (v *View) Exchange(p *procs.World, sys *gpu.System, most int) string {
+	if v == nil || p.Processes() == 1 {
+		return ""
+	}
+	spread, err := p.Spread(p.Processes())
+	if err != nil {
+		return ""
+	}
+	places, err := v.Place(spread, sys, p.Processes(), most)
+	if err != nil {
+		return ""
+	}
+	return doctor.Exchange(v.Separated(spread, places))
 }
 
 // GPUs returns the number of GPUs in the world. If all processes of a host see the same GPUs, these are counted once.
@@ -87,6 +182,8 @@ type Place struct {
 	Owner   int  // the process that drives the GPU
 	Foreign bool // another process drives the GPU
 	Far     bool // the GPU is on another node, so this process cannot access its memory
+
+	Host, PCI string // where the GPU is
 }
 
 // Place assigns GPUs to the ranks of a world of several processes. At most the given number of ranks share a GPU. If
@@ -121,7 +218,7 @@ func (v *View) Place(p *procs.Spread, sys *gpu.System, ranks, most int) ([]Place
 			at[key] = v.known(is, sys)
 		}
 		places = append(places, Place{Key: key, GPU: at[key], Owner: owner, Foreign: owner != p.Process(),
-			Far: p.World.Node(owner) != p.World.Node(p.Process())})
+			Far: p.World.Node(owner) != p.World.Node(p.Process()), Host: host, PCI: is.PCI})
 	}
 	return places, nil
 }

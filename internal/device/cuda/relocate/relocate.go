@@ -92,6 +92,16 @@ func Find(kernels []*nvlib.Launch, tails []int64) *Call {
 	return c
 }
 
+// At returns the address to which an address inside a placeholder moves, for the given operands. Other addresses are
+// returned unchanged.
+func At(at nvlib.Ptr, operands []uintptr, tails []int64) nvlib.Ptr {
+	operand := int(at/stride) - placeholder/stride
+	if at < placeholder || operand >= len(operands) {
+		return at
+	}
+	return nvlib.Ptr(operands[operand]) + at%stride - nvlib.Ptr(tails[operand])
+}
+
 // Aim sets the addresses of the operands in the kernels' arguments.
 func (c *Call) Aim(operands []uintptr) {
 	for _, m := range c.moves {
