@@ -166,8 +166,8 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 			return fmt.Errorf("%w: %s is %s, want %v", hocket.ErrInput, p.Name, given, want)
 		default:
 			return fmt.Errorf("%w: %s %s, %v, has the block %v on rank %d, but %v is given: each process must pass the block of its "+
-				"rank, and set dims if the run has another size", hocket.ErrInput, what, p.Name, want, p.Rank,
-				&hocket.Tensor{DType: as[i].DType, Shape: b.Shape}, given)
+				"rank, and set dims if the run has another size", hocket.ErrInput, what, p.Name, want,
+				&hocket.Tensor{DType: as[i].DType, Shape: b.Shape}, p.Rank, given)
 		}
 		return nil
 	}

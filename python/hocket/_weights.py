@@ -213,7 +213,8 @@ def bind(model, tensors, every=False):
     found, made = {}, {}
     values = [sources[p] for p in sources if "quantize" in model._about and model._about["types"][p] == "f8e4m3"]
     for param, names in sources.items():
-        if param in tensors and not (every and param in states):
+        whole = param in names and param in tensors and list(tensors[param].shape) == layouts[param]["shape"]
+        if param in tensors and not whole and not (every and param in states):
             found[param] = tensors[param]
         elif param not in states:
             parts = [_find(tensors, name) for name in names]

@@ -327,7 +327,7 @@ def interrupted(hocket, dist, rank, size):
 def refused(hocket, dist, rank, size):
     x = ints((64, 8), torch.bfloat16, rank)
     for call, kind in ((lambda: hocket.all_reduce(x.t()), hocket.InputError), (lambda: hocket.all_reduce(x.to(torch.complex64)), hocket.InputError),
-                       (lambda: hocket.all_reduce(x, op="prod"), hocket.UnsupportedError), (lambda: hocket.all_reduce(x, out=x[:8]), hocket.InputError),
+                       (lambda: hocket.all_reduce(x, op="prod"), hocket.InputError), (lambda: hocket.all_reduce(x, out=x[:8]), hocket.InputError),
                        (lambda: hocket.reduce_scatter(x[:3]), hocket.InputError)):
         try:
             call()
