@@ -136,7 +136,7 @@ func oneScaledProduct(t *testing.T, m *hocket.Machine, rng *rand.Rand) bool {
 func TestFloat8Refused(t *testing.T) {
 	const head = "dim N = 256\nmesh tp[2]\nfunc f(%x: f8e4m3[N, N], %s: f32[N, 2], %b: bf16[N, N], %t: f32[2, 2/tp]) -> f32[] {\n  %y = "
 	for text, want := range map[string]string{
-		"add %x, %x":                     "add does not compute with f8e4m3",
+		"add %x, %x":                     "add is not defined for the type f8e4m3",
 		"linear %x, %x":                  "give linear the scales",
 		"linear %x, %x, %s":              "give linear the scales of both",
 		"sum %x, axis=0":                 "sum does not compute",
@@ -148,9 +148,9 @@ func TestFloat8Refused(t *testing.T) {
 		"all_reduce %x, over=tp, op=sum": "all_reduce does not compute",
 		"scales %x":                      "scales does not compute",
 		"cast %x":                        "to what",
-		"embedding %b, %x":               "embedding does not compute with f8e4m3",
-		"rms_norm %x, %x":                "rms_norm does not compute with f8e4m3",
-		"attention %x, %x, %x":           "attention does not compute with f8e4m3",
+		"embedding %b, %x":               "embedding is not defined for the type f8e4m3",
+		"rms_norm %x, %x":                "rms_norm is not defined for the type f8e4m3",
+		"attention %x, %x, %x":           "attention is not defined for the type f8e4m3",
 	} {
 		_, err := hocket.Parse("case.hkt", head+text+"\n  return %y\n}\n")
 		if err == nil || !strings.Contains(err.Error(), want) {
