@@ -228,7 +228,7 @@ func f(%a: f32[4]) -> f32[4] {
 }
 `
 	kind, message := checked(t, src)
-	if kind != hocket.Refuted || !strings.Contains(message, ">= 2, but the counter is raised only 1 times") {
+	if kind != hocket.Refuted || !strings.Contains(message, ">= 2, but the counter is signalled only 1 times") {
 		t.Errorf("%v: %s", kind, message)
 	}
 	signal := "  signal %c at tp[1 - rank(tp)]\n"

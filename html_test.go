@@ -39,7 +39,7 @@ func TestWriteHTML(t *testing.T) {
 		shows, misses []string
 	}{
 		{hocket.HTMLOptions{}, []string{`data-name="overlap"`, "%x.g"}, []string{"Predicted"}},
-		{hocket.HTMLOptions{Unexplained: "nobody asked"}, []string{"Nothing is predicted: nobody asked"},
+		{hocket.HTMLOptions{Unexplained: "nobody asked"}, []string{"No prediction: nobody asked"},
 			[]string{"timeline of one rank"}},
 		{hocket.HTMLOptions{Explanation: e, Unexplained: "not shown"},
 			[]string{"mlp on 4 ranks F=512 H=128 T=256", "timeline of one rank", "<td>exchange</td>",

@@ -33,7 +33,7 @@ func TestHints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(p.String(), "// line 8; the Wait in line 11 orders nothing") {
+		if !strings.Contains(p.String(), "// line 8; the Wait in line 11 has no effect") {
 			t.Errorf("the recv has no comment:\n%s", p)
 		}
 		v, err := hocket.Check(p, hocket.Binding{})
@@ -42,13 +42,14 @@ func TestHints(t *testing.T) {
 		}
 		return v
 	}
-	const race = "ring.txt:11:3: note: line 11: Wait Communication 2 orders nothing: a CUDA recv copies on the stream that posts it"
+	const race = "ring.txt:11:3: note: line 11: Wait Communication 2 has no effect: a CUDA recv copies on the " +
+		"stream that posts it"
 	v := checked(strings.Replace(cudaRing, "  Wait Communication 2\n  Synchronize Stream 1\n", "  Wait Communication 2\n", 1))
 	if said := v.Diagnostics.String(); v.Kind != hocket.Refuted || !strings.Contains(said, race) {
 		t.Errorf("%v: want %q, got\n%s", v, race, said)
 	}
 	v = checked(cudaRing)
-	if said := v.Diagnostics.String(); v.Kind != hocket.Proved || strings.Contains(said, "orders nothing") ||
+	if said := v.Diagnostics.String(); v.Kind != hocket.Proved || strings.Contains(said, "has no effect") ||
 		v.SerialSafe == strings.Contains(said, "in nvFuser, this send only signals that its buffer is ready") {
 		t.Errorf("%v: %s", v, said)
 	}

@@ -136,21 +136,21 @@ func oneScaledProduct(t *testing.T, m *hocket.Machine, rng *rand.Rand) bool {
 func TestFloat8Refused(t *testing.T) {
 	const head = "dim N = 256\nmesh tp[2]\nfunc f(%x: f8e4m3[N, N], %s: f32[N, 2], %b: bf16[N, N], %t: f32[2, 2/tp]) -> f32[] {\n  %y = "
 	for text, want := range map[string]string{
-		"add %x, %x":                     "add does not compute with f8e4m3",
+		"add %x, %x":                     "add is not defined for the type f8e4m3",
 		"linear %x, %x":                  "give linear the scales",
 		"linear %x, %x, %s":              "give linear the scales of both",
-		"sum %x, axis=0":                 "sum does not compute",
-		"linear %b, %b, %s, %t":          "is of f8e4m3 or f8e5m2",
-		"linear %x, %x, %b, %t":          "scales are f32",
+		"sum %x, axis=0":                 "sum is not defined for the type f8e4m3",
+		"linear %b, %b, %s, %t":          "must be f8e4m3 or f8e5m2",
+		"linear %x, %x, %b, %t":          "scales must be f32",
 		"quantize %x, %s":                "already",
-		"scales %b, block=(2, 128)":      "no such scales",
+		"scales %b, block=(2, 128)":      "this block= is not possible",
 		"linear %x, %x, %s, %t, %t":      "2 to 4 operands",
-		"all_reduce %x, over=tp, op=sum": "all_reduce does not compute",
-		"scales %x":                      "scales does not compute",
-		"cast %x":                        "to what",
-		"embedding %b, %x":               "embedding does not compute with f8e4m3",
-		"rms_norm %x, %x":                "rms_norm does not compute with f8e4m3",
-		"attention %x, %x, %x":           "attention does not compute with f8e4m3",
+		"all_reduce %x, over=tp, op=sum": "all_reduce is not defined for the type f8e4m3",
+		"scales %x":                      "scales is not defined for the type f8e4m3",
+		"cast %x":                        "has no target type",
+		"embedding %b, %x":               "embedding is not defined for the type f8e4m3",
+		"rms_norm %x, %x":                "rms_norm is not defined for the type f8e4m3",
+		"attention %x, %x, %x":           "attention is not defined for the type f8e4m3",
 	} {
 		_, err := hocket.Parse("case.hkt", head+text+"\n  return %y\n}\n")
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -1,5 +1,5 @@
-// Package fault has the errors of hocket that carry facts: who, where, what against what. They
-// are found in what its functions return by errors.As.
+// Package fault defines the errors of hocket that carry data, such as the rank that failed and the values that
+// differ. Errors that hocket's functions return wrap them, so errors.As finds them.
 package fault
 
 import (
@@ -10,15 +10,16 @@ import (
 	"hocket.example/hocket/internal/ranklist"
 )
 
-// PeerError says which process ended a world of processes, or which one is waited for in vain.
+// PeerError says which process ended a world of processes, or for which process the others waited until a time
+// limit.
 type PeerError struct {
-	Rank int    // the process, as its launcher counts
+	Rank int    // number of the process, as its launcher counts
 	PID  int    // 0 if the process never joined
 	Host string // "" if the process never joined
-	Why  string // "its process ended", "stalled: …"
+	Why  string // the reason, for example "its process ended" or "stalled: …"
 }
 
-// Error names the process, and says what is wrong with it.
+// Error returns a message with the process and the reason.
 func (e *PeerError) Error() string {
 	if e.PID == 0 {
 		return fmt.Sprintf("rank %d: %s", e.Rank, e.Why)
@@ -26,18 +27,18 @@ func (e *PeerError) Error() string {
 	return fmt.Sprintf("rank %d (pid %d on %s): %s", e.Rank, e.PID, e.Host, e.Why)
 }
 
-// Value is what one process has where processes disagree.
+// Value is what one process has, if processes disagree about something.
 type Value struct {
 	Rank  int
 	Value string
-	// Call is what the process's program called, and At the place of the call; empty where that is not known. They may
-	// differ where values are equal.
+	// Call is what the process's program called, and At the position of the call. They are empty if unknown. They
+	// may differ between processes that have equal values.
 	Call, At string `json:",omitempty"`
-	PID      int    `json:",omitempty"` // 0 if it is not known
+	PID      int    `json:",omitempty"` // 0 if unknown
 	Host     string `json:",omitempty"`
 }
 
-// String returns the call and its place, or the value where no call is known.
+// String returns the call and its position. If the call is unknown, it returns the value.
 func (v Value) String() string {
 	switch {
 	case v.Call == "":
@@ -48,15 +49,15 @@ func (v Value) String() string {
 	return v.Call + " at " + v.At
 }
 
-// DisagreeError says that processes have different values where all must have the same:
-// another program, plan, version or table, or another order of loads and runs.
+// DisagreeError says that processes have different values of something that must be equal: the program, the plan,
+// the version, a table, or the order of loads and runs.
 type DisagreeError struct {
 	What   string
-	Values []Value // by rank; processes that were not heard are absent
+	Values []Value // by rank; processes from which no value was received are absent
 }
 
-// Error names what differs, and who has what. Where the ranks called different things it names the calls; where all
-// but one agree, that one comes first.
+// Error returns a message that names what differs, and which processes have which value. If the calls of the ranks
+// are known and differ, it names the calls. If all processes but one agree, the one that differs comes first.
 func (e *DisagreeError) Error() string {
 	groups := e.Groups()
 	called := calledDifferently(groups)
@@ -94,7 +95,7 @@ func (e *DisagreeError) Error() string {
 	return fmt.Sprintf("ranks disagree on %s: %s", e.What, strings.Join(list, ", "))
 }
 
-// calledDifferently reports whether the calls of the groups are known, and no two are equal.
+// calledDifferently reports whether the calls of all groups are known and different.
 func calledDifferently(groups [][]Value) bool {
 	seen := map[string]bool{}
 	for _, g := range groups {
@@ -106,8 +107,8 @@ func calledDifferently(groups [][]Value) bool {
 	return true
 }
 
-// Odd returns the process that differs from all others, which have one value: a rank, or -1 where there is none, or
-// there are fewer than three.
+// Odd returns the rank of the one process that differs from all others, which have equal values. It returns -1 if
+// there is no such process, or if there are fewer than three processes.
 func (e *DisagreeError) Odd() int {
 	groups := e.Groups()
 	if i := e.odd(groups); i >= 0 {
@@ -116,7 +117,8 @@ func (e *DisagreeError) Odd() int {
 	return -1
 }
 
-// odd returns the group of the one process that differs from all others whose call or place is known.
+// odd returns the group of the one process that differs from all others. It considers only processes whose call or
+// position is known.
 func (e *DisagreeError) odd(groups [][]Value) int {
 	if len(groups) != 2 || len(e.Values) < 3 {
 		return -1
@@ -124,7 +126,7 @@ func (e *DisagreeError) odd(groups [][]Value) int {
 	return slices.IndexFunc(groups, func(g []Value) bool { return len(g) == 1 })
 }
 
-// Groups returns the values, those that are equal together, in the order of their first ranks.
+// Groups returns the values in groups of equal ones, in the order of the first rank of each group.
 func (e *DisagreeError) Groups() (out [][]Value) {
 	for _, v := range e.Values {
 		i := slices.IndexFunc(out, func(g []Value) bool { return g[0].Value == v.Value })
@@ -137,23 +139,21 @@ func (e *DisagreeError) Groups() (out [][]Value) {
 	return out
 }
 
-// MismatchError says that two ranks hold different contents of one block of an
-// output, though the signature's layout says that they are copies: mostly a wait that the
-// program lacks, unless it is Proved.
+// MismatchError says that two ranks hold different contents of one block of an output, although the signature's
+// layout says that they are copies. If Proved is not set, the usual cause is a wait that the program lacks.
 type MismatchError struct {
 	Output         string
 	RankA, RankB   int
-	Index          []int64 // global index of the first element that differs
+	Index          []int64 // index in the global tensor of the first element that differs
 	ValueA, ValueB float64
-	Count          int64 // elements that differ
-	// Proved says that the plan of the run was proved: then no wait is missing. Either the
-	// program has ranks compute what differs, since what a layout claims of them is not
-	// proved, or copies differed that a device tensor had before, or a device computed
-	// wrongly.
+	Count          int64 // number of elements that differ
+	// Proved reports that the plan of the run was proved, so no wait is missing. Three causes are then left: the
+	// program makes ranks compute different elements, since the proof does not check that what a layout calls
+	// copies is equal; a device tensor had different copies before the run; or a device computed wrongly.
 	Proved bool
 }
 
-// Error names the output, the ranks and the first element.
+// Error returns a message with the output, the ranks and the first element that differs.
 func (e *MismatchError) Error() string {
 	return fmt.Sprintf("output %s: ranks %d and %d should hold the same elements, but %d differ; "+
 		"the first, at %v, is %v on rank %d and %v on rank %d",

@@ -5,25 +5,26 @@ import (
 	"fmt"
 )
 
-// ErrInput is wrapped by errors about what a run was given.
+// ErrInput is wrapped by errors about invalid arguments of a run.
 var ErrInput = errors.New("wrong inputs")
 
-// InputError says which element of an integer parameter an op cannot take: an id, a position, a length or a count. It
-// is ErrInput.
+// InputError says that an element of an integer parameter is invalid for an op: an id, a position, a length or a
+// count. errors.Is reports that it is ErrInput.
 type InputError struct {
 	Param     string
-	Rank      int     // the rank that would use it
-	Index     []int64 // of the element: in the whole tensor, or in the rank's block if that was given
+	Rank      int     // the rank that uses the element
+	Index     []int64 // index of the element in the global tensor, or in the rank's block if the argument was the block
 	Value     int64
-	Low, High int64  // the op takes Low ≤ Value < High
-	Why       string // the reason where the value is in that range
-	Where     string // the statement, and its place
-	Run       int    // of a batch, from 0
-	// Begun says that the run had begun: what it updates in place may hold a part of it. Otherwise nothing has changed.
+	Low, High int64  // the op accepts Low ≤ Value < High
+	Why       string // the reason, if the value is in that range
+	Where     string // the statement and its position
+	Run       int    // number of the run in a batch, from 0
+	// Begun reports that the run had begun, so tensors that it updates in place may be partly updated. If it is not
+	// set, no tensor has changed.
 	Begun bool
 }
 
-// Error names the element, the range, the statement and the rank.
+// Error returns a message with the element, the permitted range, the statement and the rank.
 func (e *InputError) Error() string {
 	why := fmt.Sprintf("the value must be from %d to %d", e.Low, e.High-1)
 	if e.Why != "" {

@@ -28,7 +28,7 @@ func Reals(fs ...float64) []Number {
 	return list
 }
 
-// String returns the number as programs write it.
+// String returns the number in the form in which programs contain it.
 func (n Number) String() string {
 	if n.Whole {
 		return strconv.FormatInt(n.Int, 10)
@@ -68,10 +68,10 @@ type Attrs struct {
 	Causal bool
 	// SMs is the number of multiprocessors that a GEMM may use; 0 means all of the device.
 	SMs int
-	// First and Rows are set if the table operand of an embedding is a range of rows of a larger table. The larger
-	// table has Rows rows, and the operand starts at row First. The result is zero for an id whose row is not in the
-	// operand. An id outside 0 to Rows-1 is an error. For a grouped_linear, First is the number of the expert to which the
-	// first weight belongs.
+	// First and Rows are set if the table operand of an embedding contains only a range of the rows of a larger
+	// table. Rows is the number of rows of the larger table, and First the index of the operand's first row in it.
+	// If the row of an id is not in the operand, the result is zero. An id outside 0 to Rows-1 is an error. For a
+	// grouped_linear, First is the number of the expert to which the first weight belongs.
 	First, Rows int64
 }
 

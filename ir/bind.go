@@ -53,8 +53,8 @@ func Bind(in *Info, b Binding) (*Bound, Diagnostics) {
 	return bd, nil
 }
 
-// Resolve resolves dims, meshes and ranks as Bind does. It does not examine the body of any function, and permits dims
-// without a value.
+// Resolve resolves dims, meshes and ranks in the same way as Bind. It does not examine the body of any function,
+// and permits dims without a value.
 func Resolve(in *Info, b Binding) (*Bound, Diagnostics) {
 	bd, d := resolve(in, b, func(*Bound, Binding) *Diagnostic { return nil })
 	if d != nil {
@@ -63,8 +63,8 @@ func Resolve(in *Info, b Binding) (*Bound, Diagnostics) {
 	return bd, nil
 }
 
-// Dims returns the value of every dim that has one, as Bind computes it. It does not examine the body of any function.
-// If a function uses a dim without a value, only Bind reports that.
+// Dims returns the value of every dim that has one, as Bind computes it. It does not examine the body of any
+// function. Therefore it does not report a dim that a function uses but that has no value; only Bind does.
 func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 	bd, unresolved := Resolve(in, b)
 	if unresolved != nil {
@@ -171,7 +171,8 @@ func (b *Bound) bindDims(bind Binding) *Diagnostic {
 			return b.unknownDim(name)
 		}
 		if v < 0 {
-			return p.bindError(b.Info.Dims[name].Pos, "0 is allowed", "dim %s is %d, but an extent cannot be negative", name, v)
+			return p.bindError(b.Info.Dims[name].Pos, "choose 0 or a positive number", "dim %s is %d, but an "+
+				"extent cannot be negative", name, v)
 		}
 		b.Dims[name] = v
 	}
@@ -193,8 +194,8 @@ func (p *Program) MainMesh() *Mesh {
 	return nil
 }
 
-// solveRanks makes the number of ranks equal to the size of the main mesh. If exactly one axis size is a dim, the
-// option -n determines the value of that dim.
+// solveRanks makes the number of ranks equal to the size of the main mesh. If the size of exactly one axis is a
+// dim, the number of ranks (option -n) determines the value of that dim.
 func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 	b.Ranks = bind.Ranks
 	m := b.Info.Prog.MainMesh()
@@ -215,7 +216,7 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 			}
 		} else if ax.Size.Kind == ExprName && free != nil {
 			if _, set := bind.Dims[ax.Size.Name]; !set {
-				return nil // two axis sizes are dims: their defaults apply
+				return nil // two axes have dims as sizes, so the defaults of the dims apply
 			}
 		}
 		n, err := ax.Size.Eval(b.Env(0, nil))

@@ -24,7 +24,7 @@ func (p *Program) reached(f *Func) []*Func {
 	return list
 }
 
-// needDims reports all dims without a value that are used by the meshes, the function, or the functions that it calls.
+// needDims reports all dims without a value that the meshes, the function, or the functions that it calls use.
 func (b *Bound) needDims(Binding) *Diagnostic {
 	p := b.Info.Prog
 	var missing []*Expr
@@ -95,8 +95,8 @@ func (f *Func) walkExprs(see func(*Expr)) {
 	})
 }
 
-// boundCheck checks the signatures of the bound function and of all functions that it calls. In each body it checks the
-// constraints that are not Late and whose block may run.
+// boundCheck checks the bound function and all functions that it calls. It checks their signatures, and those
+// constraints in their bodies that are not Late and whose block may run.
 type boundCheck struct {
 	*Bound
 	funcs map[string]*Func
@@ -183,7 +183,7 @@ func (b *Bound) checkSignature(f *Func) Diagnostics {
 			d.Notes = append(d.Notes, Note{t.Pos, "and here"})
 			return
 		}
-		d := b.Info.Prog.bindError(t.Pos, "choose dims for which this holds, or another layout", "%v", err)
+		d := b.Info.Prog.bindError(t.Pos, "choose other values of dims, or another layout", "%v", err)
 		ds, said[err.Error()] = append(ds, d), d
 	}
 	for _, p := range f.Params {
@@ -252,7 +252,8 @@ func (b *Bound) check(c *Constraint, env Env) *Diagnostic {
 	return p.bindError(c.Pos, c.Help, "%s: %s", c.Message, c.Rel.Broken(c.A, c.B, valued(c.A, x), valued(c.B, y)))
 }
 
-// valued formats an expression with its value, as in "T=64", or only the number for a constant.
+// valued formats an expression together with its value, for example "T=64". For a constant, it returns only the
+// number.
 func valued(e *Expr, v int64) string {
 	if e.Kind == ExprInt {
 		return fmt.Sprint(v)

@@ -93,8 +93,8 @@ func (b *Bound) defineEarly(bind Binding) *Diagnostic {
 	return nil
 }
 
-// defineLate evaluates the definitions that defineEarly does not evaluate. It runs after the sizes of all axes are
-// known and after -n has determined the value of its dim. It also checks that the early definitions still have the same
+// defineLate evaluates those definitions that defineEarly does not evaluate. It runs when the sizes of all axes are
+// known and -n has determined the value of its dim. It also checks that the early definitions still have the same
 // values.
 func (b *Bound) defineLate(bind Binding) *Diagnostic {
 	todo := map[string]bool{}

@@ -131,7 +131,8 @@ func (b *Bound) AxisSize(axis string) (int64, bool) {
 	return m.sizes[m.axis(axis)], true
 }
 
-// Coord returns the coordinate of rank along axis. It returns false if the mesh of that axis does not contain rank.
+// Coord returns the coordinate of a rank along an axis. It returns false if the mesh with that axis does not
+// contain the rank.
 func (b *Bound) Coord(axis string, rank int) (int64, bool) {
 	m := b.axes[axis]
 	if m == nil {
@@ -175,8 +176,9 @@ func (b *Bound) Grid() []int64 {
 	return grid
 }
 
-// Team returns the ranks that have the same coordinates as rank on all axes except the given ones. They are in the
-// order of the given axes, first axis major. Team returns nil if the mesh does not contain rank.
+// Team returns the ranks whose coordinates equal those of the given rank on all axes except the given ones. They
+// are in the order of the given axes, of which the last varies fastest. Team returns nil if the mesh does not
+// contain the rank.
 func (b *Bound) Team(axes []string, rank int) []int {
 	team := []int{rank}
 	for _, ax := range axes {

@@ -31,7 +31,7 @@ func (e *Expr) Eval(env Env) (int64, error) {
 	case ExprName, ExprVar, ExprRank, ExprSize, ExprExtent:
 		v, ok := lookUp(e, env)
 		if !ok {
-			return 0, fmt.Errorf("%v is not known here", e)
+			return 0, fmt.Errorf("the value of %v is not known here", e)
 		}
 		return v, nil
 	}
@@ -127,7 +127,7 @@ func magnitude(a int64) uint64 {
 	return uint64(a)
 }
 
-// Walk calls f for e and every expression inside e.
+// Walk calls f for e and for every expression that e contains.
 func (e *Expr) Walk(f func(*Expr)) {
 	if e == nil {
 		return
@@ -138,8 +138,8 @@ func (e *Expr) Walk(f func(*Expr)) {
 	}
 }
 
-// RankDependent reports whether the value of e may differ between ranks. The function varDepends reports this for
-// variables.
+// RankDependent reports whether the value of e may differ between ranks. The function varDepends reports whether
+// the value of a variable may.
 func (e *Expr) RankDependent(varDepends func(name string) bool) bool {
 	dep := false
 	e.Walk(func(x *Expr) {

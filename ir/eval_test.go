@@ -88,7 +88,8 @@ func TestEvalNames(t *testing.T) {
 		t.Errorf("T*3 is %d, %v", v, err)
 	}
 	for _, e := range []*ir.Expr{irtest.DimRef("K"), ir.Var("i"), ir.Rank("tp"), ir.Size("tp"), ir.Extent("x", 1)} {
-		if _, err := ir.Bin(ir.ExprAdd, ir.Int(1), e).Eval(env); err == nil || err.Error() != e.String()+" is not known here" {
+		want := "the value of " + e.String() + " is not known here"
+		if _, err := ir.Bin(ir.ExprAdd, ir.Int(1), e).Eval(env); err == nil || err.Error() != want {
 			t.Errorf("%v: %v", e, err)
 		}
 	}

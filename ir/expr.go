@@ -5,12 +5,12 @@ type ExprKind uint8
 
 // Kinds of index expressions.
 const (
-	ExprInt      ExprKind = iota // Val
-	ExprName                     // Name: a dim
-	ExprVar                      // Name: a loop variable or let, without "%"
-	ExprRank                     // rank(AXIS): Name
-	ExprSize                     // size(AXIS): Name
-	ExprExtent                   // extent(%v, INT): Name, Val; the local extent
+	ExprInt      ExprKind = iota // the constant Val
+	ExprName                     // the dim Name
+	ExprVar                      // the loop variable or let Name, without "%"
+	ExprRank                     // rank(AXIS), where Name is the axis
+	ExprSize                     // size(AXIS), where Name is the axis
+	ExprExtent                   // extent(%v, INT), the local extent; Name is the tensor, Val the dimension
 	ExprAdd                      // Args[0] + Args[1]
 	ExprSub                      // Args[0] - Args[1]
 	ExprMul                      // Args[0] * Args[1]

@@ -67,7 +67,7 @@ const (
 	CheckLess                      // A < B
 )
 
-// Broken returns a message that the relation does not hold between a and b, whose printed forms are x and y.
+// Broken returns a message which says that the relation between a and b does not hold. x and y are a and b as text.
 func (k CheckKind) Broken(a, b *Expr, x, y string) string {
 	if a.IsInt(0) && k >= CheckAtMost {
 		return "it is " + y
@@ -93,8 +93,8 @@ func partOf(a, b *Expr) bool {
 	return sizes
 }
 
-// Constraint is a relation that could not be decided symbolically. Bind checks the constraints that depend only on
-// dims. Bound.CheckStmt checks the others, for each instance of the statement, when the program is unrolled.
+// Constraint is a relation that could not be decided symbolically. Bind checks constraints that depend only on
+// dims. Bound.CheckStmt checks the others, once for each execution of the statement, when the program is unrolled.
 type Constraint struct {
 	Pos  Pos
 	Rel  CheckKind

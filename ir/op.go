@@ -24,7 +24,7 @@ const (
 	OpSilu // x·σ(x)
 	OpExp
 	OpRsqrt // 1/√x
-	OpClamp // between lo and hi
+	OpClamp // limits elements to lo..hi
 	OpSoftplus
 	OpTanh
 	OpGeluTanh // the tanh form of gelu
@@ -36,9 +36,9 @@ const (
 	OpLog
 	OpFloor
 	OpReciprocal
-	OpPow // to a constant power
+	OpPow // raises elements to a constant power
 	OpAbs
-	OpMaximum // of two tensors
+	OpMaximum // the larger element of two tensors
 	OpMinimum
 	OpLess // 1 where a < b, and 0 elsewhere; the other comparisons likewise
 	OpLessEqual
@@ -54,7 +54,7 @@ const (
 	OpCast // to the annotated or destination dtype
 	OpCopy
 	OpFill    // value=
-	OpExpand  // broadcast without over=: repeated to shape=
+	OpExpand  // broadcast without over=: repeats a tensor to the shape in shape=
 	OpConcat  // along axis=
 	OpSoftmax // along axis=, the last by default
 	OpRMSNorm // x over its last dimension, times w
@@ -69,16 +69,16 @@ const (
 	OpArgmax        // the index of the largest element along axis=, the last by default
 	OpIota          // start, start+1, … along axis=, the last by default
 	OpTopK          // the k largest elements along the last dimension, largest first
-	OpArgTopK       // their indices
+	OpArgTopK       // the indices of the k largest elements
 	OpArgsort       // the indices that sort the last dimension
-	OpTakeAlong     // elements along the last dimension by their indices
+	OpTakeAlong     // selects elements along the last dimension by their indices
 	OpBincount      // the number of occurrences of each id in 0..n
 	OpIndexAdd      // the sums of the rows that have the same id
 	OpScales        // the scales by which quantize divides
 	OpQuantize      // divides by scales and rounds to an 8-bit type
 	OpGroupedLinear // a linear in which each group of rows has its own weight
 	OpReduceSlots   // the sum of slots lo..hi into an accumulator
-	OpReshard       // to the annotated layout
+	OpReshard       // converts a value to the annotated layout
 
 	OpLaunch // launches a user's kernel
 

@@ -28,7 +28,7 @@ func Parse(file, src string) (*Program, Diagnostics) {
 	return p, ds
 }
 
-// ParseLost does the same as Parse, and also returns the parts of the program that could not be read.
+// ParseLost is like Parse, and also returns the parts of the program that could not be read.
 func ParseLost(file, src string) (*Program, *Lost, Diagnostics) {
 	p := newParser(file, src)
 	p.read()
@@ -77,12 +77,12 @@ type lookahead struct {
 	before  int32 // line of the previous token
 	prog    *Program
 	diags   Diagnostics
-	bad     bool  // the current statement or declaration has an error, so its further errors are not reported
-	stopped bool  // there were too many errors, or a limit was exceeded; the remaining text is not read
+	bad     bool  // whether the current statement or declaration has an error; further errors in it are not reported
+	stopped bool  // whether reading has ended because there were too many errors or a limit was exceeded
 	lastErr int32 // line of the last error
 }
 
-// checkText reports an error if src is not text at all.
+// checkText reports an error if src is not a text that can be read.
 func (p *lookahead) checkText(src string) bool {
 	switch {
 	case len(src) >= math.MaxInt32:

@@ -20,7 +20,7 @@ func (p *expressions) attr(s *Stmt) {
 		p.failAt(name.Pos, unknownAttr(s.Op, name.Text), "%s has no attribute %q", s.Op, clipWord(name.Text))
 		return
 	case s.Attr(name.Text) != nil:
-		p.failAt(name.Pos, "", "a second %s=", name.Text)
+		p.failAt(name.Pos, "", "the attribute %s= is given twice", name.Text)
 		return
 	}
 	p.expect(tokAssign)

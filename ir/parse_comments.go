@@ -3,7 +3,7 @@ package ir
 // A program stores comments in three places: above a statement, after a statement on its last line, and at the end of a
 // block. Every other comment moves to the nearest of these places, so no comment is lost.
 
-// takeComments returns the comments read since the last call.
+// takeComments returns the comments that were read since the last call.
 func (p *lookahead) takeComments() []Comment {
 	if len(p.pending) == 0 {
 		return nil

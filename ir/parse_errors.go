@@ -39,7 +39,7 @@ func (p *lookahead) errorAt(pos Pos, help, format string, args ...any) {
 // limit reports that the program exceeds a limit, and ends parsing.
 func (p *lookahead) limit(what string) {
 	if !p.stopped {
-		p.errorAt(p.tok.pos, "", "%s nested deeper than %d", what, MaxNesting)
+		p.errorAt(p.tok.pos, "", "%s nested deeper than %d, which is the limit", what, MaxNesting)
 		p.stop()
 	}
 	p.bad = true
@@ -48,7 +48,8 @@ func (p *lookahead) limit(what string) {
 // tooMany reports that the program has more than most objects of the kind what, and ends parsing.
 func (p *lookahead) tooMany(most int, what string) {
 	if !p.stopped {
-		p.errorAt(p.tok.pos, "replace repeated statements by a loop or a function", "a program has at most %d %s",
+		p.errorAt(p.tok.pos, "replace repeated statements by a loop or a function", "the program has more than %d "+
+			"%s, which is the limit",
 			most, what)
 		p.stop()
 	}
@@ -124,7 +125,7 @@ func helpFor(t token) string {
 		return "index expressions have no / operator: write floordiv(a, b) or ceildiv(a, b); in a type, / shards a dimension over a mesh axis"
 	case tokIdent:
 		if t.text == "else" && t.first {
-			return `"else" stands on the line of the closing brace`
+			return `write "else" on the line of the closing brace`
 		}
 	}
 	return ""

@@ -9,8 +9,8 @@ import (
 type Lost struct {
 	// All reports that so much is missing, such as a mesh or the end of a function, that the rest cannot be checked.
 	All bool
-	// Funcs reports that the functions of the program are incomplete: either a part that was not read may be a
-	// function, or the text has no function and this error was reported.
+	// Funcs reports that the list of the program's functions is incomplete. Either a part that was not read may be
+	// a function, or the text has no function and this error was reported.
 	Funcs bool
 	// Heads holds the names of functions whose parameters and results are unknown.
 	Heads map[string]bool
@@ -32,8 +32,8 @@ func (l *Lost) dropHead(name string) {
 	l.All = l.All || name == ""
 }
 
-// dropLines records lines of f that were not read. The argument named says that every name that the dropped statements
-// define occurs in these lines.
+// dropLines records lines of f that were not read. The argument named reports that every name that the dropped
+// statements define occurs in these lines.
 func (l *Lost) dropLines(f *Func, named bool, first, last int32) {
 	if l.Lines == nil {
 		l.Lines, l.Names = map[*Func][]lineRange{}, map[*Func]bool{}

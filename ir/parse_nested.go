@@ -21,7 +21,8 @@ func (p *statements) argument(s *Stmt) Place {
 		return place
 	}
 	if p.is(tokLBracket) {
-		p.failAt(p.tok.pos, "an index in brackets selects along dimension 0; for another dimension write (select %x, axis=…, index=…)", "a second index")
+		p.failAt(p.tok.pos, "an index in brackets selects along dimension 0; for another dimension write (select "+
+			"%x, axis=…, index=…)", "a second index is not allowed here")
 	}
 	row := &Stmt{
 		Op: OpSelect, Pos: pos, Args: []Place{{Pos: pos, Name: place.Name}},

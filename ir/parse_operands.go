@@ -57,7 +57,8 @@ func (p *statements) operands(s *Stmt) {
 func (p *statements) moreAttrs(s *Stmt) {
 	for p.got(tokComma) {
 		if p.is(tokVar) {
-			p.failAt(p.tok.pos, `operands stand before "into" and "at"`, "expected an attribute, found %s", describe(p.tok))
+			p.failAt(p.tok.pos, `write operands before "into" and "at"`,
+				"expected an attribute, found %s", describe(p.tok))
 		}
 		p.attr(s)
 	}
@@ -107,11 +108,11 @@ func (p *statements) clause(s *Stmt) bool {
 	switch {
 	case t.text != "into":
 		if s.Peer != nil {
-			p.failAt(t.pos, "", "a second %q", t.text)
+			p.failAt(t.pos, "", "the statement has a second %q", t.text)
 		}
 		s.Peer = p.peer()
 	case s.Op.Info().Into == IntoNever:
-		p.failAt(t.pos, "", "%s takes no \"into\"", s.Op)
+		p.failAt(t.pos, "", "%s cannot have an \"into\" clause", s.Op)
 	case len(s.Results) > 0:
 		p.failAt(t.pos, "remove one of them", `%s has both a result and a destination`, s.Op)
 	case s.Into != nil:

@@ -10,7 +10,8 @@ import (
 
 // TestLongProgramsAreRefused checks the limits on the numbers of statements, words and comments of a program.
 func TestLongProgramsAreRefused(t *testing.T) {
-	const statements, words = "a program has at most 65536 statements", "a program has at most 1048576 words and signs"
+	const statements, words = "the program has more than 65536 statements",
+		"the program has more than 1048576 words and signs"
 	repeat := strings.Repeat
 	for name, c := range map[string]struct{ text, want string }{
 		"statements": {inBody(repeat("%a = relu %x\n", 1<<16+1)), statements},

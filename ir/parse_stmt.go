@@ -11,9 +11,9 @@ type statements struct {
 	stmts  int             // read so far
 	blocks int             // open blocks
 	fn     *Func           // function that is being read
-	named  bool            // the results before "=" of the current statement were read
+	named  bool            // whether the results before "=" of the current statement have been read
 	arrays map[string]bool // names of the function that are declared as arrays
-	inside []*Stmt         // the operations that are operands of the current statement, in the order of execution
+	inside []*Stmt         // operations that are operands of the current statement, in the order of execution
 	inner  int             // open parentheses of such operands
 	open   Pos             // position of the innermost open parenthesis
 	lost   Lost
@@ -188,7 +188,7 @@ func (p *statements) repeats() bool {
 }
 
 var misplaced = map[string]string{
-	"else": `"else" stands on the line of the closing brace`,
+	"else": `write "else" on the line of the closing brace`,
 	"dim":  "declare dims outside of functions",
 	"mesh": "declare meshes outside of functions",
 }
@@ -262,7 +262,8 @@ func (p *statements) resultsFit(s *Stmt) bool {
 	case n > 1 && s.Op != OpCall && s.Op != OpFor:
 		p.failAt(s.Results[1].Pos, "only call can have several results", "%s has one result, found %d names", s.Op, n)
 	case s.Type != nil && (s.Op.Info().Class == ClassMemory || s.Op == OpFor || n > 1):
-		p.failAt(s.Type.Pos, "", "expected %s, found a type: %s takes none before %[1]s", spelling[tokAssign], s.Op)
+		p.failAt(s.Type.Pos, "", "expected %s, found a type: the result of %s cannot have a type before %[1]s",
+			spelling[tokAssign], s.Op)
 	}
 	return !p.bad
 }
@@ -369,7 +370,8 @@ func (p *statements) forLoop(s *Stmt) {
 		p.carried(s)
 	}
 	if len(behind) != len(s.Carry) && !p.bad {
-		p.failAt(s.Pos, "%y = for %i in 0..L carry %h = %x { … yield %z }", "the loop carries %d values but has %d result names",
+		p.failAt(s.Pos, "write %y = for %i in 0..L carry %h = %x { … yield %z }", "the loop carries %d values but "+
+			"has %d result names",
 			len(s.Carry), len(behind))
 	}
 	s.Body = p.block(&s.Comments)

@@ -148,7 +148,7 @@ func (b *Block) Walk(f func(*Stmt)) {
 	}
 }
 
-// Stmt is one statement. Op decides which fields are used:
+// Stmt is one statement. Its Op determines which fields are used:
 //
 //	tensor, view, collective  Results[0] [Type] = Op Args Exprs Attrs, or Op Args Into Attrs
 //	chunk                     Exprs = index, count      (chunk %x, axis=0, %i of C)
@@ -156,9 +156,9 @@ func (b *Block) Walk(f func(*Stmt)) {
 //	alloc                     Results[0] = alloc Count Type Flags
 //	stream event counter      Results[0], Count
 //	free record               Args[0]
-//	launch                    Launch; Args its tensors, Exprs its integers, in the order of the kernel's parameters
+//	launch                    Launch; Args = its tensors, Exprs = its integers, in the order of the parameters
 //	on                        Args[0] (may be main), Body
-//	wait Args[0] (may be main); Exprs[0] = minimum value of the counter
+//	wait                      Args[0] (may be main); Exprs[0] = minimum value of the counter
 //	put                       Args[0], Into, Peer        (put %x into %to at tp[e])
 //	get                       Args[0], Peer, Into        (get %x at tp[e] into %y)
 //	signal                    Args[0], Peer
@@ -166,8 +166,8 @@ func (b *Block) Walk(f func(*Stmt)) {
 //	barrier                   Attrs over=
 //	group                     Body
 //	let                       Results[0], Exprs[0]
-//	for                       Results[0], Exprs = lo, hi; Streams; Body; of what it carries: Args what it
-//	                          begins with, Carry what it is called inside, Results[1:] behind
+//	for                       Results[0], Exprs = lo, hi; Streams; Body; for carried values: Args = initial values,
+//	                          Carry = names in the body, Results[1:] = names after the loop
 //	yield                     Args
 //	if                        Exprs = left, right; Cmp; Body; Else
 //	call                      Results, Callee, Args
@@ -176,15 +176,15 @@ type Stmt struct {
 	Op      Op
 	Pos     Pos // position of the operation's name; for let, of the first result
 	Results []Name
-	Type    *Type // annotation of the result, or what alloc allocates
+	Type    *Type // annotation of the result, or the type that alloc allocates
 	Args    []Place
 	Into    *Place
 	Attrs   []Attr
 	Exprs   []*Expr
-	Count   *Expr // alloc[n], stream[n], event[n], counter[n]; nil for one
+	Count   *Expr // length in alloc[n], stream[n], event[n] or counter[n]; nil for a single object
 	Peer    *Peer
 	Cmp     Cmp
-	Streams int64 // n in for … stream(n); 0 if absent
+	Streams int64 // the n of for … stream(n); 0 if absent
 	Carry   []Name
 	Callee  Name
 	Launch  *Launch
@@ -214,7 +214,7 @@ type LaunchParam struct {
 	// At is the index of the argument's tensor in Args, or of its expression in Exprs. It is -1 if the argument is the
 	// number Num.
 	At    int
-	DType DType // of a number
+	DType DType // type of the argument if it is a number
 	Num   float64
 }
 
@@ -315,12 +315,13 @@ type AttrKind uint8
 
 // Kinds of attribute values.
 const (
-	AttrNone   AttrKind = iota
-	AttrExpr            // axis=0, root=%i+1: Exprs[0]
-	AttrExprs           // axis=(0, 1), shape=(T, 4): Exprs; one without parentheses is accepted
-	AttrNumber          // value=0.5, value=%i: Num when IsNum, else Exprs[0]
-	AttrWord            // op=sum: Words[0]
-	AttrWords           // over=tp, over=(dp, tp): Words
+	AttrNone AttrKind = iota
+	AttrExpr          // one expression, Exprs[0]: axis=0, root=%i+1
+	// a list of expressions, Exprs: axis=(0, 1), shape=(T, 4); a single one may be without parentheses
+	AttrExprs
+	AttrNumber // a number, Num if IsNum is set, else Exprs[0]: value=0.5, value=%i
+	AttrWord   // one word, Words[0]: op=sum
+	AttrWords  // one or several words, Words: over=tp, over=(dp, tp)
 )
 
 // Attr is an attribute "name=value". The Op table determines its Kind.
@@ -377,8 +378,8 @@ type Dimension struct {
 	Axes   []string
 }
 
-// Partial says that each rank along Axis holds only a contribution to the value. The value is the reduction Red of
-// these contributions.
+// Partial says that a value is the reduction, by Red, of contributions. Each rank along Axis holds only its own
+// contribution.
 type Partial struct {
 	Axis string
 	Red  Red

@@ -184,12 +184,12 @@ func TestScheduleCertificate(t *testing.T) {
 	}
 	other := exchangeWithout(t, `"name": "nop"`, `"name": "copy", "src_buff": [{"type":"s","index":0,"size":1}], "dst_buff": [{"type":"s","index":0,"size":1}]`)
 	for _, c := range []struct{ schedule, certificate, says string }{
-		{other, string(text), "is of plan"},
+		{other, string(text), "is for plan"},
 		{schedule, "", "end of JSON input"},
 		{schedule, string(text[:len(text)/2]), "end of JSON input"},
 		{schedule, strings.Repeat("[", 1<<20), "exceeded max depth"},
 		{schedule, strings.Replace(string(text), `"order":[[0,`, `"order":[[-1,`, 1), "chain -1"},
-		{schedule, strings.Replace(string(text), `{"format"`, `{"plan":"","format"`, 1), "not written as certificates are"},
+		{schedule, strings.Replace(string(text), `{"format"`, `{"plan":"","format"`, 1), "not in the form of a certificate"},
 	} {
 		if err := os.WriteFile(file, []byte(c.certificate), 0o644); err != nil {
 			t.Fatal(err)

@@ -30,7 +30,7 @@ func claims() []claim {
 	return []claim{
 		{command: "hocket check PAGE.txt", page: cache, prints: []string{"proved: 576 commands on 8 ranks"}},
 		{command: "hocket check PAGE.txt", page: ipc, prints: []string{"proved: 576 commands on 8 ranks"}},
-		{command: "hocket check PAGE.txt", page: loops, more: "--dim i0=18", prints: []string{"proved: ", "it makes one program"}},
+		{command: "hocket check PAGE.txt", page: loops, more: "--dim i0=18", prints: []string{"proved: ", "only one way to indent it gives a program"}},
 		{command: "hocket check job.log", page: cache, prints: []string{"proved: 576 commands on 8 ranks"}},
 		{command: "hocket check PAGE.txt --define allocation_cache=0", page: cache, code: exitProgram,
 			prints: []string{"hang: in the second run", "rank 0 waits in ShareMemHandles for a handle of rank 1"}},

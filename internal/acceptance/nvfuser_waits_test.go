@@ -177,7 +177,8 @@ func TestPastedDumps(t *testing.T) {
 			want: rowParallel}, "the dump has lost its indentation"},
 		{dumpCase{file: "nvfuser-5325-ipc-handle-exchange.txt",
 			extents: with(map[int]int{17: 3, 18: 5, 19: 3, 20: 7, 21: 5}), want: linearAll},
-			"only these fit: --define 'i84=(rank+streamIdx)%8' --define 'i90=(8+(rank-streamIdx))%8' --define 'i107=(rank+streamIdx)%8'"},
+			"only these fit and are used: --define 'i84=(rank+streamIdx)%8' --define 'i90=(8+(rank-streamIdx))%8' " +
+				"--define 'i107=(rank+streamIdx)%8'"},
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			page, err := os.ReadFile(filepath.Join(root, "..", "shared", "sources", c.file))

@@ -25,37 +25,39 @@ type Options struct {
 	Sizes []int64
 	// Shapes are the GEMMs of layers; nil for a list that suits the machine.
 	Shapes []Shape
-	// Strategies are the strategies of layers; nil for sequential, chunked(4) and exchange.
-	// Sequential is always included, because the others are compared with it.
+	// Strategies are the strategies of layers to measure. nil means sequential, chunked(4) and exchange. Sequential
+	// is always included, because the others are compared with it.
 	Strategies []string
 	// Rounds is the number of times that everything is measured; 0 for 7.
 	Rounds int
-	// Algorithms are the algorithms of collectives to measure in addition to the chosen one; nil
-	// for those of the vendor's library, "all" for all.
+	// Algorithms are the algorithms to measure in addition to the one that hocket chooses. nil means those of the
+	// vendor's library, and "all" means all.
 	Algorithms []string
-	// Schedules are schedules of other tools to measure, for the benchmark's collective.
+	// Schedules are collective schedules of other tools to measure. They must be for the benchmark's collective.
 	Schedules []*device.Schedule
 	// DType is the element type of collectives; bf16 if unset.
 	DType ir.DType
-	// Scales, an element of FP8, makes layers compute with f8e4m3; empty for bf16.
+	// Scales makes layers compute with elements of type f8e4m3. It is an element of FP8. If it is empty, layers
+	// compute with bf16.
 	Scales string
-	// Rows selects sizes that are whole rows (see RowSizes) as the default, and requires such sizes
-	// and a 2-byte element type. WriteVLLM needs this.
+	// Rows makes sizes of whole rows (see RowSizes) the default, and requires such sizes and a 2-byte element type.
+	// WriteVLLM needs this.
 	Rows bool
-	// Cold makes each call of a collective use operands that are not in a cache.
+	// Cold makes each call of a collective use operands that are not in the GPU's cache.
 	Cold bool
 	// Peers are figures of other programs for comparison.
 	Peers []contest.Peer
-	// Turns is a folder through which the peers' program times the same layers alternately with this program; see
-	// turns. It is empty if there is no such program.
+	// Turns is a folder for communication with a program of the peers, which times the same layers alternately with
+	// this program; see the type turns. It is empty if there is no such program.
 	Turns string
 	// Eager omits measurements of graphs.
 	Eager bool
-	// Progress, if not nil, is called with the number of finished parts of a benchmark.
+	// Progress, if not nil, is called when a part of a benchmark is finished, with the numbers of finished parts
+	// and of all parts.
 	Progress func(done, total int)
 }
 
-// Report is the result of a benchmark. Only the fields of that benchmark are set.
+// Report is the result of a benchmark. Only the fields of the benchmark that was run are set.
 type Report struct {
 	Bench   string `json:"bench"`
 	Machine string `json:"machine"`
@@ -87,9 +89,9 @@ type job struct {
 // bench describes one benchmark.
 type bench struct {
 	name  string
-	sized bool // uses Sizes
-	comm  bool // uses Algorithms, Schedules, DType, Rows, Cold and Peers
-	layer bool // uses Shapes, Strategies and Peers
+	sized bool // the benchmark uses Sizes
+	comm  bool // it uses Algorithms, Schedules, DType, Rows, Cold and Peers
+	layer bool // it uses Shapes, Strategies and Peers
 	run   func(*job, context.Context) error
 }
 
@@ -169,23 +171,24 @@ func (o *Options) check(b *bench) error {
 	case o.Schedules != nil && !b.comm:
 		return contest.Usagef("%s takes no schedules", b.name)
 	case o.Scales != "" && !b.layer:
-		return contest.Usagef("%s has no products of 8-bit types with scales", b.name)
+		return contest.Usagef("%s does not measure GEMMs of 8-bit types, so it takes no scales", b.name)
 	case o.DType != ir.InvalidDType && !b.comm:
 		return contest.Usagef("%s takes no element type", b.name)
 	case o.Cold && !b.comm:
 		return contest.Usagef("%s takes no cold operands", b.name)
 	case o.Rows && !b.comm:
-		return contest.Usagef("%s has no rows, and no form of vLLM", b.name)
+		return contest.Usagef("%s has no sizes in rows, which the output format of vLLM needs", b.name)
 	case o.Turns != "" && !b.layer:
-		return contest.Usagef("%s takes no turns with peers", b.name)
+		return contest.Usagef("%s cannot be measured alternately with a program of peers", b.name)
 	case o.Rows && o.DType != ir.InvalidDType && o.DType.Size() != 2:
-		return contest.Usagef("rows are of bf16 or f16, not %s", o.DType)
+		return contest.Usagef("sizes in rows are for elements of type bf16 or f16, not %s", o.DType)
 	case o.Rounds < 0:
 		return contest.Usagef("%d rounds", o.Rounds)
 	}
 	for _, n := range o.Sizes {
 		if o.Rows && n%rowBytes != 0 {
-			return contest.Usagef("%s are no whole rows of 8192 elements of 2 bytes", contest.BytesText(n))
+			return contest.Usagef("the size %s is not a multiple of a row, which has 8192 elements of 2 bytes",
+				contest.BytesText(n))
 		}
 		if err := contest.CheckSize(n); err != nil {
 			return err
@@ -194,7 +197,7 @@ func (o *Options) check(b *bench) error {
 	return nil
 }
 
-// complete sets the options that the caller left to the machine.
+// complete sets the options for which the caller wants defaults.
 func (j *job) complete(b *bench) error {
 	most := j.machine.Caps().MaxRanks
 	if j.Ranks == 0 {
@@ -215,7 +218,7 @@ func (j *job) complete(b *bench) error {
 // graphs reports whether graphs are measured too.
 func (j *job) graphs() bool { return j.machine.Caps().Graphs && !j.Eager }
 
-// embedded reports whether devices are on the host. Defaults are then small.
+// embedded reports whether the machine's devices are the host itself. Defaults are then small.
 func (j *job) embedded() bool { return j.machine.Caps().OnHost }
 
 func (j *job) method(format string, args ...any) {

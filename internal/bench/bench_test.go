@@ -121,17 +121,19 @@ func TestWrongOptions(t *testing.T) {
 		{"ag-gemm", Options{Sizes: []int64{4}}, "ag-gemm takes no sizes"},
 		{"broadcast", Options{Shapes: []Shape{{1, 1, 1}}}, "broadcast takes no shapes"},
 		{"broadcast", Options{Strategies: []string{"exchange"}}, "broadcast takes no strategies"},
-		{"broadcast", Options{Sizes: []int64{1024, 6}}, "a size of 6: sizes are multiples of 4 bytes"},
+		{"broadcast", Options{Sizes: []int64{1024, 6}}, "the size 6 is not possible: sizes are multiples of 4 bytes"},
 		{"broadcast", Options{Sizes: []int64{1 << 40}}, "from 4 to 16G"},
 		{"broadcast", Options{Ranks: 1}, "broadcast needs 2 ranks or more, not 1"},
 		{"ag-gemm", Options{Rounds: -1}, "-1 rounds"},
 		{"ag-gemm", Options{Algorithms: []string{"all"}}, "ag-gemm takes no algorithms"},
 		{"ag-gemm", Options{Cold: true}, "no cold operands"},
 		{"allreduce", Options{Algorithms: []string{"magic"}}, `unknown algorithm "magic"; the algorithms are staged, `},
-		{"allgather", Options{Ranks: 4, Sizes: []int64{4}}, "4 bytes are less than an element of each of 4 ranks"},
-		{"allreduce", Options{Rows: true, Sizes: []int64{1024}}, "1 KiB are no whole rows"},
-		{"allreduce", Options{Rows: true, DType: ir.F32}, "rows are of bf16 or f16, not f32"},
-		{"gemm-rs", Options{Ranks: 2, Shapes: []Shape{{4, 4, 7}}}, "4x4x7 does not divide over 2 ranks"},
+		{"allgather", Options{Ranks: 4, Sizes: []int64{4}}, "4 bytes are fewer than one element for each of 4 ranks"},
+		{"allreduce", Options{Rows: true, Sizes: []int64{1024}}, "the size 1 KiB is not a multiple of a row"},
+		{"allreduce", Options{Rows: true, DType: ir.F32}, "sizes in rows are for elements of type bf16 or f16, " +
+			"not f32"},
+		{"gemm-rs", Options{Ranks: 2, Shapes: []Shape{{4, 4, 7}}}, "the shape 4x4x7 cannot be divided evenly " +
+			"among 2 ranks"},
 	} {
 		_, err := Run(context.Background(), c.bench, c.opts)
 		if !errors.Is(err, contest.ErrUsage) || !strings.Contains(err.Error(), c.want) {
@@ -227,7 +229,7 @@ func TestLayerGuesses(t *testing.T) {
 	}
 	var text strings.Builder
 	if err := j.report.WriteText(&text); err != nil ||
-		strings.Count(text.String(), "sequential: product 8x4x8 bf16 by a guess: no memory ") != 1 {
+		strings.Count(text.String(), "sequential: GEMM 8x4x8 bf16 uses an algorithm that was not timed, ") != 1 {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 }

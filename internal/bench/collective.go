@@ -14,16 +14,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Collective is the measurement of a collective with one message size, by one or more algorithms.
+// Collective is the measurement of a collective with one message size, for one or more algorithms.
 type Collective struct {
 	Op    string `json:"op"`
 	DType string `json:"dtype"`
 	// Bytes is the message size: the size of the largest operand of a member.
 	Bytes int64 `json:"bytes"`
-	// Bound is the time in which the bytes that a rank must send or receive are transferred at the
-	// rate of a copy between two ranks. It is 0 on the CPU machine.
+	// Bound is the time in which the bytes that a rank must send or receive can be transferred at the rate of a
+	// copy between two ranks. It is 0 on the CPU machine.
 	Bound float64 `json:"bound_us"`
-	// Ways are the measured algorithms, the chosen one first.
+	// Ways are the measured algorithms; the first one is the algorithm that hocket chooses.
 	Ways []contest.Way `json:"ways"`
 	// Peers are the times of other programs in microseconds, by name.
 	Peers map[string]float64 `json:"peers_us,omitempty"`
@@ -54,8 +54,8 @@ func (t *TableUse) text() string {
 	return from
 }
 
-// RowSizes returns the sizes of 1, 4, 8 … 4096 rows of 8192 elements of 2 bytes. These are the
-// messages that decoding and prefilling reduce in a model with hidden size 8192.
+// RowSizes returns the sizes of 1, 4, 8 … 4096 rows of 8192 elements of 2 bytes. A model with hidden size 8192
+// reduces messages of these sizes when it decodes and prefills.
 func RowSizes() []int64 {
 	var sizes []int64
 	for _, rows := range []int64{1, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 3062, 4096} {
@@ -86,7 +86,7 @@ func (j *job) calls(op ir.Op) ([]contest.Call, error) {
 	for _, n := range sizes {
 		c := contest.NewCall(op, n, j.Ranks, j.DType)
 		if c.Bytes == 0 {
-			return nil, contest.Usagef("%d bytes are less than an element of each of %d ranks", n, j.Ranks)
+			return nil, contest.Usagef("%d bytes are fewer than one element for each of %d ranks", n, j.Ranks)
 		}
 		list = append(list, c)
 	}
@@ -145,39 +145,44 @@ func (j *job) collectives(ctx context.Context, op ir.Op) error {
 }
 
 func (j *job) collectiveMethod(calls []contest.Call) {
-	where := "the same operands in every call, so hot in the cache"
+	where := "the same operands in every call, which stay in the cache"
 	if j.Cold {
-		where = "operands in turn, together more than the cache holds"
+		where = "several operands, used alternately, which together exceed the cache"
 	}
-	j.method("%s, small integers at random, out of place; %s", j.DType, where)
+	j.method("%s, small random integers, out of place; %s", j.DType, where)
 	if j.graphs() {
-		j.method("graph: a chain of calls in one graph less a shorter one (at large sizes %d and %d, at small %d and %d), over their difference in calls; slowest rank",
+		j.method("graph: time per call, from the difference between a long and a short chain of calls in one "+
+			"graph each (%d and %d calls at large sizes, %d and %d at small ones); slowest rank",
 			contest.ChainsOf(1<<30).Long, contest.ChainsOf(1<<30).Short, contest.ChainsOf(1).Long,
 			contest.ChainsOf(1).Short)
 	}
-	j.method("eager: a chain of %d to %d calls issued one by one by one host thread for all ranks; slowest rank",
+	j.method("eager: a chain of %d to %d calls that one host thread issues one by one for all ranks; slowest rank",
 		contest.ChainsOf(1<<30).Eager, contest.ChainsOf(1).Eager)
-	j.method("algorithms in turns; median of %d rounds after one to warm up; spread between the quartiles", j.Rounds)
+	j.method("algorithms are measured alternately; median of %d rounds after one warm-up round; spread is the "+
+		"interquartile range", j.Rounds)
 	if j.embedded() {
-		j.method("no bound: ranks are threads that share the CPU's cores, and handing over to each other takes longer than the bytes")
+		j.method("no bound: ranks are threads that share the CPU's cores, and their synchronization takes longer " +
+			"than the transfer of the bytes")
 	} else {
-		j.method("bound: the bytes that a rank must send or receive, at the rate of one large copy")
+		j.method("bound: time for the bytes that a rank must send or receive, at the rate of one large copy")
 	}
-	j.method("wrong: elements that differ from the exact result, of results eager and by graph into poisoned memory; large ones in windows")
+	j.method("wrong: number of elements that differ from the exact result, eagerly or by graph; in large results " +
+		"only some ranges are compared")
 	var sizes []int64
 	for _, c := range calls {
 		sizes = append(sizes, c.Bytes)
 	}
 	j.lackPeers(calls[0].Op.String(), sizes)
 	if names := j.Algorithms; len(names) > 0 {
-		j.method("algorithms asked for: %s", strings.Join(names, ", "))
+		j.method("requested algorithms: %s", strings.Join(names, ", "))
 	}
 }
 
 // collective measures one size.
 func (j *job) collective(ctx context.Context, a *contest.Arena, c contest.Call) error {
 	row := Collective{Op: c.Op.String(), DType: j.DType.String(), Bytes: c.Bytes, Peers: peersOf(j.Peers, c, j.Ranks)}
-	if !j.embedded() { // on the host, the synchronization of ranks takes longer than transferring the bytes
+	// on the CPU machine there is no bound, because synchronization of ranks takes longer than the transfer
+	if !j.embedded() {
 		row.Bound = wireBytesOf(c, j.Ranks) / j.report.Wire.Median / 1e3
 	}
 	list, refused, err := j.entrants(a, c)
@@ -198,7 +203,7 @@ func (j *job) collective(ctx context.Context, a *contest.Arena, c contest.Call) 
 	return nil
 }
 
-// measure checks and times entrants.
+// measure checks the results of entrants and measures their times.
 func (j *job) measure(ctx context.Context, a *contest.Arena, list []*contest.Entrant) error {
 	for _, e := range list {
 		if err := j.admit(ctx, a, e); err != nil {
@@ -226,8 +231,8 @@ func (j *job) admit(ctx context.Context, a *contest.Arena, e *contest.Entrant) e
 	return a.Choose(ctx, e)
 }
 
-// entrants opens the chosen algorithm of a call and the requested ones. It also returns the requested algorithms that
-// cannot run, with the reasons.
+// entrants opens channels for the algorithm that hocket chooses for a call and for the requested ones. It also
+// returns the requested algorithms that cannot run, with the reasons.
 func (j *job) entrants(a *contest.Arena, c contest.Call) (list []*contest.Entrant, refused []contest.Way, err error) {
 	chosen, err := a.Enter(c, a.Dispatch, device.Tuning{}, false)
 	if err != nil {
@@ -277,9 +282,10 @@ func (j *job) schedules(op ir.Op) error {
 	for _, s := range j.Schedules {
 		switch {
 		case s.Op != op:
-			return contest.Usagef("schedule %s is of %s, and this is a benchmark of %s", s.Name, s.Op, op)
+			return contest.Usagef("schedule %s is for %s, but this is a benchmark of %s", s.Name, s.Op, op)
 		case s.Members != j.Ranks:
-			return contest.Usagef("schedule %s is for %d ranks, and there are %d: say -n %[2]d", s.Name, s.Members, j.Ranks)
+			return contest.Usagef("schedule %s is for %d ranks, but there are %d: run with -n %[2]d", s.Name,
+				s.Members, j.Ranks)
 		}
 	}
 	return nil

@@ -120,10 +120,10 @@ func TestCollectiveText(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"- table: shipped, hash 0123456789ab; * is what it chooses\n",
+		"- table: shipped, hash 0123456789ab; * marks the algorithm that it chooses\n",
 		"  512 KiB  pull-push 24×512 *   8.20 ±0.10  11.20 ±0.10  0.00  63.9       2.0     4.10       1.76      0               9.84\n",
 		"nccl 24×512  14.40 ±0.10  17.40 ±0.10  0.00  36.4       2.0     7.20                 0                   \n",
-		"chosen against the best of the others: geometric mean 1.04×, faster at 1 of 2 sizes\n",
+		"chosen algorithm compared with the fastest other one: geometric mean 1.04×, faster at 1 of 2 sizes\n",
 		"512 KiB by magic: no wand\n",
 	} {
 		if !strings.Contains(b.String(), want) {
@@ -161,9 +161,10 @@ func TestLackPeers(t *testing.T) {
 		{nil, nil},
 		{[]contest.Peer{of("all_reduce", 2, 1<<20), of("all_reduce", 4, 1<<20)}, nil},
 		{[]contest.Peer{of("all_reduce", 2, 1<<20), of("all_reduce", 8, 1<<20), of("all_gather", 4, 1<<20)},
-			[]string{"peers: there are no figures of all_reduce on 4 ranks; there are on 2, 8"}},
-		{[]contest.Peer{of("all_reduce", 4, 1<<10)}, []string{"peers: there are no figures of these sizes of all_reduce on 4 ranks"}},
-		{[]contest.Peer{of("all_gather", 4, 1<<20)}, []string{"peers: there are no figures of all_reduce"}},
+			[]string{"peers: there are no measurements of all_reduce on 4 ranks, but on 2, 8"}},
+		{[]contest.Peer{of("all_reduce", 4, 1<<10)}, []string{"peers: there are no measurements of all_reduce " +
+			"with these sizes on 4 ranks"}},
+		{[]contest.Peer{of("all_gather", 4, 1<<20)}, []string{"peers: there are no measurements of all_reduce"}},
 	} {
 		j := &job{Options: Options{Ranks: 4, Peers: c.peers}, report: &Report{}}
 		j.lackPeers("all_reduce", []int64{1 << 20})

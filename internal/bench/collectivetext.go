@@ -33,7 +33,7 @@ func (t *table) collectives(rows []Collective) {
 	t.refusals(rows)
 }
 
-// line returns the cells of algorithm k. The chosen algorithm is marked with a star.
+// line returns the cells of the line for algorithm k. The algorithm that hocket chooses is marked with a star.
 func (r *Collective) line(k int, peers []string) []string {
 	w := &r.Ways[k]
 	size, name := "", contest.TuningText(w.Tuning)
@@ -90,7 +90,7 @@ func (r *Collective) bestPeer() float64 {
 	return best
 }
 
-// summary compares the chosen ways with the best of the others.
+// summary writes a comparison of the algorithms that hocket chooses with the fastest others.
 func (t *table) summary(rows []Collective) {
 	logs, n, won := 0.0, 0, 0
 	for i := range rows {
@@ -105,7 +105,8 @@ func (t *table) summary(rows []Collective) {
 		}
 	}
 	if n > 0 {
-		t.Line("chosen against the best of the others: geometric mean %.2f×, faster at %d of %d sizes", math.Exp(logs/float64(n)), won, n)
+		t.Line("chosen algorithm compared with the fastest other one: geometric mean %.2f×, faster at %d of %d sizes",
+			math.Exp(logs/float64(n)), won, n)
 	}
 }
 

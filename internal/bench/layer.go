@@ -14,15 +14,15 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Layer is the measurement of one shape of a layer under each strategy. Times are microseconds per
-// layer on the slowest rank.
+// Layer is the measurement of one shape of a layer, under each strategy. Times are microseconds per layer on the
+// slowest rank.
 type Layer struct {
 	Shape
-	// GEMM is the time of the GEMM alone, running on all ranks at once, measured before and after
-	// the layers.
+	// GEMM is the time of the layer's GEMM alone, running on all ranks at once, measured before and after the
+	// layers.
 	GEMM contest.Figure `json:"gemm_us"`
-	// Wire is the time in which the bytes that each rank receives are transferred at the rate of a
-	// copy. Bound is the larger of GEMM and Wire.
+	// Wire is the time in which the bytes that each rank receives can be transferred at the rate of a copy. Bound
+	// is the larger one of GEMM and Wire.
 	Wire  float64 `json:"wire_us"`
 	Bound float64 `json:"bound_us"`
 	// Checked is the number of elements of each run's result that were compared with their expected values.
@@ -30,7 +30,7 @@ type Layer struct {
 	Strategies []StrategyTimes `json:"strategies"`
 }
 
-// StrategyTimes is a layer under one strategy.
+// StrategyTimes is the measurement of a layer under one strategy.
 type StrategyTimes struct {
 	Strategy string `json:"strategy"`
 	// Refused is the reason why the strategy cannot be used; empty if it can.
@@ -38,7 +38,8 @@ type StrategyTimes struct {
 	Time    contest.Figure `json:"us"`
 	// OverBound is the time divided by the bound measured in the same run.
 	OverBound contest.Figure `json:"over_bound"`
-	// Graph and GraphOverBound are the same times for the plan replayed as a graph, if the machine supports graphs.
+	// Graph and GraphOverBound are the same measurements for the plan replayed as a graph. They are nil if the
+	// machine does not support graphs.
 	Graph          *contest.Figure `json:"graph_us,omitempty"`
 	GraphOverBound *contest.Figure `json:"graph_over_bound,omitempty"`
 	// GraphForm is the form of the graph, if there are several.
@@ -46,19 +47,20 @@ type StrategyTimes struct {
 	// GraphRefused is the reason why there are no figures for graphs on a machine that supports
 	// them.
 	GraphRefused string `json:"graph_refused,omitempty"`
-	// Guesses names the GEMMs whose algorithms were not timed, because there was too little memory (see exec.Result).
-	// The times of the layer include these GEMMs.
+	// Guesses names the GEMMs whose algorithms were chosen without timing them, because there was too little memory
+	// (see exec.Result). The times of the layer include these GEMMs.
 	Guesses []string `json:"guesses,omitempty"`
-	// Against is the paired difference to sequential, and Verdict the conclusion that it supports.
+	// Against is the paired difference between the times of this strategy and of sequential. Verdict is the
+	// conclusion that the difference supports.
 	Against *contest.Figure `json:"minus_sequential_us,omitempty"`
 	Verdict string          `json:"verdict,omitempty"`
 }
 
-// layerRepeats is the number of layers in a chain, and of GEMMs.
+// layerRepeats is the number of layers in a chain of layers, and of GEMMs in a chain of GEMMs.
 const layerRepeats = 6
 
 // resting is the time for which GPUs are idle before each run, so that every run begins at full clocks. Without it,
-// the power limit that earlier runs have caused slows a run down, and times vary ten times as much.
+// a run is slowed down by the power limit that earlier runs have caused, and times vary ten times as much.
 const resting = 100 * time.Millisecond
 
 func layersOf(k *layerKind) func(*job, context.Context) error {
@@ -85,17 +87,22 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	if k.scales != "" {
 		j.method("x and w are then quantized to f8e4m3 with scales of each %s, before the timed part; a gather moves values and scales, sums are bf16", k.scales)
 	}
-	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer once and %d times more, a barrier, the GEMM alone again, without host synchronisation; time of the GEMM alone from the first beginning to the last end, the mean of before and behind, of layers from the end of the first, by when links are awake, to the end of the last; only these are marked; the slowest rank", layerRepeats, layerRepeats)
-	j.method("strategies in turns in one process; median of %d rounds after two to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
+	j.method("one run, without host synchronization: the GEMM alone %d times on all ranks, a barrier, the layer "+
+		"once untimed and %d times timed, a barrier, the GEMM alone again. The time of the GEMM alone is the mean "+
+		"of before and after the layers; that of the layers begins at the end of the untimed layer, when "+
+		"links are awake. Slowest rank", layerRepeats, layerRepeats)
+	j.method("strategies are measured alternately in one process; median of %d rounds after two warm-up rounds; "+
+		"bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
 	if !j.embedded() {
-		j.method("%v of rest before each run: a burst of some 10 ms from full clocks, not what the power limit leaves in the long run", resting)
+		j.method("GPUs are idle for %v before each run: a run is a burst of some 10 ms at full clocks, and not "+
+			"continuous load under the power limit", resting)
 	}
 	if j.graphs() {
-		j.method("graph: the same run replayed, timed by the same marks, which are nodes of the graph, two on a stream in each part")
+		j.method("graph: the same run replayed as a graph, timed by the same marks, which are nodes of the graph")
 	}
 	peers := &turns{dir: j.Turns, dtype: layerDType(k.scales)}
 	if peers.dir != "" {
-		j.method("peers in the same rounds, while this rests, in runs of the same parts")
+		j.method("peers are measured in the same rounds, while this program is idle, in runs with the same parts")
 	}
 	j.Shapes = shapes
 	for _, s := range shapes {
@@ -109,7 +116,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	return nil
 }
 
-// wireBytes is the number of bytes with which the rate of a copy is measured.
+// wireBytes is the number of bytes that are copied to measure the rate of a copy.
 func (j *job) wireBytes() int64 {
 	if j.embedded() {
 		return 1 << 20
@@ -138,7 +145,7 @@ func (j *job) strategies() []string {
 	return append([]string{"sequential"}, list...)
 }
 
-// candidate is a layer's program loaded with one strategy.
+// candidate is the program of a layer, loaded with one strategy.
 type candidate struct {
 	layerText
 	strategy string
@@ -148,13 +155,13 @@ type candidate struct {
 	prog     *exec.Program
 	replayed *exec.Program // the program that runs as a graph; nil without graphs
 	noReplay string        // why replayed is nil although graphs are measured
-	guesses  []string      // see StrategyTimes; collected from all runs
+	guesses  []string      // see StrategyTimes.Guesses; collected from all runs
 
 	gemm, eager, over     []float64
 	graphTime, graphBound []float64
 }
 
-// layer measures one shape.
+// layer measures one shape of a layer, under each strategy.
 func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, peers *turns) (l *Layer, err error) {
 	var cands []*candidate
 	defer func() {
@@ -174,7 +181,7 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 	if err != nil {
 		return nil, err
 	}
-	inputs["aw"] = inputs["a"] // the shards of x have the same elements as the whole x
+	inputs["aw"] = inputs["a"] // x has the same elements whether it is sharded or whole
 	want := k.expected(s, inputs)
 	l.Checked = len(want)
 	const warm = 2 // a graph is recorded before the second run
@@ -221,8 +228,8 @@ func (j *job) load(ctx context.Context, c *candidate) error {
 	return nil
 }
 
-// giveUp continues without graphs if err says that they cannot be used. Wrong results and errors
-// that end the measurement are returned.
+// giveUp makes the measurement continue without graphs if err says that graphs cannot be used. It returns other
+// errors, such as wrong results.
 func (c *candidate) giveUp(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, ErrDiffers) {
 		return err
@@ -248,7 +255,7 @@ func (c *candidate) close() error {
 // fits returns an error for shapes that cannot be sharded evenly.
 func (s Shape) fits(ranks int) error {
 	if n := int64(ranks); s.M%n != 0 || s.N%n != 0 || s.K%n != 0 {
-		return contest.Usagef("%s does not divide over %d ranks", s, ranks)
+		return contest.Usagef("the shape %s cannot be divided evenly among %d ranks", s, ranks)
 	}
 	return nil
 }
@@ -262,8 +269,8 @@ func (k *layerKind) wire(s Shape, ranks int, rate float64) float64 {
 	return k.trips * float64(k.moves(s)*k.size()) * float64(ranks-1) / float64(ranks) / rate / 1e3
 }
 
-// round runs the candidate's programs once and checks their results. It records times only if
-// counts is set; otherwise the round is a warm-up.
+// round runs the candidate's programs once and checks their results. It records the times only if counts is set;
+// otherwise the round is a warm-up.
 func (c *candidate) round(ctx context.Context, wire float64, inputs map[string]*tensor.Tensor, want []element, counts bool) error {
 	if c.replayed != nil {
 		gemm, layer, err := c.time(ctx, c.replayed, inputs, want, counts)
@@ -282,7 +289,7 @@ func (c *candidate) round(ctx context.Context, wire float64, inputs map[string]*
 	return nil
 }
 
-// time returns the microseconds of the GEMM alone and of a layer in a run of p; zeros if counts is
+// time runs p once, and returns the microseconds of the GEMM alone and of a layer. It returns zeros if counts is
 // not set.
 func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string]*tensor.Tensor, want []element, counts bool) (gemm, layer float64, err error) {
 	time.Sleep(c.rest)
@@ -300,8 +307,9 @@ func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string
 	return (before + behind) / 2, layer, errors.Join(err, err1, err2)
 }
 
-// part returns the index of the timed part to which a command belongs; see exec.Options.Ends. Waits belong to no part,
-// because a stream without earlier work begins to wait when the run begins, long before the event is recorded.
+// part returns the index of the timed part to which a command belongs; see exec.Options.Ends. Waits belong to no
+// part, because a stream without earlier work begins to wait when the run begins, long before the event for which
+// it waits is recorded.
 func (c *candidate) part(cmd int) int {
 	switch x := &c.plan.Cmds[cmd]; x.Kind {
 	case plan.Record, plan.WaitEvent, plan.Signal, plan.WaitCounter:
@@ -312,13 +320,13 @@ func (c *candidate) part(cmd int) int {
 	}
 }
 
-// window returns microseconds per repetition, from the start of the first to the end of the last
-// command on the given lines, for the rank with the longest time.
+// window returns the microseconds per repetition for the commands on the given lines of the program. It measures
+// from the start of the first to the end of the last command, on the rank where this takes longest.
 func (c *candidate) window(t *trace.Trace, lines [2]int32) (float64, error) {
 	return c.longest(t, lines, func(rank int, s span) int64 { return s.hi - s.lo })
 }
 
-// chain is window for the timed layers, but measured from the end of the untimed layer before them.
+// chain is like window for the timed layers, but measures from the end of the untimed layer before them.
 func (c *candidate) chain(t *trace.Trace) (float64, error) {
 	first := c.spans(t, c.first)
 	return c.longest(t, c.layers, func(rank int, s span) int64 {
@@ -335,7 +343,8 @@ type span struct {
 	any    bool
 }
 
-// spans returns each rank's interval from the first to the last command on the given lines.
+// spans returns, for each rank, the interval from the start of the first to the end of the last command on the
+// given lines.
 func (c *candidate) spans(t *trace.Trace, lines [2]int32) []span {
 	out := make([]span, c.plan.Ranks)
 	if t == nil {
@@ -356,7 +365,7 @@ func (c *candidate) spans(t *trace.Trace, lines [2]int32) []span {
 	return out
 }
 
-// longest returns microseconds per repetition of the rank with the largest length.
+// longest returns the microseconds per repetition of the rank for which the function length returns the most.
 func (c *candidate) longest(t *trace.Trace, lines [2]int32, length func(rank int, s span) int64) (float64, error) {
 	most := int64(0)
 	for r, s := range c.spans(t, lines) {
@@ -365,7 +374,7 @@ func (c *candidate) longest(t *trace.Trace, lines [2]int32, length func(rank int
 		}
 	}
 	if most == 0 {
-		return 0, errors.New("no time passed that the machine can tell: take larger shapes, if it tells times at all")
+		return 0, errors.New("the measured time is zero: measure larger shapes, or use a machine that reports times")
 	}
 	return float64(most) / 1e3 / layerRepeats, nil
 }

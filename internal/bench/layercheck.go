@@ -12,13 +12,13 @@ import (
 // ErrDiffers is wrapped by the error for a layer with a wrong result.
 var ErrDiffers = errors.New("the result differs from what was recomputed")
 
-// perSample is the number of elements of each sampled row or column that are recomputed.
+// perSample is the number of elements that are recomputed in each sampled row or column.
 const perSample = 32
 
-// element is the expected value of an element of y, with an error bound.
+// element is the expected value of one element of the result y, with an error bound.
 type element struct {
-	sample      int   // the index of the program's result that contains it
-	at          int64 // index in that result
+	sample      int   // index of the program's output that contains the element
+	at          int64 // index of the element in that output
 	row, col    int64
 	want, bound float64
 }
@@ -53,9 +53,9 @@ func (k *layerKind) step() float64 {
 	return 1.0 / 128
 }
 
-// dot returns Σ x·w and an error bound for y. Each rank rounds its result to bf16, and the sum is rounded once more.
-// An operand may also have been rounded in the other direction. The bound is several rounding steps of the size of a
-// sum of random terms.
+// dot returns Σ x·w, and an error bound for the corresponding element of y. The bound is several rounding steps of
+// the size of a sum of random terms, for two reasons: each rank rounds its result to bf16, and the sum is rounded
+// once more; and an operand may have been rounded in the other direction than here.
 func dot(x, w []float64, step float64) (sum, bound float64) {
 	squares := 0.0
 	for i := range x {
@@ -71,16 +71,16 @@ func compare(want []element, outputs map[string]*tensor.Tensor) error {
 	for _, e := range want {
 		out := outputs[sampleName(e.sample)]
 		if out == nil || e.at >= out.Len() {
-			return fmt.Errorf("%w: sample %d of it is not there", ErrDiffers, e.sample)
+			return fmt.Errorf("%w: the run has no output for sample %d", ErrDiffers, e.sample)
 		}
 		if got := out.Float64(e.at); !(math.Abs(got-e.want) <= e.bound) {
-			return fmt.Errorf("%w: y[%d, %d] is %g and should be %g, give or take %g", ErrDiffers, e.row, e.col, got, e.want, e.bound)
+			return fmt.Errorf("%w: y[%d, %d] is %g, expected %g ± %g", ErrDiffers, e.row, e.col, got, e.want, e.bound)
 		}
 	}
 	return nil
 }
 
-// factors are the matrices whose product is an operand.
+// factors are two matrices whose product is an operand of the GEMM.
 type factors struct{ left, right []float64 }
 
 func product(left, right *tensor.Tensor) factors { return factors{floats(left), floats(right)} }

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// Shape is the GEMM of a layer over all ranks: [M, K] · [N, K]ᵀ.
+// Shape is the shape of a layer's GEMM over all ranks: [M, K] · [N, K]ᵀ.
 type Shape struct {
 	M int64 `json:"m"`
 	N int64 `json:"n"`
@@ -27,12 +27,13 @@ func ParseShape(text string) (Shape, error) {
 	words := strings.Split(text, "x")
 	extents := []*int64{&s.M, &s.N, &s.K}
 	if len(words) != len(extents) {
-		return s, contest.Usagef("%q is no shape; write MxNxK: 8192x28672x8192", text)
+		return s, contest.Usagef("%q is not a shape: write MxNxK, for example 8192x28672x8192", text)
 	}
 	for i, w := range words {
 		n, err := strconv.ParseInt(w, 10, 64)
 		if err != nil || n < 1 || n > mostExtent {
-			return s, contest.Usagef("%q is no shape: %q is no extent of 1 to %d; write MxNxK: 8192x28672x8192", text, w, mostExtent)
+			return s, contest.Usagef("%q is not a shape: %q is not an extent from 1 to %d; write MxNxK, for "+
+				"example 8192x28672x8192", text, w, mostExtent)
 		}
 		*extents[i] = n
 	}
@@ -42,16 +43,16 @@ func ParseShape(text string) (Shape, error) {
 // layerKind is a kind of layer: a GEMM with a collective.
 type layerKind struct {
 	name string
-	// x, w and y are the types of the layer's tensors with their sharding.
+	// x, w and y are the types of the layer's tensors in the program, with their sharding.
 	x, w, y string
-	// partial reports that the GEMM's result is a partial sum, which is reduced. gathered reports that the GEMM's
-	// result is gathered. If both are false, the GEMM's operand is gathered.
+	// partial reports that the result of the GEMM is a partial sum, which is reduced over ranks. gathered reports
+	// that the result of the GEMM is gathered. If both are false, the operand of the GEMM is gathered.
 	partial, gathered bool
-	// sample is the shape of one sample of y, and axis the axis from which it is cut.
+	// sample is the shape of one sample of the result y, and axis is the axis from which it is cut.
 	sample string
 	axis   int
-	// trips is the number of times that each communicated byte is sent. moves is the number of communicated elements,
-	// summed over all ranks.
+	// trips is the number of times that each communicated byte is sent. The function moves returns the number of
+	// communicated elements, summed over all ranks.
 	trips float64
 	moves func(Shape) int64
 	// scales selects which elements of 8-bit operands share a scale: "tensor", "row" or "block". If it is empty,
@@ -62,7 +63,8 @@ type layerKind struct {
 // FP8 lists the kinds of scales with which layers can be measured.
 var FP8 = []string{"tensor", "row", "block"}
 
-// in returns k with f8e4m3 operands and the given kind of scales, or k itself if scales is empty.
+// in returns a copy of k with operands of type f8e4m3 and the given kind of scales. If scales is empty, it returns
+// k itself.
 func (k *layerKind) in(scales string) *layerKind {
 	if scales == "" {
 		return k
@@ -80,8 +82,8 @@ func layerDType(scales string) string {
 	return "fp8-" + scales
 }
 
-// size returns the bytes of an element that is communicated: gathered operands have 8 bits, sums
-// and results 16.
+// size returns the number of bytes of an element that is communicated. With scales, gathered operands have 8 bits,
+// and sums and results 16.
 func (k *layerKind) size() int64 {
 	if k.scales != "" && !k.partial && !k.gathered {
 		return 1
@@ -89,7 +91,8 @@ func (k *layerKind) size() int64 {
 	return 2
 }
 
-// product returns the text of a linear of %x and %w, in 8 bits if the layer has scales.
+// product returns the text of the statement that computes the linear of %x and %w. If the layer has scales, it is
+// of 8-bit elements.
 func (k *layerKind) product(x string) string {
 	if k.scales == "" {
 		return fmt.Sprintf("linear %%%s, %%w", x)
@@ -97,7 +100,7 @@ func (k *layerKind) product(x string) string {
 	return fmt.Sprintf("linear %%%[1]s.q, %%w.q, %%%[1]s.s, %%w.s", x)
 }
 
-// quantize writes the conversion of %x to 8 bits. Each block shares a scale.
+// quantize writes statements that convert %x to 8-bit elements. The elements of a block share a scale.
 func (k *layerKind) quantize(b *lineWriter, x, block string) {
 	switch k.scales {
 	case "":
@@ -122,25 +125,27 @@ var (
 		sample: "bf16[1, N]", axis: 0, trips: 1, moves: func(s Shape) int64 { return s.M * s.N }}
 )
 
-// inner is the inner dimension of the matrix products from which operands are computed: x is a·bᵀ and w is c·dᵀ,
-// rounded. The caller therefore uploads little data. The elements are nearly normally distributed, like the operands
-// with which peers are timed, because the power consumption, and with it the time, depends on the data.
+// inner is the inner dimension of the matrix products from which the operands are computed: x is a·bᵀ and w is
+// c·dᵀ, both rounded. The caller therefore uploads little data. The elements have nearly a normal distribution, as
+// in the measurements of peers; the data affect the power consumption, and with it the time.
 const inner = 128
 
-// layerText is the text of a program that repeats a layer. The program computes the operands on the devices. It then
-// runs the GEMM alone repeatedly on all ranks, after a barrier the layers, and after another barrier the GEMM alone
-// again. GPUs become slower under load, so the layers are compared with the mean of both GEMM times.
+// layerText is the text of a program that repeats a layer. The program computes the operands on the devices. It
+// then runs the GEMM alone several times on all ranks, the layers after a barrier, and the GEMM alone again after
+// another barrier. GPUs become slower under load, so the time of a layer is compared with the mean of the times of
+// both GEMMs.
 type layerText struct {
 	text string
-	// These are the first and the last line, counted from 1, of the GEMMs before and after the layers, of the timed
-	// layers, and of the untimed layer before them.
+	// These are pairs of the first and the last line, counted from 1: of the GEMMs before and after the layers, of
+	// the timed layers, and of the untimed layer before them.
 	before, behind, layers, first [2]int32
 	// timed lists the first and the last line of each timed part.
 	timed [][2]int32
 }
 
-// textOf writes the program with repeats timed layers after one that is not timed, because links that were idle for
-// some ms take 0.1 ms to wake up. Each layer has a separate x, so that no layer can reuse gathered data.
+// textOf writes the program. Before the timed layers, of which there are repeats, it has one layer that is not
+// timed, because links that were idle for some milliseconds take 0.1 ms to wake up. Each layer has a separate x, so
+// that no layer can reuse gathered data.
 func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	var b lineWriter
 	k.head(&b, s, ranks, 1+repeats)
@@ -168,7 +173,7 @@ func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	return t
 }
 
-// alone writes the GEMMs alone, and returns the first and the last of their lines.
+// alone writes the statements of the GEMMs alone, and returns their first and last line.
 func (k *layerKind) alone(b *lineWriter, name string) (lines [2]int32) {
 	product, x := k.y, "whole"
 	switch {
@@ -213,7 +218,8 @@ func (k *layerKind) layer(b *lineWriter, i int) {
 	b.add("  %%y%d: %s = reshard %%p%d", i, k.y, i)
 }
 
-// places returns the indices of the row or column of y that the program returns for the first and for the last layer.
+// places returns the indices of two rows or columns of y: the one that the program returns for the first layer, and
+// the one for the last.
 func (k *layerKind) places(s Shape) [2]int64 {
 	if k.axis == 1 {
 		return [2]int64{s.N / 3, s.N - 1}
@@ -231,7 +237,7 @@ func (b *lineWriter) add(format string, args ...any) { *b = append(*b, fmt.Sprin
 // next returns the number, counted from 1, of the line that is added next.
 func (b *lineWriter) next() int32 { return int32(len(*b)) + 1 }
 
-// rows and cols return the extents of a matrix type as they are written.
+// rows and cols return the extents of a matrix type, as text.
 func rows(typ string) string { return extents(typ)[0] }
 func cols(typ string) string { return extents(typ)[1] }
 

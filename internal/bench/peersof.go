@@ -11,7 +11,7 @@ import (
 // eagerSuffix is added to the names of eager figures.
 const eagerSuffix = ", eager"
 
-// peersOf returns the figures of peers for a call, by name. Names of eager figures have
+// peersOf returns the measurements of peers for a call, by name. The names of eager measurements end with
 // eagerSuffix.
 func peersOf(list []contest.Peer, c contest.Call, ranks int) map[string]float64 {
 	var out map[string]float64
@@ -39,8 +39,8 @@ func layerPeers(list []contest.Peer, op, dtype string, ranks int) []contest.Peer
 	})
 }
 
-// lackPeers adds a note to the report if peers have figures, but none for the op, the number of ranks and, if given,
-// one of the sizes.
+// lackPeers adds a note to the report if there are measurements of peers but none that fits: none for the op and
+// the number of ranks or, if sizes are given, for one of the sizes.
 func (j *job) lackPeers(op string, sizes []int64) {
 	var ranks []string
 	for _, p := range j.Peers {
@@ -54,11 +54,12 @@ func (j *job) lackPeers(op string, sizes []int64) {
 	switch {
 	case len(j.Peers) == 0:
 	case len(ranks) == 0:
-		j.method("peers: there are no figures of %s", op)
+		j.method("peers: there are no measurements of %s", op)
 	case slices.Contains(ranks, fmt.Sprint(j.Ranks)):
-		j.method("peers: there are no figures of these sizes of %s on %d ranks", op, j.Ranks)
+		j.method("peers: there are no measurements of %s with these sizes on %d ranks", op, j.Ranks)
 	default:
-		j.method("peers: there are no figures of %s on %d ranks; there are on %s", op, j.Ranks, strings.Join(ranks, ", "))
+		j.method("peers: there are no measurements of %s on %d ranks, but on %s", op, j.Ranks, strings.Join(ranks,
+			", "))
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// build parses and plans a program for m, which affects the strategy auto; nil for the CPU machine.
+// build parses and plans a program. The machine m affects the strategy auto; if it is nil, the strategy is for the
+// CPU machine.
 func build(m device.Machine, text, strategy string, ranks int) (*plan.Plan, error) {
 	info, ds := checker.Read("bench", text)
 	if err := ds.Err(); err != nil {
@@ -29,7 +30,7 @@ func randomInputs(p *plan.Plan) (map[string]*tensor.Tensor, error) {
 	out := map[string]*tensor.Tensor{}
 	for _, in := range p.Inputs {
 		if len(in.Parts) == 0 {
-			return nil, fmt.Errorf("%%%s is nowhere", in.Name)
+			return nil, fmt.Errorf("the parameter %%%s has no block on any rank", in.Name)
 		}
 		t, err := tensor.New(in.Parts[0].Ref.DType, in.Shape)
 		if err != nil {

@@ -24,18 +24,18 @@ import (
 type StepOptions struct {
 	Options
 	Binding hocket.Binding
-	// Inputs has arguments by parameter. Parameters without an argument get elements uniform in
-	// [-1, 1), or 0 if they are integers.
+	// Inputs holds arguments by the names of parameters. A parameter without an argument gets elements uniform in
+	// [-1, 1), or 0 if it has an integer type.
 	Inputs map[string]*hocket.Tensor
 	// Runs is the number of consecutive runs in a batch; 0 for 20.
 	Runs int
-	// Describe is the name of the machine description for bounds, or its FILE.json; empty for the
-	// description that fits the machine.
+	// Describe selects the machine description from which bounds are computed: its name, or the name of a file
+	// FILE.json. If it is empty, the description that fits the machine is used.
 	Describe string
-	// Memory, if not 0, replaces the description's rate at which a plain kernel reads memory, in
-	// GB/s.
+	// Memory, if not 0, replaces the rate at which, according to the description, a plain kernel reads memory. It
+	// is in GB/s.
 	Memory float64
-	// Fixed is hocket.LoadOptions.FixedAlgorithms. Measure adds the strategy measuredAuto.
+	// Fixed sets hocket.LoadOptions.FixedAlgorithms. Measure adds the strategy measuredAuto.
 	Fixed, Measure bool
 }
 
@@ -43,12 +43,12 @@ type StepOptions struct {
 type Step struct {
 	Func string           `json:"func"`
 	Dims map[string]int64 `json:"dims"`
-	// Weights are the parameters that were bound; all others were in bound device tensors.
+	// Weights are the parameters that were bound as weights. All other parameters were in bound device tensors.
 	Weights []string `json:"weights,omitempty"`
 	State   []string `json:"device_tensors,omitempty"`
-	// Bound is the lower bound of the time of all commands of a rank (see sim.Bounds.Whole), for the sequential plan.
-	// BoundBy is the resource that takes longest. At is the name of the machine description, and Fits reports whether
-	// it describes this machine.
+	// Bound is a lower bound of the time of all commands of a rank (see sim.Bounds.Whole), for the sequential plan.
+	// BoundBy is the resource that needs the most time. At is the name of the machine description, and Fits reports
+	// whether it describes this machine.
 	Bound   sim.Bound     `json:"bound"`
 	BoundUS float64       `json:"bound_us"`
 	BoundBy string        `json:"bound_by,omitempty"`
@@ -58,38 +58,38 @@ type Step struct {
 	Ways    []StepTimes   `json:"ways"`
 }
 
-// StepTimes is the measurement of a program under one strategy, issued either command by command or as a graph.
+// StepTimes is the measurement of a program under one strategy, with commands issued one by one or as a graph.
 type StepTimes struct {
 	Strategy string `json:"strategy"`
 	Issued   string `json:"issued"` // "eager" or "graph"
 	// Refused is the reason why it cannot be measured; empty if it can.
 	Refused string `json:"refused,omitempty"`
-	// Overlap lists the pairs that the strategy overlaps, one line each.
+	// Overlap lists the pairs of operations that the strategy overlaps, one line each.
 	Overlap []string `json:"overlap,omitempty"`
-	// BackToBack is the time that each further run adds to a batch. Single is the time of a run for which the host
-	// waits. Host is Single minus BackToBack: the time of the host, if devices do not wait for the host within a
-	// batch. If a batch took no longer than a single run, BackToBack and the figures derived from it have no meaning.
+	// BackToBack is the time that each further run adds to a batch of runs. Single is the time of a run for which
+	// the host waits. Host is Single minus BackToBack: the time of the host, provided that devices do not wait for
+	// the host within a batch. If a batch took no longer than a single run, BackToBack and the figures derived from
+	// it have no meaning.
 	BackToBack contest.Figure `json:"back_to_back_us"`
 	Single     contest.Figure `json:"single_us"`
 	Host       contest.Figure `json:"host_us"`
-	OverBound  float64        `json:"over_bound,omitempty"` // BackToBack over BoundUS
-	// Against is the paired difference, in BackToBack, to the first strategy that is issued in the same way. Verdict
-	// is the conclusion that the difference supports.
+	OverBound  float64        `json:"over_bound,omitempty"` // BackToBack divided by the bound
+	// Against is the paired difference of BackToBack between this strategy and the first strategy that is issued in
+	// the same way. Verdict is the conclusion that the difference supports.
 	Against *contest.Figure `json:"minus_first_us,omitempty"`
 	Verdict string          `json:"verdict,omitempty"`
-	Guesses []string        `json:"guesses,omitempty"` // see StrategyTimes
-	// OpsBound is the time of a rank's commands one after another, each at its bound.
+	Guesses []string        `json:"guesses,omitempty"` // see StrategyTimes.Guesses
+	// OpsBound is the time that a rank's commands would take one after another, each at its bound.
 	OpsBound float64 `json:"ops_bound_us,omitempty"`
-	// Ops are the program's statements, ordered by how much they exceed their bounds, the largest
+	// Ops are the statements of the program, ordered by how much their times exceed their bounds, the largest
 	// excess first.
 	Ops []OpTime `json:"ops,omitempty"`
 }
 
-// conclusive reports whether BackToBack is positive, that is, larger than the variation of the
-// measurements.
+// conclusive reports whether BackToBack is positive. Otherwise the variation of the measurements exceeds it.
 func (t *StepTimes) conclusive() bool { return t.BackToBack.Median > 0 }
 
-// stepWay is a program loaded with a strategy.
+// stepWay is a program that was loaded with a strategy, and the way in which its commands are issued.
 type stepWay struct {
 	StepTimes
 	model *hocket.Model
@@ -113,7 +113,7 @@ func RunStep(ctx context.Context, p *hocket.Program, opts StepOptions) (*Report,
 	case o.Rounds < 0:
 		return nil, contest.Usagef("%d rounds", o.Rounds)
 	case opts.Runs < 2:
-		return nil, contest.Usagef("%d runs back to back; at least 2", opts.Runs)
+		return nil, contest.Usagef("a batch of %d runs is too short: at least 2 are needed", opts.Runs)
 	}
 	dev, err := contest.Open(o.Machine)
 	if err != nil {
@@ -175,7 +175,7 @@ func (s *stepJob) run(ctx context.Context) (err error) {
 	if err := s.measure(ctx); err != nil {
 		return err
 	}
-	for _, w := range s.ways { // frees memory for the programs whose ops are timed one by one
+	for _, w := range s.ways { // frees memory for the programs whose statements are timed one by one
 		if err := w.shut(); err != nil {
 			return err
 		}
@@ -211,7 +211,7 @@ func (s *stepJob) planOf(strategy string) (*plan.Plan, error) {
 // describe returns the machine description from which bounds are computed.
 func (s *stepJob) describe() (d *machine.Description, err error) {
 	if s.Memory < 0 {
-		return nil, contest.Usagef("memory at %v GB/s", s.Memory)
+		return nil, contest.Usagef("the memory rate must be positive, not %v GB/s", s.Memory)
 	}
 	fits := true
 	if s.Describe != "" {
@@ -228,24 +228,27 @@ func (s *stepJob) describe() (d *machine.Description, err error) {
 	return d, nil
 }
 
-// notes adds to the report how it is measured.
+// notes adds to the report a description of the measurement.
 func (s *stepJob) notes() {
 	s.method("weights bound, all other parameters in bound device tensors, results copied to device tensors; " +
-		"inputs that nobody gives uniform in [-1, 1), integers 0")
-	s.method("ways in turns in one process; median of %d rounds after two to warm up; back to back: what "+
-		"each further run of a batch of %d takes; single: a run that the host waits for; host: single "+
-		"less back to back", s.job.Rounds, s.Runs)
+		"inputs without an argument are uniform in [-1, 1), or 0 for integers")
+	s.method("strategies are measured alternately in one process; median of %d rounds after two warm-up rounds; "+
+		"back to back: time that "+
+		"each further run of a batch of %d takes; single: a run for which the host waits; host: single "+
+		"minus back to back", s.job.Rounds, s.Runs)
 	s.method("bound: parameters read and results written once at %.0f GB/s; multiplications at peak; bytes "+
 		"received at %.0f GB/s; the longest of the three", s.step.Rates.Memory, s.step.Rates.Wire)
-	s.method("ops: from runs of their own, every command timed, which takes a device some time itself; of " +
-		"the rank where a statement takes longest; launched as one: their bound together")
+	s.method("ops: from separate runs in which every command is timed, which itself takes some time; on " +
+		"the rank where a statement takes longest; ops that are launched as one have one bound")
 	switch {
 	case s.job.embedded():
-		s.method("bounds are of the CPU's description, %s: orders of magnitude only", s.step.At)
+		s.method("bounds are computed from the CPU's description, %s: only their order of magnitude is meaningful",
+			s.step.At)
 	case !s.step.Fits:
-		s.method("bounds are of the description %s, which is not of this machine: give one by --describe", s.step.At)
+		s.method("bounds are computed from the description %s, which is not of this machine: set another one with "+
+			"--describe", s.step.At)
 	default:
-		s.method("bounds are of the description %s", s.step.At)
+		s.method("bounds are computed from the machine description %s", s.step.At)
 	}
 }
 
@@ -272,8 +275,8 @@ func (s *stepJob) inputs() (map[string]*hocket.Tensor, error) {
 	return out, nil
 }
 
-// weights lists the parameters that a plan uses only as the second operand or bias of a GEMM, as
-// weights or bias of a norm, or as the table of an embedding.
+// weights lists the parameters that a plan uses only as weights: as the second operand or bias of a GEMM, as the
+// weight or bias of a norm, or as the table of an embedding.
 func weights(p *plan.Plan) []string {
 	other, used := map[int32]bool{}, map[int32]bool{}
 	for i := range p.Cmds {
@@ -311,7 +314,7 @@ func weighs(op ir.Op, operand int) bool {
 	return false
 }
 
-// load loads every way and binds its parameters.
+// load loads the program for every strategy and way of issuing, and binds the parameters.
 func (s *stepJob) load(ctx context.Context, inputs map[string]*hocket.Tensor) error {
 	bound := weights(s.plan)
 	s.step.Weights = bound
@@ -411,8 +414,8 @@ func (w *stepWay) onDevices(ctx context.Context, name string) (*hocket.DeviceTen
 	return d, err
 }
 
-// shut closes the way's tensors and then its model. In the reverse order, closing a tensor would
-// unload plans one by one.
+// shut closes the tensors and then the model of a way. In the reverse order, closing each tensor would unload
+// plans.
 func (w *stepWay) shut() error {
 	var errs []error
 	for _, c := range w.close {
@@ -424,7 +427,7 @@ func (w *stepWay) shut() error {
 
 // measure times all ways alternately.
 func (s *stepJob) measure(ctx context.Context) error {
-	const warm = 2 // the graph is recorded before the second run
+	const warm = 2 // a graph is recorded before the second run
 	for round := range s.job.Rounds + warm {
 		for _, w := range s.ways {
 			if w.Refused != "" {
@@ -444,7 +447,7 @@ func (s *stepJob) measure(ctx context.Context) error {
 			}
 		}
 	}
-	first := map[string]*stepWay{} // by form of issue: the first strategy measured
+	first := map[string]*stepWay{} // the strategy that was measured first, by way of issuing
 	for _, w := range s.ways {
 		if w.Refused != "" {
 			continue
@@ -485,7 +488,7 @@ func (s *stepJob) timeSingle(ctx context.Context, w *stepWay) (float64, error) {
 	return contest.FigureOf(took).Median, nil
 }
 
-// time returns the microseconds that a batch of n runs takes for its caller.
+// time runs a batch of n runs, and returns its time for the caller in microseconds.
 func (s *stepJob) time(ctx context.Context, w *stepWay, n int) (float64, error) {
 	begun := s.now()
 	guesses, err := w.run(ctx, n)

@@ -74,7 +74,7 @@ func TestStepReport(t *testing.T) {
 	if err := rep.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"step T=6\n", "orders of magnitude only", "weights: table w odd\n"} {
+	for _, want := range []string{"step T=6\n", "only their order of magnitude is meaningful", "weights: table w odd\n"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, text.String())
 		}

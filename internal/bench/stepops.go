@@ -12,10 +12,10 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// OpTime is the time of a statement of a program in one run, summed over its executions. It is from
-// the rank with the largest time. Times are in microseconds.
+// OpTime is the time of one statement of a program in one run, summed over its executions, on the rank where this
+// sum is the largest. Times are in microseconds.
 type OpTime struct {
-	Op    string `json:"op"` // names of all operations in the launch: "silu+mul"
+	Op    string `json:"op"` // names of all operations that are in one launch, for example "silu+mul"
 	Line  int32  `json:"line"`
 	Text  string `json:"text"`
 	Times int    `json:"times"` // number of executions on the rank
@@ -47,14 +47,14 @@ type opTimes struct {
 // opSamples are the times of a statement on a rank, one for each run.
 type opSamples struct {
 	us    []float64
-	first int // index of its first command
+	first int // index of the statement's first command
 	times int
 	bound sim.Bound
 	limit float64 // sum of the bounds of its executions
 }
 
-// newOpTimes returns an opTimes for p's statements. members returns all commands that are in one
-// launch with a command, including that command; nil if it is launched alone.
+// newOpTimes returns an opTimes for the statements of p. The function members returns all commands that are in one
+// launch with a command, including the command itself. It returns nil if the command is launched alone.
 func newOpTimes(p *plan.Plan, members func(cmd int) []int, bounds *sim.Bounds) *opTimes {
 	return &opTimes{p: p, members: members, bounds: bounds, keys: map[opKey]*opSamples{}}
 }
@@ -128,8 +128,8 @@ func (o *opTimes) ops() []OpTime {
 	return list
 }
 
-// bound returns the time of a rank's commands one after another, each at its bound, for the rank
-// with the largest time.
+// bound returns the time that a rank's commands would take one after another, each at its bound. It is for the rank
+// with the largest such time.
 func (o *opTimes) bound() (most float64) {
 	sums := map[int32]float64{}
 	for k, s := range o.keys {

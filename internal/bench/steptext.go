@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// shownOps is the number of statements of each strategy that the text shows; JSON contains all.
+// shownOps is the number of statements of each strategy in the text. The JSON contains all statements.
 const shownOps = 8
 
 // step writes a program's times.
@@ -57,7 +57,7 @@ func (t *table) step(s *Step, peers []contest.Peer) {
 	}
 	t.Rows(rows)
 	if untold {
-		t.Line("-: a batch took no longer than a run; more --runs or --rounds tell")
+		t.Line("-: a batch took no longer than a run, so the time cannot be determined; use more --runs or --rounds")
 	}
 	for _, w := range s.Ways {
 		name := w.Strategy + ", " + w.Issued
@@ -86,13 +86,14 @@ func (t *table) opTimes(w *StepTimes) {
 		}
 		return
 	}
-	t.Line("\n%s, %s: each command at its bound, one after the other, %.1f µs; furthest from it:", w.Strategy, w.Issued,
+	t.Line("\n%s, %s: the commands one after another, each at its bound, would take %.1f µs; the statements that "+
+		"exceed their bounds most:", w.Strategy, w.Issued,
 		w.OpsBound)
 	for _, o := range w.Overlap {
 		t.Line("%s", o)
 	}
 	if len(w.Ops) == 0 {
-		t.Line("the machine tells no times of single commands")
+		t.Line("the machine does not report times of single commands")
 		return
 	}
 	rows := [][]string{{"", "line", "times", "µs", "bound", "by", "lost", ""}}
@@ -103,6 +104,6 @@ func (t *table) opTimes(w *StepTimes) {
 	}
 	t.Rows(rows)
 	if more := len(w.Ops) - shownOps; more > 0 {
-		t.Line("%d more in --json", more)
+		t.Line("%d more statements with --json", more)
 	}
 }

@@ -22,7 +22,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		t.Line("- one copy between two ranks: %s GB/s", r.Wire.Text(1))
 	}
 	if r.Table != nil {
-		t.Line("- table: %s; * is what it chooses", r.Table.text())
+		t.Line("- table: %s; * marks the algorithm that it chooses", r.Table.text())
 	}
 	t.collectives(r.Collectives)
 	for i := range r.Layers {
@@ -61,8 +61,8 @@ func (t *table) layer(l *Layer, ranks int) {
 	}
 }
 
-// teraFLOPs returns how many 10¹² operations a rank performs per second if a layer takes us
-// microseconds. As usual, a layer counts as 2·M·N·K operations, divided by the number of ranks.
+// teraFLOPs returns how many 10¹² operations a rank performs per second if a layer takes the given number of
+// microseconds. As usual, a layer counts as 2·M·N·K operations, which are divided by the number of ranks.
 func (l *Layer) teraFLOPs(ranks int, us float64) float64 {
 	if us <= 0 {
 		return 0
@@ -73,7 +73,7 @@ func (l *Layer) teraFLOPs(ranks int, us float64) float64 {
 // guesses writes the names of the GEMMs whose algorithms were not timed.
 func (t *table) guesses(of string, products []string) {
 	for _, p := range products {
-		t.Line("%sproduct %s by a guess: no memory was free to time its algorithms in", of, p)
+		t.Line("%sGEMM %s uses an algorithm that was not timed, because there was too little free memory", of, p)
 	}
 }
 

@@ -18,24 +18,25 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// turns makes a peers' program time the same layers, alternately with this one, round by round, so
-// that power and temperature affect both equally. The programs communicate through files in a
-// folder. File T.ask contains a request such as "ag-gemm 8192x8192x28672 bf16"; file T.answer
-// contains lines of JSON in the format of ReadPeers. T increases. Each file is written under another
-// name and then renamed.
+// turns makes a program of the peers time the same layers as this program. The two programs take turns, round by
+// round, so that power and temperature affect both equally. They communicate through files in a folder. A file
+// T.ask, where T is an increasing number, contains a request such as "ag-gemm 8192x8192x28672 bf16". The file T.answer
+// contains the answer: lines of JSON in the format of ReadPeers. Each file is written under another name and then
+// renamed.
 type turns struct {
 	dir    string
 	dtype  string               // "bf16", or "fp8-block" and the like
 	times  map[string][]float64 // times of the current layer, by name
-	names  []string             // in the order of the first answer
-	issued map[string]string    // by name; "eager" if the answer does not say
+	names  []string             // names, in the order of the first answer
+	issued map[string]string    // "graph" or "eager", by name; "eager" if the answer does not say
 }
 
-// peerPatience is the longest wait for an answer; the first one includes the start of the program.
+// peerPatience is the longest time to wait for an answer. The wait for the first one includes the start of the
+// program.
 const peerPatience = 2 * time.Minute
 
-// ask makes the peers' program time the layer once more. If counts is set, ask records the answer; otherwise the round
-// is a warm-up.
+// ask makes the peers' program time the layer once more. If counts is set, it records the answer; otherwise the
+// round is a warm-up.
 func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error {
 	if t.dir == "" {
 		return nil

@@ -10,13 +10,13 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// WriteVLLM writes collectives in the format of vLLM's benchmark_device_communicators.py:
-// milliseconds per call by graph, one line for each number of rows of 8192 elements, and the
-// speedup over NCCL. The report must have been made with Options.Rows.
+// WriteVLLM writes measurements of collectives in the format of vLLM's benchmark_device_communicators.py:
+// milliseconds per call by graph, one line for each number of rows of 8192 elements, and the speedup over NCCL. The
+// report must have been made with Options.Rows.
 func (r *Report) WriteVLLM(w io.Writer) error {
 	rows := r.Collectives
 	if len(rows) == 0 {
-		return contest.Usagef("the form of vLLM is for collectives")
+		return contest.Usagef("the output format of vLLM is only for benchmarks of collectives")
 	}
 	var names []string
 	for i := range rows {
@@ -44,9 +44,9 @@ func (r *Report) WriteVLLM(w io.Writer) error {
 	return t.Err
 }
 
-// vllmTimes returns the times of a row in microseconds, by column. The way that hocket chooses is
-// column "hocket". NCCL has its name in vLLM's table, unless peers include vLLM's own figure for
-// it. Eager figures are left out.
+// vllmTimes returns the times of a row in microseconds, by column. The column "hocket" is the algorithm that hocket
+// chooses. NCCL's column has the name that vLLM uses, unless the peers include vLLM's own measurement of NCCL.
+// Eager measurements are omitted.
 func (c *Collective) vllmTimes() map[string]float64 {
 	times := map[string]float64{}
 	for i := range c.Ways {

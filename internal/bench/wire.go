@@ -30,7 +30,7 @@ func (j *job) wireRate(ctx context.Context, n int64) (contest.Figure, error) {
 // chained is the number of consecutive copies between two marks.
 const chained = 6
 
-// copies returns the microseconds per copy of n bytes of random data, one value for each round.
+// copies copies n bytes of random data repeatedly, and returns the microseconds per copy, one value for each round.
 func copies(ctx context.Context, w device.World, n int64, rounds int) ([]float64, error) {
 	marks := contest.Observe(w)
 	from, err := w.Device(0).Alloc(n, device.Shared)
@@ -79,7 +79,7 @@ func copies(ctx context.Context, w device.World, n int64, rounds int) ([]float64
 	return samples, nil
 }
 
-// gbps returns GB/s; 0 if no measurable time has passed.
+// gbps returns the rate in GB/s for bytes that took us microseconds. It returns 0 if us is 0.
 func gbps(bytes int64, us float64) float64 {
 	if us <= 0 {
 		return 0

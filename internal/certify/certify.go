@@ -1,19 +1,21 @@
-// Package certify checks certificates. A certificate is evidence that a plan has no data race, reads only memory that
-// was written, and cannot deadlock. The certificate of a collective schedule also proves that the schedule computes
-// its collective. The package imports neither the planner nor the verifier, nor package issue, which makes
-// certificates. Its main function is Check.
+// Package certify checks certificates. A certificate is evidence that a plan has no data race, reads only memory
+// that was written before, and cannot deadlock. The certificate of a collective schedule also proves that the
+// schedule computes its collective. This package imports neither the planner, nor the verifier, nor package issue,
+// which makes certificates. Its main function is Check.
 //
-// A Statement describes a run. It is never read from a certificate: the functions Plan and Schedule compute it again. A
-// Certificate contains evidence about a statement: an order in which all events can run, the add that satisfies each
-// wait, vector clocks, and the last uses of memory before its reuse. Check accepts a certificate if
+// A Statement describes a run. It is never read from a certificate: the functions Plan and Schedule compute it from
+// the plan or schedule. A Certificate contains evidence about a statement: an order in which all events can run,
+// the add that satisfies each wait, vector clocks, and the last uses of memory before its reuse. Check accepts a
+// certificate if
 //
-//   - the order contains every event once and preserves the order of each chain, and each wait finds that its counter
-//     has reached the required count. Counters only increase, so that no other order can deadlock;
+//   - the order contains every event once and preserves the order of each chain, and, at each wait, its counter
+//     has reached the required count. Counters only increase, so then no other order can deadlock;
 //   - for each wait for n adds, every add after the n-th is ordered after the first n adds. Then the first
 //     n adds are the same in every order;
-//   - each entry of a clock is an entry of an earlier clock of the same thread, or an entry that the adds counted by
-//     a wait bring;
-//   - each access knows all conflicting accesses before it, and each read finds memory that its owner wrote.
+//   - each entry of a clock is justified: it is an entry of an earlier clock of the same thread, or an entry that
+//     a wait gets from the adds that it counts;
+//   - each access is ordered after all conflicting accesses before it, and each read finds memory that the owner
+//     of the read wrote.
 //
 // The check takes time linear in the sizes of the statement and the certificate, except for binary searches and the
 // sort of addresses in Plan.
@@ -22,10 +24,10 @@
 //
 // The proof relies on this package, on the meaning that it gives to operations, and on the following imports: the
 // types of package plan and its functions Accesses, HashString and Validate, which checks indices and ranges; the
-// tables of element sizes and elementwise operations in package ir; and the types of package schedule. It also relies
-// on the readers of schedules, packages mscclpp and msccl, which make these types and check their indices. From the
-// standard library, encoding/json reads certificates, crypto/sha256 computes the digests that identify schedules, and
-// math/rand/v2 draws the 128 random bits that represent each tensor or contribution.
+// tables of element sizes and elementwise operations in package ir; and the types of package schedule. It also
+// relies on packages mscclpp and msccl, which read schedules into these types and check their indices. From the
+// standard library, encoding/json reads certificates, crypto/sha256 computes the digests that identify schedules,
+// and math/rand/v2 draws the 128 random bits that represent each tensor or contribution.
 package certify
 
 import (
@@ -41,45 +43,46 @@ import (
 type Statement struct {
 	Plan                             string // digest of the plan
 	Chains, Threads, Counters, Spots int
-	Events                           []Event // the events of a chain are in the order of the chain
+	Events                           []Event // all events; those of one chain are in the order of the chain
 
 	numbers map[key]int32
 	after   func(event int32) error // if not nil, called after each event of the order
 }
 
-// Event is a step of a chain. It begins when the waits of the preceding events of the chain have ended. It is ordered,
-// in memory and in time, after the preceding events of its thread.
+// Event is a step of a chain. It begins when the waits of the preceding events of its chain have ended. In the
+// orders of memory and of time, it follows the preceding events of its thread.
 type Event struct {
 	Chain, Thread int32
 	Waits         []Wait
 	Adds          []Add
 	Accesses      []Access
-	moves         elements // the moves of the event, for a schedule
+	moves         elements // for a schedule: the moves that the event performs
 }
 
-// Add adds one to a counter. A relaxed add establishes an order in time only, not an order of memory accesses. This
-// suffices for a write after a read.
+// Add adds one to a counter. An add orders the memory accesses of the adding thread before those of a thread that
+// waits for it. A relaxed add orders them only in time, which suffices for a write after a read.
 type Add struct {
 	Counter int32
 	Relaxed bool
 }
 
-// Wait waits until a counter is at least N. A blind wait establishes no order, and a relaxed wait establishes an order
-// in time only.
+// Wait waits until a counter is at least N. A blind wait establishes no order of events. A relaxed wait establishes
+// an order in time only.
 type Wait struct {
 	Counter, N     int32
 	Blind, Relaxed bool
 }
 
-// Access reads or writes spots, whose numbers are relative to Base, on behalf of a buffer, the owner. A read must find
-// a write of the same owner, unless the owner is -1. Two accesses of one event may share a spot if they belong to the
-// same group.
+// Access reads or writes spots on behalf of a buffer, the owner. The numbers of the spots are relative to Base.
+// Unless the owner is -1, a read must find that the last write of the spot has the same owner. Two accesses of one
+// event may share a spot if they belong to the same group.
 type Access struct {
 	Base         int32
 	Spots        []int32
 	Write        bool
 	Owner, Group int32
-	Packet       bool // an event that waits for this write sees the written data, but is not ordered after other events
+	// the write is a packet: an event that waits for it sees its data, but is not ordered after other events
+	Packet bool
 }
 
 // Format identifies the version of the format of certificates.
@@ -87,16 +90,20 @@ const Format = "hocket certificate 2"
 
 // Certificate holds the evidence that a statement is correct. Its lists are parallel to Order.
 type Certificate struct {
-	Format  string     `json:"format"`
-	Plan    string     `json:"plan"`
-	Order   [][2]int32 `json:"order"`   // pairs of a chain and the number of its events that run next
+	Format string `json:"format"`
+	Plan   string `json:"plan"`
+	// pairs of a chain and the number of its events that run next, without events of other chains between them
+	Order   [][2]int32 `json:"order"`
 	Matches []int32    `json:"matches"` // for each wait, the event with the last add that the wait needs
-	Clocks  []Past     `json:"clocks"`  // the events that precede an event or, if the event waits, its end
-	Reuses  []Past     `json:"reuses"`  // for events that write memory which another buffer used before, the last uses of this memory
+	// the events that precede an event; if the event waits, those that precede its end
+	Clocks []Past `json:"clocks"`
+	// for events that write memory which another buffer used before: the last uses of this memory
+	Reuses []Past `json:"reuses"`
 }
 
-// Past lists how many events of other threads precede Event. The entry with the number of a thread refers to the order
-// of memory. The entry with this number plus the number of threads refers to the order in time only.
+// Past lists, for each other thread, how many of its events precede Event. The entry with the number of a thread
+// refers to the order of memory. The entry with that number plus the number of threads refers to the order in time
+// only.
 type Past struct {
 	Event int32           `json:"event"`
 	Of    map[int32]int32 `json:"of"`
@@ -109,7 +116,8 @@ func Parse(text []byte) (*Certificate, error) {
 		return nil, err
 	}
 	if again, err := json.Marshal(c); err != nil || !bytes.Equal(again, bytes.TrimSpace(text)) {
-		return nil, fmt.Errorf("it is not written as certificates are: keys that are unknown or twice, or spaces")
+		return nil, fmt.Errorf("the text is not in the form of a certificate: it has unknown keys, repeated keys " +
+			"or additional spaces")
 	}
 	return c, nil
 }
@@ -120,7 +128,7 @@ func Check(s *Statement, c *Certificate) error {
 		return fmt.Errorf("the certificate's format is %.40q, want %q", c.Format, Format)
 	}
 	if c.Plan != s.Plan {
-		return fmt.Errorf("the certificate is of plan %.64q, not of %s", c.Plan, s.Plan)
+		return fmt.Errorf("the certificate is for plan %.64q, not for %s", c.Plan, s.Plan)
 	}
 	k := newChecker(s)
 	k.clocks, k.knows = c.Clocks, func(_, thread, pos int32) bool { return k.known(thread, pos) }
@@ -130,17 +138,18 @@ func Check(s *Statement, c *Certificate) error {
 	same := func(a, b Past) bool { return a.Event == b.Event && maps.Equal(a.Of, b.Of) }
 	switch {
 	case !slices.Equal(k.matches, c.Matches):
-		return fmt.Errorf("its matches are not the adds that the waits get in its order")
+		return fmt.Errorf("its list of matches differs from the adds that satisfy the waits in its order")
 	case !slices.EqualFunc(k.reuses, c.Reuses, same):
-		return fmt.Errorf("its reuses are not those of its order")
+		return fmt.Errorf("its list of reuses differs from the reuses of memory in its order")
 	case len(k.clocks) > 0:
-		return fmt.Errorf("the clock of event %d is out of order, or of no event", k.clocks[0].Event)
+		return fmt.Errorf("the clock of event %d is not in the order of events, or the event does not exist",
+			k.clocks[0].Event)
 	}
 	return nil
 }
 
-// Needs is used by package issue. It checks a statement in a given order and returns a certificate without clocks. It
-// calls the function knows where Check would read a clock.
+// Needs is for package issue. It checks a statement in a given order and returns a certificate without clocks.
+// Where Check would read a clock, it calls the function knows.
 func Needs(s *Statement, order [][2]int32, knows func(event, thread, pos int32) bool) (*Certificate, error) {
 	k := newChecker(s)
 	k.knows = knows
@@ -150,7 +159,7 @@ func Needs(s *Statement, order [][2]int32, knows func(event, thread, pos int32) 
 
 type checker struct {
 	*Statement
-	clocks   []Past // not yet used
+	clocks   []Past // clocks that have not been used yet
 	matches  []int32
 	reuses   []Past
 	knows    func(event, thread, pos int32) bool
@@ -161,7 +170,7 @@ type checker struct {
 
 	id   int32 // number of the current event
 	now  stamp
-	last map[int32]int32 // last uses of the memory that the current event reuses
+	last map[int32]int32 // by thread: its last event that uses the memory which the current event reuses
 }
 
 type thread struct {
@@ -170,10 +179,12 @@ type thread struct {
 }
 
 type counter struct {
-	adds          []int32              // events
-	asked         map[int32]bool       // the values for which waits wait
-	batch, before []stamp              // the last add of each thread since the last such value (batch) and before it
-	brought       map[int32][][2]int32 // by thread: pairs of a number of adds and the number of events that these adds bring
+	adds  []int32        // the events that performed the adds so far, in order
+	asked map[int32]bool // the counts for which waits of this counter wait
+	// batch: by thread, the last add since the last count in asked was reached; before: the last add until then
+	batch, before []stamp
+	// by thread: pairs of a number of adds, and the number of the thread's events that precede these adds
+	brought map[int32][][2]int32
 }
 
 type spot struct {
@@ -183,7 +194,7 @@ type spot struct {
 	packet bool    // the last write is a packet
 }
 
-type stamp struct{ thread, pos, group int32 } // pos counts from 1
+type stamp struct{ thread, pos, group int32 } // the event pos (from 1) of a thread
 
 func newChecker(s *Statement) *checker {
 	k := &checker{Statement: s, chains: make([][]int32, s.Chains), threads: make([]thread, s.Threads),
@@ -207,7 +218,7 @@ func newChecker(s *Statement) *checker {
 func (k *checker) run(order [][2]int32) error {
 	for _, o := range order {
 		if o[0] < 0 || int(o[0]) >= k.Chains || o[1] < 1 || int(o[1]) > len(k.chains[o[0]]) {
-			return fmt.Errorf("the order has %d more events of chain %d, which there are not", o[1], o[0])
+			return fmt.Errorf("the order contains %d more events of chain %d, but the chain has fewer", o[1], o[0])
 		}
 		for range o[1] {
 			k.id, k.chains[o[0]] = k.chains[o[0]][0], k.chains[o[0]][1:]
@@ -218,7 +229,7 @@ func (k *checker) run(order [][2]int32) error {
 	}
 	for chain, left := range k.chains {
 		if len(left) > 0 {
-			return fmt.Errorf("the order leaves %d events of chain %d out", len(left), chain)
+			return fmt.Errorf("the order omits %d events of chain %d", len(left), chain)
 		}
 	}
 	return nil
@@ -228,7 +239,8 @@ func (k *checker) step(e *Event) error {
 	for _, w := range e.Waits {
 		adds := k.counters[w.Counter].adds
 		if int(w.N) > len(adds) {
-			return fmt.Errorf("it waits for add %d of counter %d, which is at %d", w.N, w.Counter, len(adds))
+			return fmt.Errorf("it waits for add %d of counter %d, but only %d adds precede it", w.N, w.Counter,
+				len(adds))
 		}
 		if w.N > 0 {
 			k.matches = append(k.matches, adds[w.N-1])
@@ -244,7 +256,7 @@ func (k *checker) step(e *Event) error {
 	for of, pos := range clock {
 		brings := func(w Wait) bool { return k.brings(w, of, pos) }
 		if int(of) >= 2*k.Threads || !k.known(of, pos) && !slices.ContainsFunc(e.Waits, brings) {
-			return fmt.Errorf("nothing shows that event %d of thread %d comes before", pos, of)
+			return fmt.Errorf("the certificate does not show that event %d of thread %d precedes it", pos, of)
 		}
 	}
 	for of, pos := range clock {
@@ -255,7 +267,7 @@ func (k *checker) step(e *Event) error {
 		a := &e.Accesses[i]
 		for _, x := range a.Spots {
 			if err := k.access(a, &k.spots[a.Base+x]); err != nil {
-				return fmt.Errorf("it accesses spot %d, %w", a.Base+x, err)
+				return fmt.Errorf("it accesses spot %d of memory, %w", a.Base+x, err)
 			}
 		}
 	}
@@ -273,13 +285,13 @@ func (k *checker) step(e *Event) error {
 	return nil
 }
 
-// known reports whether the first pos events of thread of precede the current event.
+// known reports whether the first pos events of the thread of precede the current event.
 func (k *checker) known(of, pos int32) bool {
 	known, n := k.threads[k.now.thread].known, int32(k.Threads)
 	return known[of] >= pos || of >= n && known[of-n] >= pos
 }
 
-// brings reports whether the first pos events of thread of precede an add that the wait w counts.
+// brings reports whether the first pos events of the thread of precede an add that the wait w counts.
 func (k *checker) brings(w Wait, of, pos int32) bool {
 	n, brought := int32(k.Threads), k.counters[w.Counter].brought
 	by := func(of int32) bool {
@@ -289,8 +301,8 @@ func (k *checker) brings(w Wait, of, pos int32) bool {
 	return !w.Blind && (of >= n || !w.Relaxed) && (by(of) || of >= n && by(of-n))
 }
 
-// ordered reports whether the event of a stamp precedes the current event, in the order of memory or, if inTime is set,
-// in the order of time.
+// ordered reports whether the event of a stamp precedes the current event. It considers the order of memory or, if
+// inTime is set, the order of time.
 func (k *checker) ordered(t stamp, inTime bool) bool {
 	if t.pos == 0 || t.thread == k.now.thread {
 		return true
@@ -310,7 +322,7 @@ func (k *checker) access(a *Access, sp *spot) error {
 		return k.ordered(t, inTime)
 	}
 	if !a.Write && a.Owner >= 0 && (sp.write.pos == 0 || sp.owner != a.Owner) {
-		return fmt.Errorf("which buffer %d does not have then", a.Owner)
+		return fmt.Errorf("but its last write, if there is one, is not for buffer %d", a.Owner)
 	}
 	if a.Write && sp.write.pos > 0 && sp.owner != a.Owner {
 		for _, t := range append(sp.reads, sp.write) {
@@ -318,7 +330,7 @@ func (k *checker) access(a *Access, sp *spot) error {
 		}
 	}
 	if !after(sp.write, false) && (a.Write || !a.Packet || !sp.packet) {
-		return fmt.Errorf("and nothing orders it after the write by event %d of thread %d", sp.write.pos, sp.write.thread)
+		return fmt.Errorf("but is not ordered after the write by event %d of thread %d", sp.write.pos, sp.write.thread)
 	}
 	me := stamp{k.now.thread, k.now.pos, a.Group}
 	if !a.Write {
@@ -329,14 +341,15 @@ func (k *checker) access(a *Access, sp *spot) error {
 	}
 	for _, r := range sp.reads {
 		if !after(r, true) {
-			return fmt.Errorf("and nothing orders it after the read by event %d of thread %d", r.pos, r.thread)
+			return fmt.Errorf("but is not ordered after the read by event %d of thread %d", r.pos, r.thread)
 		}
 	}
 	sp.write, sp.owner, sp.packet, sp.reads = me, a.Owner, a.Packet, sp.reads[:0]
 	return nil
 }
 
-// add counts an add. It records the event and its clock, because a wait that counts this add is ordered after them.
+// add counts an add to a counter. It records the event and its clock, because a wait that counts this add is
+// ordered after the events in the clock.
 func (k *checker) add(a Add, clock map[int32]int32) error {
 	c := &k.counters[a.Counter]
 	if c.asked[int32(len(c.adds))] {
@@ -344,7 +357,8 @@ func (k *checker) add(a Add, clock map[int32]int32) error {
 	}
 	for _, t := range c.before {
 		if !k.ordered(t, true) {
-			return fmt.Errorf("the first %d adds to counter %d depend on time", len(c.adds), a.Counter)
+			return fmt.Errorf("which adds to counter %[2]d are the first %[1]d depends on timing", len(c.adds),
+				a.Counter)
 		}
 	}
 	c.batch = append(slices.DeleteFunc(c.batch, func(t stamp) bool { return t.thread == k.now.thread }), k.now)
@@ -364,8 +378,8 @@ func (k *checker) add(a Add, clock map[int32]int32) error {
 	return nil
 }
 
-// key identifies an object that has a number, by its kind and by the indices that distinguish it from others of that
-// kind.
+// key identifies an object: it consists of the object's kind, and of indices that distinguish it from others of
+// that kind.
 type key [4]int32
 
 // number returns the number of the object that a key identifies. If the key is new, the object gets the number *n, and

@@ -72,7 +72,7 @@ func TestHostileCertificates(t *testing.T) {
 	}
 	order := with("order", "ORDER")
 	ordered := func(list string) string { return strings.Replace(order, "ORDER", list, 1) }
-	const unlike = "not written as certificates are"
+	const unlike = "not in the form of a certificate"
 	for _, c := range []struct{ text, want string }{
 		{"", "end of JSON input"},
 		{"null", unlike},
@@ -85,10 +85,10 @@ func TestHostileCertificates(t *testing.T) {
 		{strings.Replace(right, `"plan"`, `"PLAN"`, 1), unlike},
 		{strings.Replace(right, `"of":{`, `"of":{"0":1,"0":1,`, 1), unlike},
 		{with("format", `"hocket certificate 1"`), "format"},
-		{with("plan", `"`+strings.Repeat("0", 64)+`"`), "is of plan"},
-		{with("plan", `"`+strings.Repeat("x", 1<<20)+`"`), "is of plan"},
-		{ordered("[]"), "leaves"},
-		{ordered("null"), "leaves"},
+		{with("plan", `"`+strings.Repeat("0", 64)+`"`), "is for plan"},
+		{with("plan", `"`+strings.Repeat("x", 1<<20)+`"`), "is for plan"},
+		{ordered("[]"), "the order omits"},
+		{ordered("null"), "the order omits"},
 		{ordered("[[-1,1]]"), "chain -1"},
 		{ordered("[[0,-1]]"), "-1 more events of chain 0"},
 		{ordered("[[0,0]]"), "0 more events of chain 0"},
@@ -99,15 +99,15 @@ func TestHostileCertificates(t *testing.T) {
 		{ordered("[[0]]"), "unlike"},
 		{ordered("[[0,1,1]]"), "unlike"},
 		{ordered(`["x"]`), "cannot unmarshal"},
-		{with("matches", "[]"), "matches are not"},
-		{with("matches", "[-1]"), "matches are not"},
-		{with("clocks", "[]"), "nothing orders"},
-		{with("clocks", `[{"event":-1,"of":null}]`), "nothing orders"},
-		{with("clocks", `[{"event":0,"of":{"1":1}}]`), "nothing shows that event 1 of thread 1 comes before"},
-		{with("clocks", `[{"event":0,"of":{"-2147483648":1}}]`), "nothing shows"},
-		{with("clocks", `[{"event":0,"of":{"2147483647":2147483647}}]`), "nothing shows"},
-		{with("clocks", fmt.Sprintf(`[{"event":0,"of":{"%d":0}}]`, 2*s.Threads)), "nothing shows"},
-		{with("reuses", `[{"event":0,"of":{"0":1}}]`), "reuses are not"},
+		{with("matches", "[]"), "list of matches differs"},
+		{with("matches", "[-1]"), "list of matches differs"},
+		{with("clocks", "[]"), "is not ordered after"},
+		{with("clocks", `[{"event":-1,"of":null}]`), "is not ordered after"},
+		{with("clocks", `[{"event":0,"of":{"1":1}}]`), "does not show that event 1 of thread 1 precedes it"},
+		{with("clocks", `[{"event":0,"of":{"-2147483648":1}}]`), "does not show that event"},
+		{with("clocks", `[{"event":0,"of":{"2147483647":2147483647}}]`), "does not show that event"},
+		{with("clocks", fmt.Sprintf(`[{"event":0,"of":{"%d":0}}]`, 2*s.Threads)), "does not show that event"},
+		{with("reuses", `[{"event":0,"of":{"0":1}}]`), "list of reuses differs"},
 	} {
 		if c.want == "unlike" {
 			c.want = unlike
@@ -125,13 +125,13 @@ func TestCyclesHaveNoCertificate(t *testing.T) {
 		{Chain: 0, Thread: 0, Waits: []certify.Wait{{Counter: 1, N: 1}}, Adds: []certify.Add{{Counter: 0}}},
 		{Chain: 1, Thread: 1, Waits: []certify.Wait{{Counter: 0, N: 1}}, Adds: []certify.Add{{Counter: 1}}},
 	}}
-	if _, err := issue.Certificate(s); err == nil || !strings.Contains(err.Error(), "2 events wait for ever") {
+	if _, err := issue.Certificate(s); err == nil || !strings.Contains(err.Error(), "2 events can never run") {
 		t.Error(err)
 	}
 	for _, order := range [][][2]int32{{{0, 1}, {1, 1}}, {{1, 1}, {0, 1}}} {
 		c := &certify.Certificate{Format: certify.Format, Plan: "p", Order: order, Matches: []int32{1, 0},
 			Clocks: []certify.Past{{Event: 0, Of: map[int32]int32{1: 1}}, {Event: 1, Of: map[int32]int32{0: 1}}}}
-		if err := certify.Check(s, c); err == nil || !strings.Contains(err.Error(), "which is at 0") {
+		if err := certify.Check(s, c); err == nil || !strings.Contains(err.Error(), "but only 0 adds precede it") {
 			t.Error(err)
 		}
 	}

@@ -11,15 +11,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Plan makes the statement of a plan. It describes two consecutive runs of the plan's commands. Plan fails if the plan
-// has an error that is visible without execution. Two runs represent any number of runs, for this reason: commands,
-// memory and counts are the same in each run, run k + 1 waits for run k as run 1 waits for run 0, and on each stream,
-// run k + 1 follows run k. Therefore an order between accesses of run 0 and run 1 also holds between any run and the
-// next, and by transitivity between any run and all later ones.
+// Plan makes the statement of a plan. The statement describes two consecutive runs of the plan's commands. Plan
+// returns an error if the plan has a mistake that is visible without execution.
 //
-// Chains and threads represent streams. Counters represent events, elements of counters, collectives and transfers. A
-// member of a collective adds to the collective's counter when it begins, and continues when all members have added. It
-// is ordered only after the members whose data it receives.
+// Two runs represent any number of runs, for this reason. Commands, memory and counts are the same in each run. Run
+// k + 1 waits for run k as run 1 waits for run 0. On each stream, run k + 1 follows run k. Therefore an order
+// between accesses of run 0 and run 1 also holds between any run and the next, and by transitivity between any run
+// and all later ones.
+//
+// Each stream is a chain and a thread of the statement. Its counters represent the events, the elements of
+// counters, the collectives and the transfers of the plan. A member of a collective adds to the collective's
+// counter when it begins, and continues when all members have added. In the order of memory, it follows only the
+// members whose data it receives.
 func Plan(p *plan.Plan) (*Statement, error) {
 	if err := plan.Validate(p); err != nil {
 		return nil, err
@@ -40,10 +43,11 @@ type planStatement struct {
 	p       *plan.Plan
 	s       *Statement
 	tensors []*plan.Ref
-	numbers map[string]int32 // numbers of tensors, counted from 1
+	numbers map[string]int32 // numbers of tensors, from 1, by a text that identifies the tensor
 }
 
-// number returns the number of a tensor. Tensors that cover the same bytes, each on its own rank, have the same number.
+// number returns the number of a tensor. Tensors on different ranks that cover the same offsets of the same buffer
+// have the same number.
 func (b *planStatement) number(r *plan.Ref) int32 {
 	buf := &b.p.Buffers[r.Buf]
 	key := binary.AppendVarint(binary.AppendVarint([]byte{byte(buf.Space)}, buf.Offset+r.Off), r.DType.Size())
@@ -59,20 +63,20 @@ func (b *planStatement) number(r *plan.Ref) int32 {
 	return n
 }
 
-// edge is the beginning (n is 1) or the end (n is -1) of a run of bytes. The run belongs to tensor of or, if of is
-// negative, to buffer -1-of.
+// edge is the beginning (n is 1) or the end (n is -1) of a range of bytes. If the field of is not negative, the
+// range belongs to the tensor with that number. Otherwise it belongs to buffer -1-of.
 type edge struct {
 	at    int64
 	of, n int32
 }
 
-// classes divides memory into spots, and assigns spots to accesses. Each tensor covers all bytes of a spot or none, and
-// the spots are the same on all ranks. Each tensor has 128 random bits; the sum of these bits over the tensors that
-// cover a byte identifies the byte's spot. classes also checks that parameters share no bytes with other buffers, since
-// the caller may write a parameter once for many runs.
+// classes divides memory into spots, and replaces tensors in accesses by spots. Each tensor covers all bytes of a
+// spot or none, and the spots are the same on all ranks. To find the spots, each tensor gets 128 random bits; the
+// sum of these bits over the tensors that cover a byte identifies the byte's spot. classes also checks that
+// parameters share no bytes with other buffers, since the caller may write a parameter once for many runs.
 func (b *planStatement) classes() error {
 	spots, width := make([][]int32, len(b.tensors)), int32(0)
-	marks, edges := make([][2]uint64, len(b.tensors)), [2][]edge{} // by space
+	marks, edges := make([][2]uint64, len(b.tensors)), [2][]edge{} // edges by memory space
 	cut := func(list *[]edge, lo, n int64, of int32) {
 		*list = append(*list, edge{lo, of, 1}, edge{lo + n, of, -1})
 	}
@@ -123,7 +127,8 @@ func (b *planStatement) classes() error {
 		}
 	}
 	if b.s.Spots = int(width) * b.p.Ranks; b.s.Spots > 1<<27 {
-		return fmt.Errorf("its memory falls into %d pieces on each of %d ranks", width, b.p.Ranks)
+		return fmt.Errorf("its memory has %d separate pieces on each of %d ranks, which is too much to check", width,
+			b.p.Ranks)
 	}
 	for i := range b.s.Events {
 		for j := range b.s.Events[i].Accesses {
@@ -137,8 +142,8 @@ func (b *planStatement) classes() error {
 // maxRuns limits the number of contiguous runs of bytes, summed over all different tensors.
 const maxRuns = 1 << 23
 
-// runs returns the first byte of each contiguous run of bytes of a tensor, and the length of the runs. It returns the
-// length 0 if there are more than most runs.
+// runs returns the first byte of each contiguous range of bytes of a tensor, and the length of these ranges, which
+// is equal for all. If there are more than most ranges, it returns the length 0.
 func runs(r *plan.Ref, most int64) ([]int64, int64) {
 	size, list, dims := r.DType.Size(), []int64{0}, make([][2]int64, len(r.Shape)) // each dim has its stride and extent
 	length := size
@@ -173,13 +178,13 @@ func (b *planStatement) event(c *plan.Cmd, waits []Wait, adds ...int32) {
 	b.s.Events = append(b.s.Events, e)
 }
 
-// accesses adds an event for the reads of a command, followed by its writes. In these accesses, Base is the rank and
-// Spots holds the tensor's number until classes replaces them. The caller may write memory that it reads. A collective
-// may also do so, because it copies its operand first. A computation may do so if operand and result are the same
-// tensor and the function single returns true for the operand.
+// accesses adds an event for the accesses of a command: its reads, followed by its writes. In these accesses, Base
+// is the rank, and Spots holds the number of the tensor until the method classes replaces it. Some commands may
+// write memory that they also read. The caller may, and so may a collective, because it copies its operand first. A
+// computation may if operand and result are the same tensor and the function single returns true for the operand.
 func (b *planStatement) accesses(c *plan.Cmd) error {
 	reads, writes := b.p.Accesses(c)
-	if c.Kind == plan.Output { // the caller may overwrite a result
+	if c.Kind == plan.Output { // the caller may overwrite a result after reading it
 		writes = reads
 	}
 	e := Event{Chain: c.Stream, Thread: c.Stream}
@@ -194,7 +199,7 @@ func (b *planStatement) accesses(c *plan.Cmd) error {
 		twice := func(w Access) bool { return w.Write && w.Group == n }
 		switch {
 		case r.Rank != c.Rank && !buf.Symmetric:
-			return fmt.Errorf("reaches %s on rank %d, and it is not symmetric", buf.Name, r.Rank)
+			return fmt.Errorf("accesses buffer %s on rank %d, but the buffer is not symmetric", buf.Name, r.Rank)
 		case a.Write && buf.Role == plan.RoleInput && c.Kind != plan.Input && !slices.ContainsFunc(b.p.Inputs, inout):
 			return fmt.Errorf("writes the parameter %s, which is not inout", buf.Name)
 		case c.Kind == plan.Input || c.Kind == plan.Output || c.Kind == plan.Collective:
@@ -209,8 +214,8 @@ func (b *planStatement) accesses(c *plan.Cmd) error {
 	return nil
 }
 
-// single reports whether a computation needs, for each element of its result, only the corresponding element of operand
-// j.
+// single reports whether a computation needs, for each element of its result, only the element with the same index
+// of operand j.
 func (b *planStatement) single(c *plan.Cmd, j int) bool {
 	return c.Kind == plan.Copy || c.Op.Info().Elementwise || c.Op == ir.OpReduceSlots && j == 1 ||
 		c.Op == ir.OpIndexCopy && j == 2 || c.Op == ir.OpLaunch && b.p.Launches[c.Launch-1].Updates(j)

@@ -16,43 +16,44 @@ type ScheduleStatement struct {
 	Statement
 	plan   *schedule.Plan
 	counts map[key]int32
-	cells  []int32 // 0, 1, 2, …
+	cells  []int32 // an identity list of cells: 0, 1, 2, …
 	moved  int
 }
 
-// elements selects a range of the elements of a move, from an index up to another, exclusive.
+// elements is a range of the elements of a move: those from the first index to the second, exclusive.
 type elements struct {
 	of       *schedule.Move
 	from, to int
 }
 
-// These constants are the kinds of counters, and of other objects that are counted or numbered.
+// These constants are the kinds of counters in the statement of a schedule, and of other objects that are counted
+// or numbered.
 const (
 	signals int32 = iota // number of signals of a counter
-	joined               // number of meetings of a block's threads
-	acts                 // events of a block's threads since the last meeting
+	joined               // number of times that the threads of a block have met
+	acts                 // events of a block's threads since they last met
 	posts                // number of posts to an engine
 	done                 // number of posts that an engine has executed
 	packets              // number of writes of a packet
-	met                  // blocks that have reached a barrier, by the number of the meeting
-	turns                // number of meetings of a block at a barrier
-	taken                // number of signals of a counter that were taken
-	takers               // threads that take a counter's signals
+	met                  // for each barrier and each time that blocks meet there: the blocks that have reached it
+	turns                // number of times that a block has reached a barrier
+	taken                // number of signals of a counter for which threads have waited
+	takers               // threads that wait for a counter's signals
 	posters              // blocks that post to an engine
 	lanes                // threads that wait and signal
 	movers               // threads that move an element; the next number is for elements of packets
 	packetMovers
 )
 
-// Schedule makes the statement of one launch of a collective schedule. It does not support schedules in which several
-// threads take the signals of one counter, several blocks use one proxy, or a packet is written twice; it fails for
-// these.
+// Schedule makes the statement of one launch of a collective schedule. It returns an error for schedules in which
+// several threads wait for the signals of one counter, several blocks use one proxy, or a packet is written twice;
+// it does not support these.
 //
-// Chains represent the blocks and the proxies (engines). A block has one thread for each of its lanes, which wait and
-// signal, and one thread for each element, that is, for each index of a cell in operands. In all operations on plain
-// data, the same thread moves the i-th cells. In operations on packets, a different thread moves them. Threads are
-// ordered with each other only where all threads of the block meet. An additional thread represents these meetings. The
-// statement does not include the accesses before and after the launch.
+// The blocks and the proxies (engines) of the schedule are the chains. A block has several threads: one for each of
+// its lanes, which wait and signal, and one for each element, that is, for each index of a cell in operands. In all
+// operations on plain data, the same thread moves the i-th cells. In operations on packets, another thread moves
+// them. Threads are ordered with each other only at the points where all threads of the block meet. One more thread
+// represents these meetings. The statement does not include the accesses before and after the launch.
 func Schedule(p *schedule.Plan) (*ScheduleStatement, error) {
 	if p.Fault != nil {
 		return nil, fmt.Errorf("%s", p.Fault.Message)
@@ -83,7 +84,7 @@ func (s *ScheduleStatement) next(of key) int32 {
 	return s.counts[of]
 }
 
-// users returns the number of users of an object, after it has recorded a thread of block k as one of them.
+// users records that a thread of block k uses an object, and returns the number of users of the object.
 func (s *ScheduleStatement) users(kind, of, k, thread int32) int32 {
 	if s.next(key{kind, of, 1 + k, thread}) == 1 {
 		s.next(key{kind, of})
@@ -114,11 +115,12 @@ func (s *ScheduleStatement) act(k int32, thread key, e Event) {
 	s.Events = append(s.Events, e)
 }
 
-// post adds an event that a thread posts to an engine. The engine executes posted events in order.
+// post adds an event that a thread posts to an engine. The engine executes the events that are posted to it in
+// order.
 func (s *ScheduleStatement) post(k int32, thread, engine int, e Event) error {
 	i := int32(engine)
 	if s.users(posters, i, k, 0) > 1 {
-		return fmt.Errorf("several blocks use a port channel")
+		return fmt.Errorf("several blocks use one port channel, which certificates do not support")
 	}
 	s.act(k, key{lanes, k, int32(thread)}, Event{Adds: []Add{s.add(key{posts, i})}})
 	e.Chain = int32(len(s.plan.Blocks)) + i
@@ -134,7 +136,7 @@ func (s *ScheduleStatement) op(k int32, o *schedule.Op) error {
 		return nil
 	case schedule.Gather:
 		if int(s.users(met, meet, k, 0)) > o.Size {
-			return fmt.Errorf("more blocks use a barrier than meet")
+			return fmt.Errorf("more blocks use a barrier than the number for which it waits")
 		}
 		at := s.counter(key{met, meet, s.next(key{turns, meet, k})})
 		s.join(k)
@@ -167,7 +169,7 @@ func (s *ScheduleStatement) lane(k int32, l *schedule.Lane) error {
 		s.act(k, thread, Event{Waits: []Wait{s.all(key{done, int32(l.Engine)})}})
 	case schedule.Take:
 		if s.users(takers, c, k, int32(l.Thread)) > 1 {
-			return fmt.Errorf("several threads take the same signals")
+			return fmt.Errorf("several threads wait for the signals of one counter, which certificates do not support")
 		}
 		n = int(s.next(key{taken, c}))
 		fallthrough
@@ -178,8 +180,8 @@ func (s *ScheduleStatement) lane(k int32, l *schedule.Lane) error {
 	return nil
 }
 
-// data adds the events by which a block's threads move elements. Before an engine sends packets, the threads check that
-// the packets have been written, and meet.
+// data adds the events with which the threads of a block move elements. Before an engine sends packets, the threads
+// check that the packets have been written, and then meet.
 func (s *ScheduleStatement) data(k int32, o *schedule.Op) error {
 	kind, looks, meet := movers, []Wait(nil), false
 	for _, m := range o.Moves {
@@ -201,7 +203,7 @@ func (s *ScheduleStatement) data(k int32, o *schedule.Op) error {
 	for i := range o.Moves {
 		m := &o.Moves[i]
 		for j := 0; j < m.To[0].N; j++ {
-			e, to := Event{Waits: looks}, j+1 // no element is moved before all packets have been written
+			e, to := Event{Waits: looks}, j+1 // no element is moved before the checks of all packets
 			if looks = nil; m.Engine >= 0 {
 				to = m.To[0].N
 			}
@@ -241,7 +243,8 @@ func (s *ScheduleStatement) access(e *Event, m *schedule.Move, from, to int) err
 		w := width(sp)
 		c, n := sp.Cell+from*w, (to-from)*w
 		if s.moved += n; s.moved > maxMoved || sp.N != m.To[0].N || c < 0 || c+n > len(s.cells) || w == 2 && c%2 > 0 {
-			return fmt.Errorf("more than %d cells are moved, or some that are not the plan's, or half a packet", maxMoved)
+			return fmt.Errorf("more than %d cells are moved, a cell does not exist, or only half of a packet is moved",
+				maxMoved)
 		}
 		a := Access{Base: int32(c), Spots: s.cells[:n], Write: j >= len(m.From), Owner: -1}
 		a.Packet = sp.Mode == schedule.Packet || a.Write && sp.Mode == schedule.Raw
@@ -261,14 +264,14 @@ func (s *ScheduleStatement) access(e *Event, m *schedule.Move, from, to int) err
 	return nil
 }
 
-// sum is the hash of a sum of the cells' contents before the launch. Equal sums have equal hashes; different sums have
-// equal hashes only with a probability of 2^-100.
+// sum is a hash of the contents of a cell, which are a sum of contents that cells had before the launch. Equal sums
+// have equal hashes. Different sums have equal hashes only with a probability of 2^-100.
 type sum [2]uint64
 
 func (s *sum) add(t sum) { s[0], s[1] = s[0]+t[0], s[1]+t[1] }
 
-// CheckSchedule returns nil if the certificate proves the statement and the outputs are those of the collective. Since
-// no accesses race, all orders compute the same outputs as the order of the certificate.
+// CheckSchedule returns nil if the certificate proves the statement, and if the schedule's outputs are those of its
+// collective. Since no accesses race, all orders compute the same outputs as the order of the certificate.
 func CheckSchedule(s *ScheduleStatement, c *Certificate) error {
 	first, packet := make([]sum, s.Spots), make([]bool, s.Spots)
 	for c := range first {
@@ -282,7 +285,7 @@ func CheckSchedule(s *ScheduleStatement, c *Certificate) error {
 	return results(s.plan, first, now)
 }
 
-// move performs the moves of an event. It marks the first cell of each packet.
+// move performs the moves of an event on the hashes of cells. It marks the first cell of each packet.
 func move(now []sum, packet []bool, e elements) error {
 	for j := e.from; j < e.to; j++ {
 		var total sum
@@ -290,7 +293,7 @@ func move(now []sum, packet []bool, e elements) error {
 			c := sp.Cell + j*width(sp)
 			switch {
 			case sp.Mode != schedule.Plain && !packet[c]:
-				return fmt.Errorf("cell %d is no packet", c)
+				return fmt.Errorf("cell %d is read as a packet but was not written as one", c)
 			case sp.Mode == schedule.Plain && (packet[c] || c > 0 && packet[c-1]):
 				return fmt.Errorf("cell %d belongs to a packet, and is read as data", c)
 			}
@@ -300,7 +303,7 @@ func move(now []sum, packet []bool, e elements) error {
 			c := sp.Cell + j*width(sp)
 			if now[c], packet[c] = total, sp.Mode != schedule.Plain; packet[c] {
 				now[c+1] = sum{}
-			} else if c > 0 { // the second cell of a packet contains its flags
+			} else if c > 0 { // the second cell of a packet holds its flags and no data
 				packet[c-1] = false
 			}
 		}
@@ -308,7 +311,7 @@ func move(now []sum, packet []bool, e elements) error {
 	return nil
 }
 
-// results compares the outputs with the result of the collective for the inputs.
+// results compares the schedule's outputs with those that the collective has for the inputs.
 func results(p *schedule.Plan, first, now []sum) error {
 	inputs, sources, all, outputs := make([]schedule.Buffer, p.Ranks), map[int]bool{}, 0, 0
 	for _, b := range p.Buffers {
@@ -327,7 +330,7 @@ func results(p *schedule.Plan, first, now []sum) error {
 		})
 		sources[source] = true
 		if source < 0 && (p.Collective == schedule.Broadcast || p.Collective == schedule.SendRecv) {
-			return fmt.Errorf("the output of rank %d is no rank's input", out.Rank)
+			return fmt.Errorf("the output of rank %d has the contents of no rank's input", out.Rank)
 		}
 		due := inputs[max(source, 0)].Cells
 		switch q := out.Rank + p.Shift; p.Collective {
@@ -343,7 +346,7 @@ func results(p *schedule.Plan, first, now []sum) error {
 			}
 		}
 		if all += inputs[out.Rank].Cells; out.Cells < due {
-			return fmt.Errorf("rank %d has %d output cells, and %s gives it %d", out.Rank, out.Cells, p.Collective, due)
+			return fmt.Errorf("rank %d has %d output cells, but %s requires %d", out.Rank, out.Cells, p.Collective, due)
 		}
 		outputs++
 		for c := range out.Cells {
@@ -363,7 +366,7 @@ func results(p *schedule.Plan, first, now []sum) error {
 					continue
 				}
 			default:
-				return fmt.Errorf("there are no certificates of %s", p.Collective)
+				return fmt.Errorf("certificates of %s are not supported", p.Collective)
 			}
 			var want sum
 			for ; n > 0; n, q = n-1, q+1 {
@@ -373,12 +376,14 @@ func results(p *schedule.Plan, first, now []sum) error {
 				want.add(first[inputs[q].Base+i])
 			}
 			if now[out.Base+c] != want {
-				return fmt.Errorf("output cell %d of rank %d is not what %s makes of the inputs", c, out.Rank, p.Collective)
+				return fmt.Errorf("output cell %d of rank %d has other contents than the result of %s", c, out.Rank,
+					p.Collective)
 			}
 		}
 	}
 	if p.Collective != schedule.Undefined && (outputs != p.Ranks || all == 0) {
-		return fmt.Errorf("%d of %d ranks have outputs, and all inputs %d cells", outputs, p.Ranks, all)
+		return fmt.Errorf("%d of %d ranks have outputs, and all inputs together have %d cells, which is not "+
+			"possible for this collective", outputs, p.Ranks, all)
 	}
 	if p.Collective == schedule.Broadcast && len(sources) != 1 || p.Collective == schedule.SendRecv && len(sources) != p.Ranks {
 		return fmt.Errorf("the outputs are copies of %d inputs", len(sources))

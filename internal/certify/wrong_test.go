@@ -18,13 +18,13 @@ import (
 // wait_then_send, the waiting thread must itself send the data for which its peer waits.
 func TestThreadsOfABlock(t *testing.T) {
 	for name, want := range map[string]string{"packet_threads": "after the read", "packet_signal": "after the read",
-		"wait_then_send": "stuck"} {
+		"wait_then_send": "deadlocks"} {
 		p, err := readSchedule(t, "../schedule/testdata/"+name+".json").Plan()
 		if err != nil {
 			t.Fatal(err)
 		}
 		verdict := schedule.Race
-		if want == "stuck" {
+		if want == "deadlocks" {
 			verdict = schedule.Deadlock
 		}
 		if r := schedule.Check(p, schedule.Options{}); r.Verdict != verdict {

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Results of up to wholeCheck elements are checked completely. Of larger results, windows of
-// checkWindow elements are checked.
+// A result of up to wholeCheck elements is checked completely. In a larger result, only windows of checkWindow
+// elements are checked.
 const (
 	wholeCheck   = 1 << 16
 	checkWindow  = 2048
@@ -70,7 +70,7 @@ func (a *Arena) spoil(m int, e *Entrant) error {
 	return nil
 }
 
-// glimpse is a range of a member's result that begins at element lo.
+// glimpse is a range of the elements of a member's result; it begins at element lo.
 type glimpse struct {
 	c   *device.Collective
 	m   int
@@ -78,10 +78,10 @@ type glimpse struct {
 	got *tensor.Tensor
 }
 
-// glimpseMost is the most elements of a glimpse. Glimpses are compared concurrently.
+// glimpseMost is the largest number of elements of a glimpse. Different glimpses are compared concurrently.
 const glimpseMost = 8192
 
-// look enqueues copies of the checked ranges of a member's result to the host. They are complete
+// look enqueues copies to the host of those ranges of a member's result that are checked. The copies are complete
 // after the next Sync.
 func (a *Arena) look(c *device.Collective, m int) ([]*glimpse, error) {
 	out := c.Parts[m].Out
@@ -109,7 +109,7 @@ func (a *Arena) look(c *device.Collective, m int) ([]*glimpse, error) {
 	return list, nil
 }
 
-// compare counts the elements that differ from their expected values.
+// compare counts the elements that differ from their expected values, and the elements that it has compared.
 func (a *Arena) compare(list []*glimpse) (wrong, looked int64) {
 	var bad atomic.Int64
 	var all sync.WaitGroup
@@ -128,8 +128,8 @@ func (a *Arena) compare(list []*glimpse) (wrong, looked int64) {
 	return bad.Load(), looked
 }
 
-// windows returns ranges of n elements: at the ends, on both sides of the borders of shards, and
-// random ones.
+// windows returns the ranges to check in a result of n elements: at both ends, on both sides of the borders of
+// shards, and at random positions.
 func windows(n, shards int64) [][2]int64 {
 	rng := rand.New(rand.NewPCG(uint64(n), 4))
 	at := []int64{0, n - checkWindow}
@@ -146,7 +146,7 @@ func windows(n, shards int64) [][2]int64 {
 	return list
 }
 
-// want returns the expected element i of member m's result.
+// want returns the expected value of element i of member m's result.
 func (a *Arena) want(c *device.Collective, m int, i int64) float64 {
 	n := int64(len(a.Members))
 	// in returns element k of member r's operand.

@@ -28,14 +28,15 @@ type Arena struct {
 	Members  []comm.Member
 	In, Out  []device.Memory
 	pattern  []*tensor.Tensor // the repeated pattern of each rank's input
-	scratch  []device.Memory  // four words of memory; a copy of them orders a stream after a graph
+	scratch  []device.Memory  // memory for four words; copying them orders a stream after a graph
 }
 
-// PatternLength is the period of inputs, in elements. It is unlikely to divide a shard, so blocks
-// in the wrong place are detected.
+// PatternLength is the period of the inputs, in elements. It rarely divides the size of a shard, so a block in the
+// wrong place is detected.
 const PatternLength = 499_980
 
-// coldBytes is the smallest total size of operands that are used alternately. It is larger than a GPU's cache.
+// coldBytes is the smallest total size of operands that are used alternately so that they are not in a cache. It
+// exceeds the size of a GPU's cache.
 const coldBytes = 256 << 20
 
 // OpenArena opens a world with enough memory for each of the calls.
@@ -56,10 +57,10 @@ func OpenArena(ctx context.Context, m device.Machine, ranks int, calls []Call, d
 	return a, nil
 }
 
-// Within calls f, which uses a world, and returns its error. If a call of the machine's driver does
-// not return, Within returns the world's error, and the world is lost (see device.World.Do).
+// Within calls f, which uses a world, and returns the error of f. If a call of the machine's driver does not
+// return, Within returns the world's error, and the world can no longer be used (see device.World.Do).
 func Within(ctx context.Context, w device.World, f func() error) (err error) {
-	var got error // a separate variable, because f may write it after Do has returned
+	var got error // not a result of Within, because f may write it after Do has returned
 	if lost := w.Do(ctx, func() { got = f() }); lost != nil {
 		return lost
 	}
@@ -68,7 +69,7 @@ func Within(ctx context.Context, w device.World, f func() error) (err error) {
 
 func (a *Arena) Close(err error) error { return errors.Join(err, a.World.Close()) }
 
-// fill creates streams and operands.
+// fill creates the arena's streams and allocates its operands.
 func (a *Arena) fill(ctx context.Context, bytes int64) error {
 	a.Marks = Observe(a.World)
 	for r := range a.World.Ranks() {
@@ -92,7 +93,7 @@ func (a *Arena) fill(ctx context.Context, bytes int64) error {
 	return a.pour(ctx, a.Type)
 }
 
-// Dress changes the element type of the inputs.
+// Dress fills the inputs again, with elements of another type.
 func (a *Arena) Dress(ctx context.Context, dt ir.DType) error {
 	if a.Type == dt {
 		return nil
@@ -100,7 +101,7 @@ func (a *Arena) Dress(ctx context.Context, dt ir.DType) error {
 	return a.pour(ctx, dt)
 }
 
-// pour fills the inputs with small integers of an element type.
+// pour fills the inputs with small integers, as elements of a type.
 func (a *Arena) pour(ctx context.Context, dt ir.DType) error {
 	a.Type, a.pattern = dt, nil
 	for r, m := range a.Members {
@@ -116,7 +117,7 @@ func (a *Arena) pour(ctx context.Context, dt ir.DType) error {
 	return a.World.Sync(ctx)
 }
 
-// randomPattern returns integers from -2 to 2, whose sums over ranks are exact.
+// randomPattern returns random integers from -2 to 2. Their sums over ranks are exact.
 func (a *Arena) randomPattern(rank int, bytes int64) (*tensor.Tensor, error) {
 	n := min(PatternLength, (bytes+3)&^3/a.Type.Size())
 	t, err := tensor.New(a.Type, []int64{n})
@@ -153,8 +154,8 @@ func NewCall(op ir.Op, bytes int64, members int, dt ir.DType) Call {
 	return Call{Op: op, Bytes: bytes / unit * unit}
 }
 
-// Slots returns the number of operands that are used alternately: 1, or for a cold call a divisor
-// of the chain's length such that they exceed the cache together.
+// Slots returns the number of operands that are used alternately. It is 1 or, for a cold call, a divisor of the
+// chain's length such that the operands together exceed the cache.
 func (a *Arena) slots(c Call) int {
 	if !a.cold {
 		return 1
@@ -213,12 +214,13 @@ type Entrant struct {
 	byGraph, byCall, skews []float64
 }
 
-// Chains are the lengths of chains of calls: in the two graphs, and issued eagerly.
+// Chains holds the numbers of calls in chains: in the short and the long graph, and in a chain that is issued call
+// by call.
 type Chains struct{ Short, Long, Eager int }
 
-// ChainsOf returns chains whose difference in length is large enough to measure. If copy engines
-// are used, replays of one graph vary by half a millisecond on four GPUs: with a difference of ten
-// calls of 64 MiB, one measured time was shorter than the links allow.
+// ChainsOf returns chains whose lengths differ so much that the difference of their times can be measured. If copy
+// engines are used, the times of replays of one graph vary by half a millisecond on four GPUs: with a difference of
+// ten calls of 64 MiB, one measured time was shorter than the links allow.
 func ChainsOf(bytes int64) Chains {
 	if bytes >= 4<<20 {
 		return Chains{10, 40, 10}
@@ -226,8 +228,8 @@ func ChainsOf(bytes int64) Chains {
 	return Chains{10, 50, 20}
 }
 
-// Enter opens a channel for a way to run a call. After an error other than ErrUnsupported, the
-// world may have ended.
+// Enter opens a channel for one way to run a call: an algorithm with its launch parameters. After an error other
+// than ErrUnsupported, the world may have ended.
 func (a *Arena) Enter(c Call, d *comm.Dispatch, pin device.Tuning, anyOrder bool) (*Entrant, error) {
 	e := &Entrant{Call: c, Slots: a.slots(c), Chains: ChainsOf(c.Bytes)}
 	if slices.Contains(comm.Schedules(), pin.Algo) { // a schedule consists of many commands
@@ -309,7 +311,7 @@ func (a *Arena) Capture(ctx context.Context, e *Entrant) error {
 	return nil
 }
 
-// Choose selects the fastest form of the entrant's graphs, if there are several.
+// Choose selects the fastest form of the entrant's graphs, if the machine has several forms.
 func (a *Arena) Choose(ctx context.Context, e *Entrant) error {
 	short, long := e.Short, e.Long
 	if short == nil || long == nil {
@@ -352,8 +354,8 @@ func (a *Arena) Replay(ctx context.Context, e *Entrant, g device.Graph, count in
 	return nil
 }
 
-// Window puts marks around the work that issue enqueues on every rank's stream, and returns the
-// numbers of the marks.
+// Window puts marks before and after the work that the function issue enqueues on every rank's stream, and returns
+// the ids of the marks.
 func (a *Arena) Window(issue func() error) ([]int64, error) {
 	var ids []int64
 	for _, m := range a.Members {
@@ -374,8 +376,7 @@ func (a *Arena) Window(issue func() error) ([]int64, error) {
 	return ids, nil
 }
 
-// TimeEager returns microseconds per call of a chain that is issued call by call, on the slowest
-// rank.
+// TimeEager measures a chain that is issued call by call. It returns the microseconds per call on the slowest rank.
 func (a *Arena) TimeEager(ctx context.Context, e *Entrant) (float64, error) {
 	if err := a.Run(e, e.Slots); err != nil {
 		return 0, err
@@ -392,8 +393,9 @@ func (a *Arena) TimeEager(ctx context.Context, e *Entrant) (float64, error) {
 	return slices.Max(us) / float64(e.Chains.Eager), nil
 }
 
-// timeGraph returns microseconds per call within a graph, on the slowest rank: the difference between a long and a
-// short chain, so that the time of a launch cancels out. Another launch before these two hides the host's time.
+// timeGraph returns microseconds per call within a graph, on the slowest rank. It divides the difference between
+// the times of a long and a short chain, in which the time of a launch cancels out. An additional launch before the
+// two hides the host's time.
 func (a *Arena) timeGraph(ctx context.Context, e *Entrant) (float64, error) {
 	if err := a.Replay(ctx, e, e.Long, e.Chains.Long); err != nil {
 		return 0, err
@@ -418,7 +420,7 @@ func (a *Arena) timeGraph(ctx context.Context, e *Entrant) (float64, error) {
 	return most, nil
 }
 
-// sample measures the entrant once.
+// sample measures the entrant once and records the times.
 func (a *Arena) sample(ctx context.Context, e *Entrant, eager bool) error {
 	if e.Short != nil {
 		us, err := a.timeGraph(ctx, e)
@@ -437,8 +439,8 @@ func (a *Arena) sample(ctx context.Context, e *Entrant, eager bool) error {
 	return nil
 }
 
-// Race measures all entrants alternately, for one warm-up round and the given number of rounds, and
-// computes their figures.
+// Race measures all entrants alternately, for one warm-up round and the given number of rounds. It then computes
+// their figures.
 func (a *Arena) Race(ctx context.Context, list []*Entrant, rounds int, eager bool) error {
 	for round := range rounds + 1 {
 		for _, e := range list {
@@ -480,7 +482,7 @@ func Spread(s device.Stream, mem device.Memory, block []byte) error {
 	return nil
 }
 
-// Words returns a view of n bytes of mem from off on.
+// Words returns a view of n bytes of mem, beginning at byte off.
 func Words(mem device.Memory, off, n int64) device.View {
 	return device.View{Mem: mem, Off: off, DType: ir.I32, Shape: []int64{n / 4}, Strides: []int64{1}}
 }
@@ -496,7 +498,7 @@ func NamesOnly(names []string) []device.Tuning {
 // Ended reports whether the world has ended.
 func (a *Arena) Ended(ctx context.Context) bool { return a.World.Sync(ctx) != nil }
 
-// Team returns the arena restricted to its first members.
+// Team returns an arena that consists of the first members of this one.
 func (a *Arena) Team(members int) *Arena {
 	b := *a
 	b.Members = a.Members[:members]

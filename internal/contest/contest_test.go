@@ -93,14 +93,15 @@ Tensor Shape  Tensor Size  pynccl  Best (Speedup vs PyNccl)
 	}
 	for bad, want := range map[string]string{
 		strings.Replace(text, "B200\nTP=6", "TP=2", 1) + "(32, 8192)  0.50 MB  0.012  pynccl\n": "line 25: a second table has pynccl of the shape (32, 8192) on 2 ranks of H100, as line 14 has",
-		strings.Replace(text, "0.026 ", "fast ", 1):                                             `line 25: "fast" is no time of pynccl`,
+		strings.Replace(text, "0.026 ", "fast ", 1):                                             `line 25: "fast" is not a time of pynccl`,
 		strings.Replace(text, "TP=6\n", "\n",
-			1): "line 25: it is not known of how many ranks this table is",
+			1): "line 25: the number of ranks of this table is unknown",
 		strings.Replace(text, "torch.float16", "torch.float8", 1): `with type "torch.float8"`,
 		strings.Replace(text, "(64, 8192)", "(64, 99999999999999999999)",
-			1): "line 25: a table of vLLM's benchmark with the shape",
-		strings.Replace(text, "Tensor Size    ca_1stage", "ca_1stage", 1):      "line 12: the table lacks the column Tensor Size",
-		strings.Replace(text, "ca_1stage           pynccl   ", "pynccl   ", 1): "line 14 has 6 cells, and the table has 5 columns",
+			1): "line 25: the shape",
+		strings.Replace(text, "Tensor Size    ca_1stage", "ca_1stage", 1): "line 12: the table lacks the column Tensor Size",
+		strings.Replace(text, "ca_1stage           pynccl   ", "pynccl   ", 1): "line 14 has 6 cells, but the " +
+			"table has 5 columns",
 	} {
 		if _, err := ReadPeers(strings.NewReader(bad)); !errors.Is(err, ErrUsage) ||
 			!strings.Contains(err.Error(), want) {

@@ -8,7 +8,7 @@ import (
 // Figure summarizes repeated measurements.
 type Figure struct {
 	Median float64 `json:"median"`
-	// Spread is the interquartile range.
+	// Spread is the interquartile range of the samples.
 	Spread float64 `json:"spread"`
 }
 
@@ -48,7 +48,7 @@ func Differences(a, b []float64) []float64 {
 	return out
 }
 
-// Verdict returns the conclusion that a difference of times supports, in one word.
+// Verdict returns the conclusion that the difference between two times supports, as a few words.
 func Verdict(diff Figure) string {
 	switch {
 	case diff.Median < -diff.Spread:

@@ -60,10 +60,12 @@ func TuningText(t device.Tuning) string {
 	return s
 }
 
-// UnknownText reports that a table names unknown algorithms; empty if there are none.
+// UnknownText returns a message about algorithms in a table that the machine does not know. It is empty if there
+// are none.
 func UnknownText(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return "the table has algorithms that this machine has not, and that are passed over: " + strings.Join(names, ", ")
+	return "the table contains algorithms that this machine does not have, which are ignored: " + strings.Join(names,
+		", ")
 }

@@ -28,7 +28,7 @@ func Open(name string) (device.Machine, error) {
 // CheckSize returns an error for a message size that cannot be measured.
 func CheckSize(n int64) error {
 	if n < 4 || n%4 != 0 || n > 1<<34 {
-		return Usagef("a size of %d: sizes are multiples of 4 bytes, from 4 to 16G", n)
+		return Usagef("the size %d is not possible: sizes are multiples of 4 bytes, from 4 to 16G", n)
 	}
 	return nil
 }
@@ -42,8 +42,7 @@ func ErrTooMany(m device.Machine, ranks int) error {
 	return fmt.Errorf("%d ranks, and machine %s has at most %d: %w", ranks, m.Name(), most, device.ErrUnsupported)
 }
 
-// OpNamed returns the tuned collective with the given name, which is its name in programs or in a
-// benchmark.
+// OpNamed returns the collective with the given name. The name may be that in programs, or that of the benchmark.
 func OpNamed(name string) (ir.Op, bool) {
 	for _, op := range TunedOps {
 		if s := op.String(); name == s || name == strings.ReplaceAll(s, "_", "") {
@@ -62,5 +61,5 @@ func OpNames() string {
 	return strings.Join(names, ", ")
 }
 
-// TunedOps are the collectives that are measured; others use the entries of similar ones.
+// TunedOps are the collectives that tuning measures. Other collectives use the entries of similar ones.
 var TunedOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast}

@@ -12,25 +12,27 @@ import (
 	"strings"
 )
 
-// Peer is a figure of another program, as scripts in tools/peers print it: one line of JSON each.
+// Peer is a measurement of another program. Scripts in tools/peers print measurements in this form, as one line of
+// JSON each.
 type Peer struct {
-	Op     string  `json:"op"`   // "all_reduce", a layer such as "ag-gemm", or a host operation such as "kernel"
-	Name   string  `json:"name"` // "nccl", "torch two-shot"
+	// a collective such as "all_reduce", a layer such as "ag-gemm", or a host operation such as "kernel"
+	Op     string  `json:"op"`
+	Name   string  `json:"name"` // what was measured: "nccl", "torch two-shot"
 	Ranks  int     `json:"ranks"`
 	Bytes  int64   `json:"bytes,omitempty"` // message size
 	Shape  string  `json:"shape,omitempty"` // for layers: MxNxK
 	DType  string  `json:"dtype,omitempty"`
 	Issued string  `json:"issued"` // "graph" or "eager"
 	Micros float64 `json:"us"`
-	// HostMicros is the part of Micros in which the host issues an op; 0 if unknown.
+	// HostMicros is the part of Micros that the host needs to issue an op; 0 if unknown.
 	HostMicros float64 `json:"host_us,omitempty"`
-	// Spread is the spread of figures that were taken alternately with ours; 0 if unknown.
+	// Spread is the spread of the measurements, if they were taken alternately with hocket's; 0 if unknown.
 	Spread float64 `json:"spread_us,omitempty"`
-	// Machine is the GPU that a table names: "H100".
+	// Machine is the GPU that the source of the measurement names, for example "H100".
 	Machine string `json:"machine,omitempty"`
 }
 
-// OfNCCL reports whether the figure is for NCCL, plain or with windows, as called by torch or vLLM.
+// OfNCCL reports whether the measurement is of NCCL, plain or with windows, called by torch or vLLM.
 func (p *Peer) OfNCCL() bool { return strings.HasPrefix(strings.TrimPrefix(p.Name, "py"), "nccl") }
 
 // ReadPeers reads lines of JSON. It skips lines that do not begin with {, because programs under a
@@ -56,10 +58,11 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 		}
 		var p Peer
 		if err := json.Unmarshal([]byte(line), &p); err != nil {
-			return nil, Usagef("line %d is no figure of a peer: %v", n, err)
+			return nil, Usagef("line %d is not a measurement of a peer: %v", n, err)
 		}
 		if !p.whole() {
-			return nil, Usagef("line %d is no figure of a peer: it needs op, name, ranks and us, and no number is negative", n)
+			return nil, Usagef("line %d is not a measurement of a peer: it needs the fields op, name, ranks and "+
+				"us, and no number may be negative", n)
 		}
 		list = append(list, p)
 	}
@@ -67,28 +70,28 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 		return nil, fmt.Errorf("figures of peers: %w", err)
 	}
 	if len(list) == 0 {
-		return nil, Usagef("there are no figures of peers in it")
+		return nil, Usagef("it contains no measurements of peers")
 	}
 	return list, nil
 }
 
-// whole reports whether a figure has valid values in all required fields.
+// whole reports whether a measurement has valid values in all required fields.
 func (p *Peer) whole() bool {
 	return p.Op != "" && p.Name != "" && p.Ranks > 0 && p.Bytes >= 0 && p.Micros > 0 && p.Micros <= mostMicros &&
 		p.HostMicros >= 0 && p.Spread >= 0
 }
 
-// vllmFile is the part of the file of vLLM's benchmark (--output-json) that is read.
+// vllmFile holds those parts of a file of vLLM's benchmark (--output-json) that are read.
 type vllmFile struct {
 	Ranks   int    `json:"world_size"`
 	DType   string `json:"dtype"`
 	Hidden  int64  `json:"hidden_size"`
 	Results map[string]struct {
-		Millis map[string]float64 `json:"timings"` // by communicator
-	} `json:"results"` // by number of rows
+		Millis map[string]float64 `json:"timings"` // times in milliseconds, by communicator
+	} `json:"results"` // results by number of rows
 }
 
-// Limits of a figure: rows and columns, and microseconds.
+// Limits of a measurement: rows and columns, and microseconds.
 const (
 	mostHidden = 1 << 30
 	mostMicros = 1e12

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// vLLM's benchmark_device_communicators.py prints a table for each number of ranks. Web pages quote
-// several of them, under the names of machines, with "TP=4" for the number of ranks:
+// vLLM's benchmark_device_communicators.py prints one table for each number of ranks. Web pages quote several of
+// these tables, below the names of machines, and with "TP=4" for the number of ranks:
 
 var (
 	tableColumns = regexp.MustCompile(`\s{2,}|\t`)
@@ -30,7 +30,7 @@ func readVLLMTable(text string) ([]Peer, error) {
 	var list []Peer
 	var columns []string
 	machine, dtype, ranks, n := "", "bf16", 0, 0
-	lines := map[Peer]int{} // by figure, without its time: line
+	lines := map[Peer]int{} // the line of each measurement, by the measurement without its time
 	for line := range strings.Lines(text) {
 		n++
 		line = strings.TrimSpace(line)
@@ -61,14 +61,15 @@ func readVLLMTable(text string) ([]Peer, error) {
 		rows, err1 := strconv.ParseInt(m[1], 10, 64)
 		hidden, err2 := strconv.ParseInt(m[2], 10, 64)
 		if err1 != nil || err2 != nil || rows < 1 || rows > mostHidden || hidden < 1 || hidden > mostHidden {
-			return nil, Usagef("line %d: a table of vLLM's benchmark with the shape %s", n, cells[0])
+			return nil, Usagef("line %d: the shape %s in a table of vLLM's benchmark is not supported", n, cells[0])
 		}
 		if ranks < 1 {
-			return nil, Usagef("line %d: it is not known of how many ranks this table is: no line above it says TP=4, or World Size: 4", n)
+			return nil, Usagef("line %d: the number of ranks of this table is unknown: put a line such as TP=4 or "+
+				"World Size: 4 above it", n)
 		}
 		if best := strings.HasPrefix(columns[len(columns)-1], "Best"); len(cells) != len(columns) &&
 			!(best && len(cells) == len(columns)-1) {
-			return nil, Usagef("line %d has %d cells, and the table has %d columns: copy all of it", n, len(cells),
+			return nil, Usagef("line %d has %d cells, but the table has %d columns: copy whole lines", n, len(cells),
 				len(columns))
 		}
 		for i := 2; i < len(cells); i++ {
@@ -80,7 +81,7 @@ func readVLLMTable(text string) ([]Peer, error) {
 				Issued: "graph",
 				Micros: math.Round(ms*1e6) / 1e3, Machine: machine}
 			if err != nil || !p.whole() {
-				return nil, Usagef("line %d: %q is no time of %s", n, cells[i], columns[i])
+				return nil, Usagef("line %d: %q is not a time of %s", n, cells[i], columns[i])
 			}
 			of := p
 			of.Micros = 0

@@ -4,29 +4,28 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Way is an algorithm with its measurements. Times are microseconds per call on the slowest rank.
+// Way is an algorithm for a call, with its measurements. Times are microseconds per call on the slowest rank.
 type Way struct {
 	Algorithm string        `json:"algorithm"`
 	Tuning    device.Tuning `json:"tuning"`
-	// By is the source of the choice: "table", "default", or "asked" if the algorithm was
-	// requested.
+	// By says why the algorithm was measured: "table" or "default" if it was chosen, by the table or without one,
+	// and "asked" if the user requested it.
 	By       string   `json:"by"`
 	Declined []string `json:"declined,omitempty"`
-	// Library says that the algorithm belongs to the vendor's library, with which others are
-	// compared.
+	// Library reports that the algorithm belongs to the vendor's library. Other algorithms are compared with it.
 	Library bool `json:"library,omitempty"`
-	// Graph is the time within a graph, Eager the time of calls that are issued one by one; nil if
-	// not measured.
+	// Graph is the time within a graph, and Eager the time of calls that are issued one by one. A field is nil if
+	// it was not measured.
 	Graph *Figure `json:"graph_us,omitempty"`
 	Eager *Figure `json:"eager_us,omitempty"`
 	// Skew is the difference between the times of an eager call on the slowest and on the fastest rank.
 	Skew float64 `json:"skew_us"`
-	// Form is the form of its graphs, if there are several.
+	// Form is the form of its graphs, if the machine has several forms.
 	Form string `json:"form,omitempty"`
 	// Wrong is the number of wrong elements among the Checked elements that were compared.
 	Wrong   int64 `json:"wrong"`
 	Checked int64 `json:"checked"`
-	// Refused is the reason why it was not measured; empty if it was.
+	// Refused is the reason why the algorithm was not measured; empty if it was.
 	Refused string `json:"refused,omitempty"`
 }
 

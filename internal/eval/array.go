@@ -16,16 +16,17 @@ type array struct {
 	shape []int64
 	f     []float64 // the elements of a float type, else nil
 	n     []int64   // the elements of an integer type, else nil
-	// e[i] bounds the difference between element i and the number that a correct machine may hold for it. A bound of 0
-	// certifies the element as exact.
+	// e[i] bounds the error of element i: the difference between f[i] or n[i] and the number that a correct machine
+	// may hold. A bound of 0 certifies the element as exact.
 	e []float64
-	// mag is set if the array is the total of a partial sum of a float type, and is nil otherwise. mag[i] is at least
-	// the sum over ranks of |contribution to element i|. No rank stores such a total, so f is not rounded to dt. For a
-	// total, e[i] = 0 also certifies that all contributions are integers, however the sum is split.
+	// mag is set only if the array is the total of a partial sum of a float type. mag[i] is at least the sum over
+	// ranks of |contribution to element i|. No rank stores such a total, so the elements f are not rounded to dt.
+	// For a total, e[i] = 0 also certifies that all contributions are integers, however the sum is split over
+	// ranks.
 	mag []float64
-	// infinite[i] reports that element i, whose bound is +Inf, is an infinity of one sign or the other on every correct
-	// machine. Only a division by a certified zero produces such elements, and only operations that move or negate
-	// elements preserve them. infinite is nil if the array has no such element.
+	// infinite[i] reports that element i, whose bound is +Inf, is an infinity on every correct machine, although
+	// its sign may differ. Only a division by a certified zero produces such elements, and only operations that
+	// move or negate elements preserve them. The slice is nil if the array has no such element.
 	infinite []bool
 }
 
@@ -67,8 +68,8 @@ func (a *array) float(i int64) float64 {
 	return a.f[i]
 }
 
-// same reports whether element i of a and element i of b are the same number. All NaNs count as the same number, and so
-// do zeros of both signs.
+// same reports whether element i of a and element i of b are the same number. All NaNs count as the same number,
+// and so do +0 and -0.
 func (a *array) same(b *array, i int64) bool {
 	if a.n != nil {
 		return a.n[i] == b.n[i]
@@ -116,12 +117,12 @@ func (a *array) put(r region, b *array) {
 	r.runs(func(at, i, n int64) { a.copyRun(at, b, i, n) })
 }
 
-// box returns the sub-box of a that starts at lo and has the given shape.
+// box returns the part of a that starts at the index lo and has the given shape.
 func (a *array) box(lo, shape []int64) *array {
 	return a.view(dense(a.shape).box(lo, shape))
 }
 
-// concat joins parts of one element type along axis.
+// concat joins arrays of one element type along axis.
 func concat(parts []*array, axis int) (*array, error) {
 	shape := slices.Clone(parts[0].shape)
 	shape[axis] = 0
@@ -136,7 +137,8 @@ func concat(parts []*array, axis int) (*array, error) {
 	for _, p := range parts {
 		for d := range shape {
 			if d != axis && p.shape[d] != shape[d] {
-				return nil, fmt.Errorf("parts of shapes %v and %v do not join along axis %d", parts[0].shape, p.shape, axis)
+				return nil, fmt.Errorf("parts of shapes %v and %v cannot be joined along axis %d", parts[0].shape,
+					p.shape, axis)
 			}
 		}
 		out.put(dense(shape).box(lo, p.shape), p)
@@ -186,7 +188,7 @@ func (a *array) toTensor() (*tensor.Tensor, error) {
 	return t, nil
 }
 
-// exactInteger reports whether element i is a certified integer.
+// exactInteger reports whether element i is certified and an integer.
 func (a *array) exactInteger(i int64) bool {
 	return a.e[i] == 0 && (a.n != nil || a.f[i] == math.Trunc(a.f[i]) && !math.IsInf(a.f[i], 0))
 }

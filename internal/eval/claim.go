@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// claim is the conversion of the ranks' buffers to a global value. Each rank's buffer is read when the rank's task
-// runs. A claim is made by a claim statement, a return, an argument of a call, and an inout parameter at the end of the
-// function.
+// claim is the conversion of the ranks' buffers to one global value. It reads the buffer of each rank when the
+// corresponding task of the rank runs. Claims are made for claim statements, for returns, for arguments of calls,
+// and for inout parameters at the end of the function.
 type claim struct {
 	*value
 	parts map[int]*array // block of each rank
@@ -32,7 +32,7 @@ func (m *machine) newClaim(name string, t *ir.Type, env ir.Env) (*claim, error) 
 	return c, nil
 }
 
-// claimed issues this rank's part of the claim of operand i.
+// claimed issues the part of this rank in the claim of the i-th operand of s.
 func (r *queues) claimed(s *ir.Stmt, i int, t *ir.Type) (*value, error) {
 	k := part{s, i}
 	c := r.frame.claims[k]
@@ -55,7 +55,8 @@ func (r *queues) claimed(s *ir.Stmt, i int, t *ir.Type) (*value, error) {
 		return nil, err
 	}
 	if !slices.Equal(local, v.shape) {
-		return nil, &finding{kind: "type", message: fmt.Sprintf("%%%s has shape %v on rank %d, and %v needs %v there", c.name, v.shape, r.id, t, local)}
+		return nil, &finding{kind: "type", message: fmt.Sprintf("%%%s has shape %v on rank %d, but the type %v "+
+			"requires %v there", c.name, v.shape, r.id, t, local)}
 	}
 	c.issue(r, s, v)
 	return c.value, nil
@@ -66,7 +67,7 @@ func (c *claim) issue(r *queues, s *ir.Stmt, v view) {
 		a, err := v.read()
 		var f *finding
 		if errors.As(err, &f) && f.kind == "lifetime" && s.Op == ir.OpClaim {
-			f.help = "write it, and wait for what writes it, before it is claimed"
+			f.help = "before the claim, write the buffer and wait for the stream that writes it"
 		}
 		c.parts[r.id] = a
 		return err
@@ -85,8 +86,7 @@ func (c *claim) alike(rank int) []int {
 	return out
 }
 
-// assemble puts the ranks' blocks together. Ranks that hold the same block
-// must agree bit for bit.
+// assemble returns the tensor that the ranks' blocks form. Ranks that hold the same block must have equal bits.
 func (c *claim) assemble(ranks []int) (*array, error) {
 	local, err := c.m.localShape(c.typ, c.shape)
 	if err != nil {
@@ -125,8 +125,8 @@ func (c *claim) agree(r, s int) error {
 	return nil
 }
 
-// total reduces the claimed contributions. A sum is left as the unrounded total of a partial sum; other reductions need
-// no further rounding.
+// total reduces the claimed contributions of the ranks. A sum remains the unrounded total of a partial sum. Other
+// reductions need no further rounding.
 func (c *claim) total() (*array, error) {
 	var all []*array
 	for _, r := range c.m.b.Team(partialAxes(c.typ), c.m.b.Devices(c.typ)[0]) {

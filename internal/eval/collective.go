@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// collKey is the map key of one collective. The collectives that a team issues on one stream form a channel. The parts
-// of the collectives of a channel are matched in the order of issue (S6). For each team, a rank's channels are numbered
-// in the order in which the rank first uses their streams.
+// collKey identifies one collective. The collectives that a team issues on one stream of each member form a
+// channel. The parts of the members are matched in the order in which they are issued to the channel (S6). The
+// channels of a rank with one team are numbered in the order in which the rank first uses the streams.
 type collKey struct {
 	team    string
 	channel int
@@ -21,7 +21,7 @@ type channelKey struct {
 	channel int
 }
 
-// kindOf holds the properties of a collective on which all its members must agree.
+// kindOf holds those properties of a collective that must be equal on all its members.
 type kindOf struct {
 	op                  ir.Op
 	red                 ir.Red
@@ -30,15 +30,15 @@ type kindOf struct {
 	anyOrder            bool
 }
 
-// meeting describes one collective of a team.
+// meeting is one collective of a team, to which its members arrive one after another.
 type meeting struct {
 	team    []int
 	seq     int64
 	members []member
-	all     *array // result of the reduction; nil until it is computed
+	all     *array // result of the reduction of all members' tensors; nil until it is computed
 }
 
-// member describes one rank's part in a collective.
+// member is the part of one rank in a collective.
 type member struct {
 	stmt     *ir.Stmt
 	kind     kindOf
@@ -49,8 +49,7 @@ type member struct {
 	tally    func() (*array, error)
 }
 
-// collective issues this rank's part of a collective on local memory, or of a
-// barrier.
+// collective issues the part of this rank in a collective on local memory or in a barrier.
 func (r *rank) collective(s *ir.Stmt) error {
 	kind, err := r.kindOf(s)
 	if err != nil {
@@ -101,7 +100,8 @@ func (r *rank) collective(s *ir.Stmt) error {
 func (r *rank) meet(s *ir.Stmt) (*meeting, int, error) {
 	team := r.m.b.Team(s.Over(), r.id)
 	if team == nil {
-		return nil, 0, &finding{kind: "match", message: fmt.Sprintf("rank %d is not in the mesh of over=%v", r.id, s.Over())}
+		return nil, 0, &finding{kind: "match", message: fmt.Sprintf("rank %d executes the collective, but is not "+
+			"in the mesh of over=%v", r.id, s.Over())}
 	}
 	name := fmt.Sprint(team)
 	ch := slices.Index(r.channels[name], r.cur)
@@ -142,7 +142,7 @@ func (r *rank) kindOf(s *ir.Stmt) (kindOf, error) {
 	return k, err
 }
 
-// permutation evaluates the attributes to= and from=; -1 means no rank.
+// permutation evaluates the attributes to= and from= of a permute for this rank. -1 means no rank.
 func (r *rank) permutation(s *ir.Stmt, p *member, n int) error {
 	for _, a := range []struct {
 		name string
@@ -160,7 +160,7 @@ func (r *rank) permutation(s *ir.Stmt, p *member, n int) error {
 	return nil
 }
 
-// run posts the rank's tensor, waits for the tensors of the other members that it needs, and writes the result.
+// run posts the tensor of member me, waits for those tensors of other members that it needs, and writes the result.
 func (c *meeting) run(m *machine, me int, in, out view) error {
 	p := &c.members[me]
 	if !p.arrived {
@@ -199,7 +199,7 @@ func (c *meeting) run(m *machine, me int, in, out view) error {
 	return out.write(a)
 }
 
-// gives reports whether the collective reads the tensor of a member.
+// gives reports whether the collective reads the tensor of the member me.
 func (c *meeting) gives(me int) bool {
 	switch p := c.members[me]; p.kind.op {
 	case ir.OpBroadcast, ir.OpScatter:
@@ -208,7 +208,7 @@ func (c *meeting) gives(me int) bool {
 	return true
 }
 
-// takes reports whether the collective writes the destination of a member.
+// takes reports whether the collective writes the destination of the member me.
 func (c *meeting) takes(me int) bool {
 	switch p := c.members[me]; p.kind.op {
 	case ir.OpReduce, ir.OpGather:
@@ -219,7 +219,7 @@ func (c *meeting) takes(me int) bool {
 	return true
 }
 
-// agree checks that all members that have arrived issue the same operation.
+// agree checks that all members that have arrived have issued the same operation.
 func (c *meeting) agree(m *machine, me int) error {
 	mine := c.members[me]
 	for i, p := range c.members {
@@ -228,14 +228,16 @@ func (c *meeting) agree(m *machine, me int) error {
 		}
 		d := m.prog.Diag("match", mine.stmt.Pos, "rank %d issues %v as number %d of its team on this stream, and rank %d issues %v",
 			c.team[me], mine.kind.op, c.seq, c.team[i], p.kind.op)
-		d.Notes = append(d.Notes, ir.Note{Pos: p.stmt.Pos, Message: fmt.Sprintf("rank %d's, which differs in operation, reduction, root or axis", c.team[i])})
+		d.Notes = append(d.Notes, ir.Note{Pos: p.stmt.Pos, Message: fmt.Sprintf("the collective of rank %d, which "+
+			"differs in operation, reduction, root or axis", c.team[i])})
 		return d
 	}
 	return nil
 }
 
-// waits returns *pending until all members on which member me depends have arrived. A rooted collective depends on the
-// root or on all members, a permutation on the source, and every other collective on all members (S5).
+// waits returns *pending until all those members have arrived whose data or arrival member me needs. In a rooted
+// collective, these are the root or all members; in a permutation, the source; and in every other collective, all
+// members (S5).
 func (c *meeting) waits(me int) error {
 	p := c.members[me]
 	for i, q := range c.members {
@@ -324,11 +326,13 @@ func (c *meeting) exchange(k kindOf, me int) (*array, error) {
 	return concat(parts, k.concat)
 }
 
-// permuted returns the tensor of the rank that from= names. That rank's to= must name me.
+// permuted returns the tensor of the rank that the attribute from= of member me names. The attribute to= of that
+// rank must name member me.
 func (c *meeting) permuted(me int) (*array, error) {
 	from := c.members[me].from
 	if to := c.members[from].to; to != int64(me) {
-		return nil, &finding{kind: "match", message: fmt.Sprintf("rank %d takes from team index %d, which gives to %d and not to %d", c.team[me], from, to, me)}
+		return nil, &finding{kind: "match", message: fmt.Sprintf("rank %d receives from team index %d, whose to= "+
+			"names team index %d and not %d", c.team[me], from, to, me)}
 	}
 	return c.members[from].in, nil
 }

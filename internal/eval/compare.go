@@ -24,43 +24,43 @@ const (
 	Differs
 )
 
-// String returns the word of the command line: "exact", "within", "undecided",
-// "differs".
+// String returns the word for the outcome that commands print: "exact", "within", "undecided" or "differs".
 func (k Kind) String() string { return [...]string{"exact", "within", "undecided", "differs"}[k] }
 
 // Verdict describes how a result compares with the reference.
 type Verdict struct {
 	Kind Kind
-	// Count is the number of elements that differ. The fields below describe the first of them in row-major order.
+	// Count is the number of elements that differ. The following fields describe the first of these elements in
+	// row-major order.
 	Count int64
-	// Index is nil where element types or shapes differ.
+	// Index is nil if the element types or shapes differ.
 	Index            []int64
 	Got, Want, Bound float64
 	// Reason explains the outcomes Undecided and Differs. It is empty for the others.
 	Reason string
-	// Error is the largest |got − want| among elements with a finite bound, and Allowed is the bound of that element.
-	// Where all such elements are equal, Allowed is the largest finite bound.
+	// Error is the largest |got − want| among the elements with a finite bound, and Allowed is the bound of that
+	// element. If all these elements are equal, Allowed is the largest finite bound.
 	Error, Allowed float64
 	// Largest is the largest finite magnitude in the reference.
 	Largest float64
 	// Measured is the largest |got − want| over all elements, with or without a bound. It is +Inf if, for some element,
 	// only one of the two numbers is finite and they are not the same.
 	Measured float64
-	// Unknown is the number of elements, of Elements in all, that have no finite bound and whose value is not known
-	// either. Any number is accepted for such an element.
+	// Unknown is the number of elements for which any number is accepted: they have no finite bound and are not
+	// known to be infinite. Elements is the number of all elements.
 	Unknown, Elements int64
 }
 
-// Compare compares a result with the evaluator's output. Elements whose bound is 0 must be equal, up to the sign of
-// zero; other elements may differ by at most their bound. A NaN equals only a NaN. A bound of +Inf allows any number,
-// so that the comparison is undecided, unless the element is known to be infinite.
+// Compare compares a result with the evaluator's output. An element whose bound is 0 must be equal, except for the
+// sign of zero. Another element may differ by at most its bound. A NaN equals only a NaN. A bound of +Inf allows
+// any number, unless the element is known to be infinite; the comparison is then undecided.
 func Compare(got *tensor.Tensor, want *Output) Verdict {
 	w := want.Tensor
 	if err := got.Check(); err != nil {
 		return Verdict{Kind: Differs, Reason: err.Error()}
 	}
 	if got.DType != w.DType || !slices.Equal(got.Shape, w.Shape) {
-		return Verdict{Kind: Differs, Reason: fmt.Sprintf("the result is %v, and %v is wanted", got, w)}
+		return Verdict{Kind: Differs, Reason: fmt.Sprintf("the result is %v, want %v", got, w)}
 	}
 	v := Verdict{Kind: Within}
 	if want.Exact {
@@ -78,7 +78,7 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 		if want.infinite(i) {
 			tells = true
 			if !math.IsInf(x, 0) {
-				v.differs(a, b, i, "is %s, and an infinity is wanted", a.text(i))
+				v.differs(a, b, i, "is %s, want an infinity", a.text(i))
 			}
 			continue
 		}
@@ -103,14 +103,15 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 		if v.Count == 0 {
 			v.Bound = bound
 		}
-		v.differs(a, b, i, "is %s, and %s is wanted (±%g)", a.text(i), b.text(i), bound)
+		v.differs(a, b, i, "is %s, want %s ± %g", a.text(i), b.text(i), bound)
 	}
 	v.decide(want, tells)
 	return v
 }
 
-// decide makes the verdict undecided if there are unknown elements, or if the bounds are so wide that the comparison
-// proves nothing; the argument tells reports whether some bound excludes a result of zeros.
+// decide makes the verdict undecided if there are unknown elements, or if the bounds are so wide that the
+// comparison proves nothing. The argument tells reports whether some bound is narrow enough to exclude a result of
+// zeros.
 func (v *Verdict) decide(want *Output, tells bool) {
 	switch {
 	case v.Kind == Differs:
@@ -133,10 +134,10 @@ func (v *Verdict) differs(a, b *array, i int64, format string, args ...any) {
 	}
 }
 
-// Widened returns o as a reference for the results of another program that computes the same function in another order
-// of operations. The argument own is the evaluator's output for that other program. Each output is within its bound of
-// the result in real arithmetic, so the sum of the two bounds limits their difference. Elements that both outputs
-// certify remain exact.
+// Widened returns o as a reference for the results of another program, which computes the same function in another
+// order of operations. The argument own is the evaluator's output for that other program. Both outputs differ from
+// the result in real arithmetic by at most their bounds, so their difference is at most the sum of the bounds.
+// Elements that both outputs certify remain exact.
 func (o *Output) Widened(own *Output) *Output {
 	w := *o
 	w.Err = slices.Clone(o.Err)

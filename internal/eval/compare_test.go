@@ -42,7 +42,7 @@ func TestCompare(t *testing.T) {
 		if none := strings.Contains(v.String(), "1 of 4 elements have no error bound"); none != (name == "no bound") {
 			t.Errorf("%s: %v", name, v)
 		}
-		if v.Kind == Differs && !strings.Contains(v.String(), "is wanted") {
+		if v.Kind == Differs && !strings.Contains(v.String(), "want ") {
 			t.Errorf("%s: %v", name, v)
 		}
 	}
@@ -127,7 +127,7 @@ func f(%x: f32[4/tp], %z: f32[4/tp]) -> (f32[4], f32[4], f32[4], f32[4]) {
 	}{
 		{[]float64{-inf, nan, -1.5, -4}, Exact, ""},
 		{[]float64{-inf, nan, 3, 8}, Undecided, "1 of 4 elements have no error bound"},
-		{[]float64{7, nan, 1.5, 4}, Differs, "element [0] is 7, and an infinity is wanted"},
+		{[]float64{7, nan, 1.5, 4}, Differs, "element [0] is 7, want an infinity"},
 		{[]float64{nan, inf, 1 / math.Sqrt(3), nan}, Undecided, "1 of 4 elements have no error bound"},
 	} {
 		v := Compare(tensorOf(t, ir.F32, []int64{4}, c.got...), res.Outputs[k])

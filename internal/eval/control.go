@@ -172,8 +172,9 @@ func (r *rank) call(s *ir.Stmt) error {
 	return nil
 }
 
-// argument binds parameter p of a called function to operand i of the call. An inout parameter is bound to a buffer,
-// and any other parameter to a value. A buffer that is passed for a value is claimed.
+// argument binds the parameter p of a called function to the i-th operand of the call s. An inout parameter is
+// bound to a buffer, and any other parameter to a value. If the operand for a value is a buffer, the buffer is
+// claimed.
 func (r *rank) argument(s *ir.Stmt, i int, p *ir.Param) (*binding, error) {
 	b := r.names[s.Args[i].Name]
 	switch {
@@ -221,8 +222,8 @@ func (r *rank) funcOf(s *ir.Stmt) *ir.Func {
 	return nil
 }
 
-// shared returns the i-th value that statement s makes in the current frame. The first rank that reaches s makes the
-// value.
+// shared returns the i-th value that statement s makes in the current frame. All ranks share it; the first rank
+// that executes s makes it.
 func (r *scope) shared(s *ir.Stmt, i int, mk func() (*value, error)) (*value, error) {
 	k := part{s, i}
 	if v := r.frame.values[k]; v != nil {

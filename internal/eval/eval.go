@@ -1,15 +1,15 @@
-// Package eval is the reference evaluator. It computes the results that a bound program defines, for all ranks in one
-// goroutine, with code that is simple enough to verify by reading. It imports none of the packages that it is used to
-// check.
+// Package eval is the reference evaluator. It computes the results that a bound program defines, for all ranks in
+// one goroutine, with code that is simple enough to verify by reading. It imports none of the packages that it is
+// used to check. References such as S2 are to sections of docs/language.md.
 //
-// Values (S2) are global and computed once; buffers are local to a rank. The text of every rank is unrolled into one
-// queue of tasks for each stream. A loop visits one rank after the other and runs each task that is ready at the head of a
-// queue, until all queues are empty or no task can run, which is a deadlock. Data moves when a task runs. Each number
-// has a bound on its difference from the number that a correct machine may compute (S11, number.go); a bound of 0
-// certifies the number as exact.
+// Values (S2) are global and computed once; buffers are local to a rank. The evaluator executes the text for every
+// rank, which unrolls it into a queue of tasks for each stream. A loop then visits one rank after the other and
+// runs each task that is ready at the head of a queue, until all queues are empty or no task can run, which is a
+// deadlock. Data moves when a task runs. Each number has a bound on its difference from the number that a correct
+// machine may compute (S11, number.go). A bound of 0 certifies the number as exact.
 //
-// A claimed buffer becomes a global value once all ranks have claimed their parts. An operation that needs other ranks'
-// parts waits for those claims.
+// A claimed buffer becomes a global value when all ranks have claimed their parts. An operation that needs other
+// ranks' parts waits for those claims.
 package eval
 
 import (
@@ -120,7 +120,8 @@ type machine struct {
 	root *frame
 
 	ranks []*rank
-	// links are functions that run after all ranks have been unrolled. Each finds the buffer that a peer allocated.
+	// links are functions that run when all ranks have been unrolled. Each one finds the buffer that a peer has
+	// allocated.
 	links []func() error
 	colls map[collKey]*meeting
 	pairs map[pairKey]*pair
@@ -160,7 +161,8 @@ func (m *machine) reserve(dt ir.DType, shape []int64) error {
 		m.bytes += n * bytesPerElement
 		return nil
 	}
-	return &finding{"limit", fmt.Sprintf("%v%v would take the evaluator past its limit of %d bytes", dt, shape, m.opts.MaxBytes),
+	return &finding{"limit", fmt.Sprintf("with %v%v, the tensors would exceed the evaluator's limit of %d bytes", dt,
+		shape, m.opts.MaxBytes),
 		"evaluate smaller dims"}
 }
 
@@ -170,8 +172,9 @@ func (m *machine) release(_ ir.DType, shape []int64) { m.bytes -= elements(shape
 func (m *machine) step(s *ir.Stmt) error {
 	m.steps++
 	if m.steps > m.opts.MaxStatements {
-		d := m.prog.Diag("limit", s.Pos, "the program executes more than %d statements, all ranks and iterations together", m.opts.MaxStatements)
-		d.Help = "bind smaller dims; check may still prove it symbolically"
+		d := m.prog.Diag("limit", s.Pos, "the program executes more than %d statements, counted over all ranks "+
+			"and iterations, which is the limit", m.opts.MaxStatements)
+		d.Help = "bind smaller dims; hocket check may still prove the program for these dims without executing it"
 		return d
 	}
 	if m.steps%1024 == 0 {
@@ -186,13 +189,13 @@ type InputError struct{ Err error }
 func (e *InputError) Error() string { return e.Err.Error() }
 func (e *InputError) Unwrap() error { return e.Err }
 
-// inputs makes a value for each parameter. Inout parameters are values at first, too.
+// inputs makes one value for each parameter. An inout parameter is also a value at first.
 func (m *machine) inputs(in map[string]*tensor.Tensor) ([]*value, error) {
 	var out []*value
 	for _, p := range m.b.Func.Params {
 		t := in[p.Name]
 		if t == nil {
-			return nil, &InputError{fmt.Errorf("there is no input %q for %s", p.Name, m.b.Func.Name)}
+			return nil, &InputError{fmt.Errorf("the input %q of %s is missing", p.Name, m.b.Func.Name)}
 		}
 		if err := t.Check(); err != nil {
 			return nil, &InputError{fmt.Errorf("input %q: %w", p.Name, err)}
@@ -202,13 +205,14 @@ func (m *machine) inputs(in map[string]*tensor.Tensor) ([]*value, error) {
 			return nil, m.prog.Diag("bind", p.Pos, "%v", err)
 		}
 		if t.DType != p.Type.DType || !slices.Equal(t.Shape, shape) {
-			return nil, &InputError{fmt.Errorf("input %q is %v, and %s takes %v%v", p.Name, t, m.b.Func.Name, p.Type.DType, shape)}
+			return nil, &InputError{fmt.Errorf("input %q is %v, but %s takes %v%v", p.Name, t, m.b.Func.Name,
+				p.Type.DType, shape)}
 		}
 		out = append(out, &value{m: m, name: p.Name, typ: p.Type, shape: shape,
 			from: func() (*array, error) { return fromTensor(t), nil }})
 	}
 	if len(in) != len(out) {
-		return nil, &InputError{fmt.Errorf("%d inputs given, and %s takes %d", len(in), m.b.Func.Name, len(out))}
+		return nil, &InputError{fmt.Errorf("there are %d inputs, but %s takes %d", len(in), m.b.Func.Name, len(out))}
 	}
 	return out, nil
 }
@@ -235,7 +239,8 @@ func (m *machine) outputs() (*Result, error) {
 	return res, nil
 }
 
-// unfinished replaces the internal error of a wait that can never end by an error that describes the wait.
+// unfinished converts the error of a wait that can never end from the internal type *pending to an error with a
+// message.
 func unfinished(err error) error {
 	var p *pending
 	if errors.As(err, &p) {

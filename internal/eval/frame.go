@@ -4,9 +4,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// frame holds the names of one execution of a function's or loop's body. All ranks execute the same text, so they share
-// frames: a frame holds everything that a statement defines once for all ranks, such as a value, a symmetric allocation
-// or a counter.
+// frame holds the names of one execution of the body of a function or loop. All ranks execute the same text, so
+// they share frames: a frame holds each object that a statement defines once for all ranks, such as a value, a
+// symmetric allocation or a counter.
 type frame struct {
 	children map[step]*frame
 	values   map[part]*value

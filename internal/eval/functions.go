@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file holds the rules for functions of one operand. A comment in number.go defines rules.
+// This file holds the rules for functions of one operand. The comment at the top of number.go explains rules.
 
 // tanh applies the rule of the hyperbolic tangent, whose slope is between 0 and 1.
 func tanh(dt ir.DType, x, ex float64) (float64, float64) {
@@ -18,7 +18,7 @@ func tanh(dt ir.DType, x, ex float64) (float64, float64) {
 }
 
 // sloped applies the rule of a function that machines compute with an error of a few units in the last place. The
-// argument y is the function's value, and pre is the error of y that the operand's error causes.
+// argument y is the value of the function, and pre is the error of y that results from the error of the operand.
 func sloped(dt ir.DType, y, pre float64) (float64, float64) {
 	return finish(dt, y, pre+steps(dt)*(math.Abs(y)+pre)+vanishing(dt))
 }
@@ -33,8 +33,8 @@ func sigmoid(dt ir.DType, x, ex float64) (float64, float64) {
 	return sloped(dt, 1/(1+math.Exp(-x)), ex/4)
 }
 
-// root applies the rule of √x. A root that the type represents exactly is certified, since machines round roots
-// correctly.
+// root applies the rule of √x. If the type represents the root exactly, the result is certified, since machines
+// round roots correctly.
 func root(dt ir.DType, x, ex float64) (float64, float64) {
 	y := math.Sqrt(x)
 	switch {
@@ -51,9 +51,9 @@ func root(dt ir.DType, x, ex float64) (float64, float64) {
 // sine applies the rule of sin.
 func sine(dt ir.DType, x, ex float64) (float64, float64) { return wave(dt, math.Sin(x), x, ex) }
 
-// wave applies the rule of sin and cos of x, where y is the function's value. The slope of both functions is within ±1.
-// Machines compute the distance of x to the next multiple of π/2 correctly to the last digit; the evaluator's own
-// computation loses about 2^-100 of x.
+// wave applies the rule of sin and cos of x, where y is the value of the function. The slope of both functions is
+// within ±1. Machines compute the distance of x to the next multiple of π/2 correctly to the last digit. The
+// evaluator itself loses about 2^-100 of x.
 func wave(dt ir.DType, y, x, ex float64) (float64, float64) {
 	if x == 0 && ex == 0 {
 		return y, 0
@@ -96,7 +96,8 @@ func floor(x, ex float64) (y, e float64) {
 	return y, selected(y, max(y-math.Floor(x-ex), math.Floor(x+ex)-y))
 }
 
-// power applies the rule of x to the power of by, which is monotonic in the magnitude of x on either side of zero.
+// power applies the rule of x to the power of by. On either side of zero, the function is monotonic in the
+// magnitude of x.
 func power(dt ir.DType, x, ex, by float64) (float64, float64) {
 	y, eby := math.Pow(x, by), constantError(dt, by)
 	whole := by == math.Trunc(by) && eby == 0
@@ -110,7 +111,7 @@ func power(dt ir.DType, x, ex, by float64) (float64, float64) {
 	}
 	lo, hi := math.Pow(max(math.Abs(x)-ex, 0), by), math.Pow(math.Abs(x)+ex, by)
 	pre := max(math.Abs(lo-math.Abs(y)), math.Abs(hi-math.Abs(y)))
-	if !(math.Abs(x) > ex) { // the sign of x is not certain
+	if !(math.Abs(x) > ex) { // the sign of x may differ between machines
 		pre = math.Abs(y) + hi
 	}
 	if eby != 0 {
@@ -120,8 +121,8 @@ func power(dt ir.DType, x, ex, by float64) (float64, float64) {
 	return sloped(dt, y, pre)
 }
 
-// compared applies the rule of comparisons of a and b. The argument pre is the sum of their errors. The result is
-// certain if a and b differ by more than pre. Machines may treat numbers of magnitude up to tiny as zero.
+// compared applies the rule of comparing a and b, where pre is the sum of their errors. The result is certain if a
+// and b differ by more than pre. Machines may treat numbers of magnitude up to tiny as zero.
 func compared(op ir.Op, a, b, pre, tiny float64) (y, e float64) {
 	if holds(op, a < b, a == b) {
 		y = 1

@@ -44,7 +44,7 @@ func (r *rank) memory(s *ir.Stmt) error {
 	return nil
 }
 
-// count evaluates the length of an array. Each element counts as one executed statement.
+// count evaluates the length of a declared array. Each element counts as one executed statement.
 func (r *scope) count(s *ir.Stmt) (int64, error) {
 	if s.Count == nil {
 		return 1, nil
@@ -84,7 +84,7 @@ func (r *rank) alloc(s *ir.Stmt, b *binding, n int64) error {
 	return nil
 }
 
-// counters holds one counter array, which one execution of a counter statement makes on every rank.
+// counters is one array of counters, with a copy on every rank. One execution of a counter statement makes it.
 type counters struct {
 	name  string
 	ranks map[int][]int64
@@ -125,7 +125,9 @@ func (r *rank) order(s *ir.Stmt) error {
 	}
 	k := b.events[i].last
 	if k == nil {
-		return &finding{"match", fmt.Sprintf("rank %d waits for %%%s, which nothing has recorded before", r.id, s.Args[0].Name), "record it earlier in the text"}
+		return &finding{"match", fmt.Sprintf("rank %d waits for the event %%%s, which no earlier statement records",
+			r.id, s.Args[0].Name),
+			"put the record statement before the wait"}
 	}
 	r.issue(s, k.reached)
 	return nil
@@ -152,7 +154,8 @@ func (r *scope) peer(s *ir.Stmt) (int, error) {
 	}
 	p, ok := r.m.b.Peer(s.Peer.Axis, i, r.id)
 	if !ok {
-		return 0, &finding{kind: "bind", message: fmt.Sprintf("rank %d has no peer %s[%d]", r.id, s.Peer.Axis, i)}
+		return 0, &finding{kind: "bind", message: fmt.Sprintf("rank %d has no peer %s[%d]: the index is outside "+
+			"the axis", r.id, s.Peer.Axis, i)}
 	}
 	return p, nil
 }
@@ -170,7 +173,8 @@ func (r *rank) signal(s *ir.Stmt) error {
 	}
 	r.m.links = append(r.m.links, func() error {
 		if i >= len(c.ranks[peer]) {
-			return r.m.located(s, &finding{kind: "match", message: fmt.Sprintf("rank %d raises %%%s[%d] of rank %d, which did not declare it", r.id, c.name, i, peer)})
+			return r.m.located(s, &finding{kind: "match", message: fmt.Sprintf("rank %d signals %%%s[%d] of rank "+
+				"%d, which does not declare this counter", r.id, c.name, i, peer)})
 		}
 		return nil
 	})

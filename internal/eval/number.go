@@ -7,22 +7,23 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file holds the rules of S11. For each kind of arithmetic a rule defines the number that the evaluator computes
-// and a bound on its difference from the number that a correct machine may compute. A rule receives the result y of
-// float64 arithmetic. It returns y rounded to the declared type, and the bound e.
+// This file holds the rules of S11. Each rule is for one kind of arithmetic. It defines the number that the
+// evaluator computes, and a bound on the difference between this number and the one that a correct machine may
+// compute. A rule receives the result y of float64 arithmetic. It returns y rounded to the declared type, and the
+// bound e.
 //
 // For an operand element with value a and bound ea, a correct machine holds some number within ea of a. A machine
-// accumulates contractions and reductions in the accumulator type, in any order within a rank, and loses at most one
-// unit in the last place in each step (tensor cores truncate). It rounds each rank's contribution to the declared type,
-// adds the contributions in the accumulator in rank order, and rounds the sum once. A machine may compute elementwise
-// operations on f16 and bf16 directly, or in f32 with a rounded result.
+// accumulates contractions and reductions in the accumulator type, in any order within a rank. In each step, it
+// loses at most one unit in the last place (tensor cores truncate). It rounds the contribution of each rank to the
+// declared type, adds the contributions in the accumulator in rank order, and rounds the sum once. A machine may
+// compute elementwise operations on f16 and bf16 directly, or in f32 with a rounded result.
 //
 // The bound also covers the difference between y and the result in real arithmetic. Therefore the results of two
 // programs that compute the same function in different orders (S19) differ by at most the sum of their bounds. The
 // operations cast and fill are defined to round, so their rounding is not an error.
 //
-// A bound of e = 0 certifies that every correct machine holds y. A bound of e = +Inf places no limit on the machine's
-// number; rules return it wherever some intermediate number may have overflowed or may be a NaN.
+// A bound of e = 0 certifies that every correct machine holds y. A bound of e = +Inf allows the machine any number.
+// Rules return it if some intermediate number may have overflowed or may be a NaN.
 
 // slack is a factor that covers the rounding errors of the bounds themselves, which are computed in floating point.
 const slack = 1 + 0x1p-20
@@ -113,9 +114,10 @@ func single(dt ir.DType, y float64) (float64, float64) {
 	return r, 0
 }
 
-// rounded applies the rule of one operation on certified numbers. The exact result is y + lost, where y is the nearest
-// float64. Rounding y to f32, f16 or bf16 gives the same number as rounding the exact result, since float64 has more
-// than twice their digits and two more. The result is certified if nothing is lost.
+// rounded applies the rule of one operation on certified numbers. The exact result is y + lost, where y is the
+// nearest float64. Rounding y to f32, f16 or bf16 gives the same number as rounding the exact result, since float64
+// has more than twice as many digits as these types plus two. The result is certified if y is exact, that is, if
+// lost is 0.
 func rounded(dt ir.DType, y, lost float64) (float64, float64) {
 	r, e := single(dt, y)
 	switch {
@@ -159,7 +161,7 @@ func productError(a, ea, b, eb float64) float64 {
 	return math.Abs(a)*eb + math.Abs(b)*ea + ea*eb
 }
 
-// sumOf describes one element of a contraction or sum before it is rounded.
+// sumOf describes one element of the result of a contraction or sum, before it is rounded.
 type sumOf struct {
 	acc  ir.DType
 	n    int64   // number of terms
@@ -193,8 +195,8 @@ func (s sumOf) whole(dt ir.DType) (y, e float64) {
 	return finish(dt, s.y, s.inRank())
 }
 
-// partial applies the rule of a contraction or sum that is split over the given number of ranks. The result y remains
-// the unrounded total, e bounds the error of the sum of the rounded contributions, and mag bounds the sum of their
+// partial applies the rule of a contraction or sum that is split over the given number of ranks. The result y is
+// the unrounded total. e bounds the error of the sum of the rounded contributions, and mag bounds the sum of their
 // magnitudes.
 func (s sumOf) partial(dt ir.DType, ranks int64) (y, e, mag float64) {
 	if s.exact(dt) {
@@ -205,9 +207,9 @@ func (s sumOf) partial(dt ir.DType, ranks int64) (y, e, mag float64) {
 	return s.y, e, mag
 }
 
-// contributions adds to pre the errors of rounding each rank's contribution to dt, where mag bounds the sum of the
-// contributions' magnitudes. It returns the new bounds of the error and of the sum of magnitudes. A contribution below
-// the least normal number loses at most half the least subnormal number.
+// contributions returns bounds after each rank's contribution to a sum is rounded to dt. Before, the sum has an
+// error of at most pre, and the magnitudes of the contributions add up to at most mag. The returned e and newMag
+// are the new bounds. A contribution below the least normal number loses at most half the least subnormal number.
 func contributions(dt ir.DType, pre, mag float64, ranks int64) (e, newMag float64) {
 	if !(mag < formatOf(dt).max/2) {
 		return inf, inf
@@ -258,9 +260,9 @@ func (s sumOf) mean(dt ir.DType) (y, e float64) {
 	return averaged(dt, s.y, pre, s.n)
 }
 
-// partialMean applies the rule of a mean whose terms are split evenly over ranks. Each rank's mean is rounded, and
-// contributes its share to y. The mean is never certified, since it requires a division by the number of ranks. The
-// bound covers that division.
+// partialMean applies the rule of a mean whose terms are split evenly over ranks. The mean of each rank is rounded
+// and contributes its share to y. The mean is never certified, since it requires a division by the number of ranks.
+// The bound covers that division.
 func (s sumOf) partialMean(dt ir.DType, ranks int64) (y, e, mag float64) {
 	pre := s.inRank()
 	if !((s.abs+pre)/float64(s.n)*float64(ranks) < formatOf(s.acc).max/2) {
@@ -342,10 +344,10 @@ func gelu(dt ir.DType, x, ex float64) (float64, float64) {
 	return normal(dt, x, ex, 0.5*x*math.Erfc(-x/math.Sqrt2))
 }
 
-// normal applies the rule of the two forms of gelu, where y is the function's value. The slope of both is within ±1.13.
-// A machine computes 1+erf or 1+tanh with an absolute error of a few units of its arithmetic, then multiplies by x/2,
-// so that the error is relative to x even where the result is tiny. For large |x|, 1-Φ(16) = 6e-58 is lost in every
-// arithmetic below f64: the result is x or 0.
+// normal applies the rule of the two forms of gelu, where y is the value of the function. The slope of both is
+// within ±1.13. A machine computes 1+erf or 1+tanh with an absolute error of a few units of its arithmetic, and
+// then multiplies by x/2. The error is therefore relative to x, even if the result is tiny. For large |x|, all
+// arithmetic below f64 loses 1-Φ(16) = 6e-58: the result is x or 0.
 func normal(dt ir.DType, x, ex, y float64) (float64, float64) {
 	const units, saturated = 16, 16
 	switch {
@@ -396,8 +398,8 @@ func wrap(dt ir.DType, v int64) int64 {
 	return v
 }
 
-// integer applies the rule of integer arithmetic, which is exact and wraps. If an operand is not exact, a result that
-// may wrap on a machine but not in the evaluator is unknown.
+// integer applies the rule of integer arithmetic, which is exact and wraps around. If an operand is not exact, the
+// result may wrap around on a machine but not in the evaluator; such a result is unknown.
 func integer(dt ir.DType, y int64, pre float64) (int64, float64) {
 	y = wrap(dt, y)
 	if pre != 0 && !(math.Abs(float64(y))+pre < holdsIntegers(dt)) {

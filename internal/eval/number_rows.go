@@ -8,9 +8,10 @@ import (
 
 // This file holds the rules of operations that normalise a row: softmax, which attention contains, and the norms.
 
-// weights holds the weights of a softmax row. p holds the weights for the evaluator's elements of the row. For every
-// row within the bounds, the weights in real arithmetic differ from p by at most e and do not exceed most. A machine
-// that computes in the accumulator type obtains these weights up to a factor of 1 ± rel.
+// weights holds the weights of a softmax row. The field p holds the weights of the row as the evaluator has it. A
+// correct machine may have another row within the bounds; its weights in real arithmetic differ from p by at most e
+// and do not exceed most. A machine that computes in the accumulator type obtains these weights up to a factor of 1
+// ± rel.
 type weights struct{ p, e, most, rel []float64 }
 
 // weigh returns the softmax weights of x, whose elements have the error bounds ex. The result ok is false if the
@@ -29,8 +30,8 @@ func weigh(dt ir.DType, x, ex []float64) (w weights, ok bool) {
 	return w, w.lose(dt, x, top, worst)
 }
 
-// spread computes the weights and their ranges. A weight is largest where its own element is largest and all other
-// elements are smallest.
+// spread computes the weights and their ranges. The weight of an element is largest if the element itself is as
+// large as its bound allows and all others are as small as possible.
 func (w weights) spread(x, ex []float64, top float64) {
 	var sum, least, most float64
 	for j, v := range x {
@@ -54,9 +55,9 @@ func (w weights) spread(x, ex []float64, top float64) {
 	}
 }
 
-// lose computes rel, the bound of a machine's rounding errors. These are the error of each exponent and the error of
-// the sum. The error of an exponent is proportional to the element and to the maximum that the machine subtracts, which
-// it may have scaled before.
+// lose computes rel, which bounds the rounding errors of a machine: the error of each exponent, and the error of
+// the sum. The error of an exponent is proportional to the element and to the maximum that the machine subtracts
+// from it. The machine may have scaled both before.
 func (w weights) lose(dt ir.DType, x []float64, top, worst float64) bool {
 	u := stepUnit(dt.Accum())
 	short := gamma(int64(len(x)), u) + float64(len(x))*vanishing(dt)
@@ -76,9 +77,9 @@ func (w weights) lose(dt ir.DType, x []float64, top, worst float64) bool {
 // row holds a row of numbers and a bound for each.
 type row struct{ x, e []float64 }
 
-// normalised applies the rule of dividing a row by the root of its mean square plus eps, after subtracting the row's
-// mean if centred. No result in a row of n elements exceeds √n on any machine. Therefore a result has a finite bound
-// even if the errors of the row are as large as its elements.
+// normalised applies the rule of dividing a row by the root of its mean square plus eps. If centred is set, the
+// mean of the row is subtracted before. No result in a row of n elements exceeds √n on any machine. Therefore a
+// result has a finite bound even if the errors of the row are as large as its elements.
 func normalised(dt ir.DType, in row, eps float64, centred bool) row {
 	count, u := int64(len(in.x)), stepUnit(dt.Accum())
 	n := float64(count)

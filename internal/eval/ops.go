@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scalar is a number given in the program's text. It is stored exactly as an integer if it is one.
+// scalar is a number in the program's text. If it is an integer, it is stored exactly as one.
 type scalar struct {
 	f     float64
 	n     int64
@@ -16,15 +16,16 @@ type scalar struct {
 
 // attrs holds the evaluated attributes of a tensor operation.
 type attrs struct {
-	axes    []int    // sum, max, min, mean, concat, softmax, reduce_slots
-	numbers []scalar // the numeric attributes, in the order of the Op table's row
-	scaled  bool     // attention: the scale is given
-	causal  bool     // attention
-	ta, tb  bool     // matmul
+	axes    []int    // for sum, max, min, mean, concat, softmax and reduce_slots
+	numbers []scalar // the numeric attributes, in the order of the operation's row in the table of ops
+	scaled  bool     // for attention: whether the program gives the scale
+	causal  bool     // for attention
+	ta, tb  bool     // for matmul
 	// inputDims is the number of dimensions of the first operand.
 	inputDims int
-	// An embedding's table consists of rows of a larger table, which has the given number of rows; the field first is the
-	// index of the first of them. If rows is 0, the operand is the whole table.
+	// These fields are for the table of an embedding, if the operand is only a part of the table. The whole table
+	// has rows rows, and the field first is the index of the operand's first row in it. If the field rows is 0, the
+	// operand is the whole table.
 	first, rows int64
 	rope        ir.Rope
 	// Long operations call goOn repeatedly, and end if it returns an error. goOn may be nil.
@@ -47,8 +48,8 @@ func (at *attrs) ended() error {
 	return at.goOn()
 }
 
-// split describes whether a contraction or sum produces a partial sum, whose array then holds the unrounded total, and
-// how many ranks contribute to it.
+// split describes how ranks share a contraction or sum: whether the result is a partial sum, which the array then
+// holds as an unrounded total, and how many ranks contribute to it.
 type split struct {
 	ranks   int64
 	partial bool
@@ -119,7 +120,7 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	}
 	for _, in := range ins[1:] {
 		if !trailing(ins[0].shape, in.shape) {
-			return nil, fmt.Errorf("%v of shapes %v and %v", op, ins[0].shape, in.shape)
+			return nil, fmt.Errorf("%v cannot combine the shapes %v and %v", op, ins[0].shape, in.shape)
 		}
 	}
 	switch {
@@ -141,7 +142,7 @@ func fill(v scalar, dt ir.DType, shape []int64) (*array, error) {
 	out := newArray(dt, shape)
 	if dt.IsInt() {
 		if !v.isInt {
-			return nil, fmt.Errorf("%v elements cannot be %v", dt, v.f)
+			return nil, fmt.Errorf("%v is not a value of type %v", dt, v.f)
 		}
 		for i := range out.n {
 			out.n[i] = wrap(dt, v.n)
@@ -155,8 +156,8 @@ func fill(v scalar, dt ir.DType, shape []int64) (*array, error) {
 	return out, nil
 }
 
-// operand returns element i of ins[k], repeated along the leading dimensions, and its bound. It returns zeros if there
-// is no operand k.
+// operand returns element i of ins[k], repeated along the leading dimensions, and its bound. If there is no operand
+// k, it returns zeros.
 func operand(ins []*array, k int, i int64) (v, e float64) {
 	if k >= len(ins) {
 		return 0, 0
@@ -255,7 +256,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 	return out, nil
 }
 
-// moves reports whether each element of the result of op is an element of its operand, up to its type and sign.
+// moves reports whether each element of the result of op is an element of its operand, except for its type and
+// sign.
 func moves(op ir.Op) bool {
 	switch op {
 	case ir.OpCopy, ir.OpReshard, ir.OpCast, ir.OpNeg, ir.OpAbs:
@@ -264,8 +266,8 @@ func moves(op ir.Op) bool {
 	return false
 }
 
-// pointwisePartial applies to the total of a partial sum an operation that may be applied to each contribution (S10).
-// Each contribution is rounded once more.
+// pointwisePartial applies an operation to the total of a partial sum, if S10 permits applying the operation to
+// each contribution. Each contribution is then rounded once more.
 func pointwisePartial(op ir.Op, at attrs, ins []*array, dt ir.DType, ranks int64) (*array, error) {
 	out := newArray(dt, ins[0].shape)
 	out.mag = make([]float64, out.len())
@@ -275,7 +277,7 @@ func pointwisePartial(op ir.Op, at attrs, ins []*array, dt ir.DType, ranks int64
 		y, pre, mag, ints := a, ea, ins[0].mag[i], true
 		if len(ins) == 2 {
 			if ins[1].mag == nil || ins[1].len() != out.len() {
-				return nil, fmt.Errorf("%v of a partial sum and something else", op)
+				return nil, fmt.Errorf("%v combines a partial sum with a tensor that is not one", op)
 			}
 			mag += ins[1].mag[i]
 			pre += eb
@@ -296,7 +298,7 @@ func pointwisePartial(op ir.Op, at attrs, ins []*array, dt ir.DType, ranks int64
 			out.f[i], out.e[i], out.mag[i] = a, ea, mag
 			continue
 		default:
-			return nil, fmt.Errorf("%v does not pass through a partial sum", op)
+			return nil, fmt.Errorf("%v cannot be applied to a partial sum", op)
 		}
 		if pre != 0 || !ints || mag > holdsIntegers(dt) {
 			pre, mag = contributions(dt, pre+stepUnit(dt.Accum())*mag, mag, ranks)

@@ -8,14 +8,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attention computes softmax(scale · q·kᵀ)·v for each leading index and head. With lengths, only the first keys of each
-// sequence are used. The result of a query without keys is zero.
+// attention computes softmax(scale · q·kᵀ)·v for each leading index and head. If lengths are given, only that many
+// first keys of each sequence are used. The result of a query that uses no key is zero.
 func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 	q, k, v := ins[0], ins[1], ins[2]
 	n := len(q.shape)
 	if n < 3 || len(k.shape) != n || !slices.Equal(k.shape, v.shape) || !slices.Equal(q.shape[:n-3], k.shape[:n-3]) ||
 		q.shape[n-1] != k.shape[n-1] || k.shape[n-2] == 0 || q.shape[n-2]%k.shape[n-2] != 0 {
-		return nil, fmt.Errorf("attention of shapes %v, %v and %v", q.shape, k.shape, v.shape)
+		return nil, fmt.Errorf("attention cannot combine the shapes %v, %v and %v", q.shape, k.shape, v.shape)
 	}
 	h := heads{tq: q.shape[n-3], tk: k.shape[n-3], hq: q.shape[n-2], hkv: k.shape[n-2], dh: q.shape[n-1], dt: dt,
 		causal: at.causal}
@@ -31,7 +31,7 @@ func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 		for _, v := range h.lengths.n {
 			if v < 0 || v > h.tk {
 				return nil, &finding{"range",
-					fmt.Sprintf("length %d is outside 0 to %d, the keys that are kept", v, h.tk), "a length counts keys"}
+					fmt.Sprintf("length %d is outside 0 to %d, the number of keys", v, h.tk), "a length counts keys"}
 			}
 		}
 	}
@@ -78,7 +78,7 @@ func (h heads) sees(b, i int64) (n int64, known bool) {
 	return n, known
 }
 
-// query computes the result of query i of one head.
+// query computes the result of query i of one head of batch b.
 func (h heads) query(out, q, k, v *array, b, i, head int64) {
 	sees, known := h.sees(b, i)
 	from := ((b*h.tq+i)*h.hq + head) * h.dh
@@ -129,7 +129,7 @@ func (h heads) score(q, k *array, p, r int64) (x, ex float64) {
 		constantError(h.dt, h.scale)) + 2*u*(s.abs+pre)*math.Abs(h.scale)
 }
 
-// capped applies a soft cap to a score. The slope of the cap is between 0 and 1. A machine may divide by the cap, or
+// capped applies a soft cap to a score. The slope of the cap is between 0 and 1. A machine may divide by the cap or
 // multiply by its inverse.
 func (h heads) capped(x, ex float64) (float64, float64) {
 	if h.cap == 0 {
@@ -149,8 +149,8 @@ func (h heads) masked(x, ex float64, at int64) (float64, float64) {
 	return x + m, ex + e + 2*stepUnit(h.dt.Accum())*(math.Abs(x)+math.Abs(m)+ex+e)
 }
 
-// hide replaces scores by minus infinity if they are so far below the largest score that their weights are zero on
-// every machine.
+// hide sets a score to minus infinity if it is so far below the largest score that its weight is zero on every
+// machine.
 func hide(x, ex []float64) {
 	top := math.Inf(-1)
 	for j, v := range x {
@@ -163,8 +163,9 @@ func hide(x, ex []float64) {
 	}
 }
 
-// mixed returns the mean of values, weighted by w. A machine may round the weights to the operands' type first. An
-// error in the weights moves the mean by at most the distance to the value that is farthest from it.
+// mixed returns the mean of values, weighted by w. A machine may first round the weights to the type of the
+// operands. An error in the weights changes the mean by at most the distance between the mean and the value that is
+// farthest from it.
 func (h heads) mixed(w weights, v *array, at func(j int64) int64) (y, pre float64) {
 	for j, p := range w.p {
 		y += p * v.f[at(int64(j))]

@@ -43,8 +43,8 @@ func newGradOf(op ir.Op, at attrs, ins []*array, dt ir.DType) (g gradOf, err err
 	return g, nil
 }
 
-// each calls f for each query of each head. The argument r is the query's row number in lse, and sees is the number of
-// keys that the query uses.
+// each calls f for each query of each head. The argument r is the row of the query in lse, and sees is the number
+// of keys that the query uses.
 func (g gradOf) each(at attrs, f func(r, sees int64)) error {
 	for r := range g.q.len() / g.dh {
 		if err := at.ended(); err != nil {
@@ -104,7 +104,7 @@ func (g gradOf) weight(r, key int64) known {
 	return known{p, p*math.Expm1(off) + vanishing(g.dt)}
 }
 
-// raised returns p·(dy·vᵀ - delta).
+// raised returns p·(dy·vᵀ - delta) for row r and a key.
 func (g gradOf) raised(r, key int64, p known) known {
 	u := stepUnit(g.dt.Accum())
 	dp := sumOf{acc: g.dt.Accum(), n: g.dh}
@@ -121,7 +121,8 @@ func (g gradOf) raised(r, key int64, p known) known {
 	return known{ds, e + 4*u*(math.Abs(ds)+e) + vanishing(g.dt)}
 }
 
-// stored returns a factor with the error that results if a machine rounds it to the operands' type.
+// stored returns a factor with the additional error that results if a machine rounds it to the type of the
+// operands.
 func (g gradOf) stored(x known) known {
 	return known{x.y, x.e + unit(g.dt)*(math.Abs(x.y)+x.e) + ulp(g.dt, 0)}
 }

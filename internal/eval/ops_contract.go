@@ -12,8 +12,8 @@ import (
 type rows struct {
 	*array
 	k int64
-	// ints reports for each row whether all its elements are certified integers, and errs whether any element has a
-	// nonzero bound. Most sums need no other information about the errors.
+	// ints reports for each row whether all of its elements are certified integers. errs reports for each row
+	// whether any element has a nonzero bound. Most sums need no other information about errors.
 	ints, errs []bool
 }
 
@@ -38,7 +38,7 @@ func linear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
 	x, w := ins[0], ins[1]
 	last := len(x.shape) - 1
 	if last < 0 || len(w.shape) != 2 || x.shape[last] != w.shape[1] {
-		return nil, fmt.Errorf("linear of shapes %v and %v", x.shape, w.shape)
+		return nil, fmt.Errorf("linear cannot combine the shapes %v and %v", x.shape, w.shape)
 	}
 	m, n, k := elements(x.shape[:last]), w.shape[0], w.shape[1]
 	out := newContraction(dt, append(slices.Clone(x.shape[:last]), n), sp)
@@ -56,7 +56,7 @@ func linear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
 func matmul(at attrs, a, b *array, dt ir.DType, sp split) (*array, error) {
 	r, s := len(a.shape), len(b.shape)
 	if r < 2 || s < 2 || s != 2 && !slices.Equal(a.shape[:r-2], b.shape[:s-2]) {
-		return nil, fmt.Errorf("matmul of shapes %v and %v", a.shape, b.shape)
+		return nil, fmt.Errorf("matmul cannot combine the shapes %v and %v", a.shape, b.shape)
 	}
 	if at.ta {
 		a = swapLast(a)
@@ -70,7 +70,7 @@ func matmul(at attrs, a, b *array, dt ir.DType, sp split) (*array, error) {
 	}
 	out := newContraction(dt, append(slices.Clone(a.shape[:r-2]), m, n), sp)
 	batch := elements(a.shape[:r-2])
-	if s == 2 { // all batches share b: they count as rows of a
+	if s == 2 { // all batches share b, so they count as further rows of a
 		batch, m = 1, batch*m
 	}
 	return out.array, out.products(at, asRows(a, batch*m, k), asRows(b, batch*n, k), batch, m, n)
@@ -162,12 +162,12 @@ func dotInt(dt ir.DType, a, b rows, p, q int64) (int64, float64) {
 	return integer(dt, y, prop)
 }
 
-// plusBias adds bias[N] along the last dimension. A machine may add it in the accumulator or after rounding. The bound
-// covers both, since it includes two roundings.
+// plusBias adds bias[N] along the last dimension. A machine may add the bias in the accumulator or after rounding.
+// The bound includes two roundings, so it covers both.
 func (c contraction) plusBias(bias *array) (*array, error) {
 	n := c.shape[len(c.shape)-1]
 	if c.partial || len(bias.shape) != 1 || bias.shape[0] != n {
-		return nil, fmt.Errorf("a bias of shape %v does not go with a result of shape %v", bias.shape, c.shape)
+		return nil, fmt.Errorf("a bias of shape %v does not fit a result of shape %v", bias.shape, c.shape)
 	}
 	for i := range c.len() {
 		j := i % n
@@ -181,7 +181,7 @@ func (c contraction) plusBias(bias *array) (*array, error) {
 	return c.array, nil
 }
 
-// sum adds the elements along axes. For a partial sum it adds the elements of the total.
+// sum adds the elements along axes. If a is the total of a partial sum, the result is a total, too.
 func sum(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
 	r, shape := reducedRows(a, axes)
 	out := newContraction(dt, shape, sp)
@@ -226,7 +226,7 @@ func sumSlots(axis int, ins []*array, dt ir.DType) (*array, error) {
 	r, shape := reducedRows(ins[0], []int{axis})
 	out := newContraction(dt, shape, alone)
 	if len(ins) == 2 && (ins[1].dt != dt || !slices.Equal(ins[1].shape, shape)) {
-		return nil, fmt.Errorf("slots of shape %v go into %v%v", shape, ins[1].dt, ins[1].shape)
+		return nil, fmt.Errorf("slots of shape %v do not fit a result of %v%v", shape, ins[1].dt, ins[1].shape)
 	}
 	for i := range out.len() {
 		from, to := i*r.k, (i+1)*r.k
@@ -248,8 +248,8 @@ func sumSlots(axis int, ins []*array, dt ir.DType) (*array, error) {
 	return out.array, nil
 }
 
-// mean divides the sum along axes by the number of terms. Over several ranks the result is the mean of the ranks'
-// means: each of n contributions has the weight 1/n.
+// mean divides the sum along axes by the number of terms. If the terms are split over n ranks, the result is the
+// mean of the ranks' means: each of them has the weight 1/n.
 func mean(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
 	r, shape := reducedRows(a, axes)
 	out := newContraction(dt, shape, sp)
@@ -264,8 +264,8 @@ func mean(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
 	return out.array, nil
 }
 
-// extreme returns the largest or smallest element along axes. Over no elements it returns the end of the type's range
-// that is neutral in the operation.
+// extreme returns the largest or smallest element along axes. If there are no elements, it returns the number of
+// the type that is neutral in the operation.
 func extreme(op ir.Op, axes []int, a *array, dt ir.DType) (*array, error) {
 	r, shape := reducedRows(a, axes)
 	out := newArray(dt, shape)

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// embedding returns the rows of table[V, D] that ids select. In a partial sum over ranks that each hold some rows of
-// the table, one rank contributes the selected row and the other ranks contribute zeros.
+// embedding returns the rows of table[V, D] that ids select. If ranks hold different rows of the table, the result
+// is a partial sum: one rank contributes the selected row, and the others contribute zeros.
 func embedding(at attrs, ids, table *array, sp split) (*array, error) {
 	if ids.n == nil || len(table.shape) != 2 {
 		return nil, fmt.Errorf("embedding of %v%v by %v%v", table.dt, table.shape, ids.dt, ids.shape)
@@ -39,7 +39,7 @@ func embedding(at attrs, ids, table *array, sp split) (*array, error) {
 	return out, nil
 }
 
-// looked sets the bound of element j, which an id with the error bound eid selected.
+// looked sets the bound of element j of the result. The id that selected the element has the error bound eid.
 func (a *array) looked(j int64, eid float64) {
 	if eid != 0 {
 		a.e[j] = inf
@@ -49,7 +49,7 @@ func (a *array) looked(j int64, eid float64) {
 	}
 	a.mag[j] = math.Abs(a.f[j]) + a.e[j]
 	if !a.exactInteger(j) {
-		// In a partial sum, a bound of 0 would mean that contributions are integers.
+		// In a partial sum, a bound of 0 would also mean that all contributions are integers.
 		a.e[j] += math.SmallestNonzeroFloat64
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// groupedLinear computes x[T, K]·w[E, N, K]ᵀ by groups of rows. The weights belong to the experts from at.first on.
-// Rows of other experts, and rows that no count includes, produce zeros.
+// groupedLinear computes x[T, K]·w[E, N, K]ᵀ by groups of rows. The operand w has the weights of the experts from
+// number at.first on. The results are zeros for rows of other experts, and for rows that no count includes.
 func groupedLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
 	x, w, counts := ins[0], ins[1], ins[2]
 	if len(x.shape) != 2 || len(w.shape) != 3 || x.shape[1] != w.shape[2] || at.first+w.shape[0] > counts.len() {
@@ -20,8 +20,9 @@ func groupedLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error
 	for i, count := range counts.n {
 		if count < 0 || count > x.shape[0]-row {
 			return nil, &finding{"range",
-				fmt.Sprintf("count %d (element %d of the counts) is negative, or takes more rows than are left of %d",
-					count, i, x.shape[0]), "counts say how many rows each expert has"}
+				fmt.Sprintf("count %d (element %d of the counts) is negative, or the counts up to it exceed the "+
+					"%d rows",
+					count, i, x.shape[0]), "a count is the number of rows of an expert"}
 		}
 		expert := int64(i) - at.first
 		for end := row + count; row < end; row++ {
@@ -43,7 +44,7 @@ func groupedLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error
 		if e == 0 {
 			continue
 		}
-		for i := range out.e { // rows may belong to any expert
+		for i := range out.e { // if a count is uncertain, a row may belong to any expert
 			out.e[i] = inf
 		}
 	}

@@ -57,8 +57,8 @@ func ranked(a *array, from, to int64, largest bool) []int64 {
 	return at
 }
 
-// topK returns the largest elements of each row, as many as the result's shape holds. The errors change an element of a
-// given rank by at most the largest error in the row. Machines sort NaN differently.
+// topK returns the largest elements of each row, as many as the shape of the result has. If elements have errors,
+// each result may be wrong by the largest error in the row. Machines sort NaN differently.
 func topK(a *array, shape []int64) (*array, error) {
 	out := newArray(a.dt, shape)
 	n, k := a.shape[len(a.shape)-1], shape[len(shape)-1]
@@ -81,8 +81,9 @@ func topK(a *array, shape []int64) (*array, error) {
 	return out, nil
 }
 
-// sortedIndices returns the indices of each row's elements in sorted order, as many as the result's shape holds. If an
-// element may equal another element on some machine, its index is unknown, unless both elements are certified.
+// sortedIndices returns the indices of the elements of each row in sorted order, as many as the shape of the result
+// has. If an element may equal another one on some machine, its index is unknown, unless both elements are
+// certified.
 func sortedIndices(a *array, shape []int64, largest bool) (*array, error) {
 	out := newArray(ir.I32, shape)
 	n, k := a.shape[len(a.shape)-1], shape[len(shape)-1]

@@ -32,7 +32,7 @@ func indexCopy(axis int, ins []*array) (*array, error) {
 			case taken[p]:
 				return nil, &finding{"range",
 					fmt.Sprintf("position %d (element %d of the positions) is given twice", p, i),
-					"each row has a position of its own"}
+					"the positions of rows must differ"}
 			case at.e[i] != 0:
 				for x := range out.e { // the row may be written to any position
 					out.e[x] = inf

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unscaled lists the dimensions that have no separate scales, of an operand with the given number of dimensions. These
-// are all dimensions, or all but the leading ones if each row has a scale.
+// unscaled lists the dimensions of an operand along which elements share scales. These are all dimensions or, if
+// each row has a scale, all but the leading ones.
 func unscaled(s *ir.Stmt, dims int) []int {
 	var list []int
 	switch block := s.Attr("block"); {
@@ -28,7 +28,7 @@ func unscaled(s *ir.Stmt, dims int) []int {
 type scaling struct {
 	scales     *array
 	k          int64 // elements of a row
-	rows, cols int64 // elements that share a scale along each
+	rows, cols int64 // numbers of rows and columns of elements that share a scale
 	perRow     int64 // scales of a row of blocks
 }
 
@@ -121,8 +121,8 @@ func quantize(x, by *array, dt ir.DType) (*array, error) {
 }
 
 const (
-	// tensorCore is the number of products of 8-bit numbers that a tensor core adds to a sum in one step. It aligns all
-	// terms to the largest exponent among them, and retains coreDigits digits of each.
+	// tensorCore is the number of products of 8-bit numbers that a tensor core adds to a sum in one step. The
+	// tensor core aligns all terms to the largest exponent among them, and keeps coreDigits digits of each.
 	tensorCore = 32
 	coreDigits = 13
 	// promoted is the number of products after which a machine adds the tensor core's sum to a sum in f32.
@@ -188,7 +188,7 @@ func scaledDot(a, b rows, p, q int64, sx, sw scaling) sumOf {
 		if whole += abs; !s.ints || whole > 1<<coreDigits {
 			s.prop += lost * (math.Abs(fg) + efg)
 		}
-		s.n += 3 // the scales' product, the product with it, the addition
+		s.n += 3 // three more roundings: the product of the scales, the product with it, and the addition
 	}
 	if s.ints && whole > 1<<coreDigits {
 		s.ints = false

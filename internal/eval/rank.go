@@ -13,7 +13,7 @@ type rank struct {
 	group *[]end
 	// returned holds the values that the function's return statement returns.
 	returned []*value
-	yielded  []*binding // the values that the last finished iteration of a loop yielded
+	yielded  []*binding // the values that the last executed iteration of a loop has yielded
 
 	channels map[string][]*stream
 	issued   map[channelKey]int64
@@ -133,8 +133,8 @@ func (r *rank) runFunction(params []*value) error {
 	return r.finishInout(f)
 }
 
-// inout makes the buffer of an inout parameter, whose initial contents are the rank's shard of v. It returns nil if the
-// rank holds no shard.
+// inout makes the buffer of an inout parameter. The initial contents are the rank's shard of v. If the rank holds
+// no shard, inout returns nil.
 func (r *rank) inout(p *ir.Param, v *value) *binding {
 	st, err := r.shardOf(p.Name, v)
 	if err != nil {
@@ -206,8 +206,8 @@ func (r *rank) stmt(s *ir.Stmt) error {
 	return r.control(s)
 }
 
-// skips handles a view of a value of which this rank holds no part (S17). It leaves the name without a tensor and
-// reports true, since the view's index may have no meaning on this rank. Any use of the view is an error.
+// skips handles a view of a value of which this rank holds no part (S17). It then defines the name without a tensor
+// and returns true, because the index of the view may be invalid on this rank. Any use of the view is an error.
 func (r *rank) skips(s *ir.Stmt) bool {
 	if s.Op.Info().Class != ir.ClassView || s.Into != nil || s.Op == ir.OpClaim || r.makesValue(s) {
 		return false

@@ -13,7 +13,8 @@ func reduceArrays(red ir.Red, all []*array, anyOrder bool) (*array, error) {
 	first := all[0]
 	for _, a := range all {
 		if a.dt != first.dt || !slices.Equal(a.shape, first.shape) {
-			return nil, fmt.Errorf("the ranks' tensors are %v%v and %v%v", first.dt, first.shape, a.dt, a.shape)
+			return nil, fmt.Errorf("the tensors of the ranks differ in type: %v%v and %v%v", first.dt, first.shape,
+				a.dt, a.shape)
 		}
 	}
 	if len(all) == 1 {
@@ -55,8 +56,8 @@ func reduceFloat(red ir.Red, all []*array, i int64, anyOrder bool) (float64, flo
 	return averaged(dt, y, e, n)
 }
 
-// contributionsAt adds element i of the ranks' tensors. It returns the total, the bound on the error of the sum of the
-// machines' contributions, and the sum of magnitudes. The bound is 0 only if all elements are certified integers.
+// contributionsAt adds element i of the ranks' tensors. It returns the total, a bound on the error of the sum that
+// machines compute, and the sum of the magnitudes. The bound is 0 only if all elements are certified integers.
 func contributionsAt(all []*array, i int64) (y, e, mag float64) {
 	ints := true
 	for _, a := range all {
@@ -66,7 +67,7 @@ func contributionsAt(all []*array, i int64) (y, e, mag float64) {
 		ints = ints && a.exactInteger(i)
 	}
 	if !ints {
-		// The evaluator's own sum; the least number keeps it from being 0.
+		// Add the error of the evaluator's own sum. The least number keeps the bound from being 0.
 		e += gamma(int64(len(all)), unit(ir.F64))*mag + math.SmallestNonzeroFloat64
 	}
 	return y, e, mag

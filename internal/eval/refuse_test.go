@@ -20,7 +20,7 @@ func TestRefusals(t *testing.T) {
   %b = alloc f32[4]
   %half = slice %b, axis=0, 0..2
   fill value=1 into %half
-  copy %b into %y`, "lifetime", []string{"rank 0", "%b[2]", "nothing has written"}},
+  copy %b into %y`, "lifetime", []string{"rank 0", "%b[2]", "no statement has written"}},
 		{"unwritten result", ``, "lifetime", []string{"%y[0]"}},
 		{"deadlock on a counter", `
   %c = counter[2]
@@ -56,7 +56,7 @@ func TestRefusals(t *testing.T) {
   %e = event[2]
   record %e[0]
   wait %e[1]
-  copy %x into %y`, "match", []string{"nothing has recorded"}},
+  copy %x into %y`, "match", []string{"no earlier statement records"}},
 		{"chunk out of range", `
   for %i in 0..3 {
     %a = chunk %x, axis=0, %i of 2
@@ -75,7 +75,7 @@ func TestRefusals(t *testing.T) {
 		{"ranks disagree", `
   scale %x, by=rank(tp) + 1 into %y`, "layout", []string{"ranks 0 and 1"}},
 		{"permute disagrees", `
-  permute %x into %y, over=tp, to=rank(tp), from=(rank(tp) + 1) mod 2`, "match", []string{"gives to"}},
+  permute %x into %y, over=tp, to=rank(tp), from=(rank(tp) + 1) mod 2`, "match", []string{"whose to= names"}},
 		{"used after free", `
   %b = alloc[2] f32[4]
   copy %x into %b[0]

@@ -61,10 +61,11 @@ func (r region) reshaped(shape []int64) (region, error) {
 		return region{}, err
 	}
 	if n != elements(r.shape) {
-		return region{}, fmt.Errorf("shape %v has %d elements, the operand's %v has %d", shape, n, r.shape, elements(r.shape))
+		return region{}, fmt.Errorf("shape %v has %d elements, but the shape %v of the operand has %d", shape, n,
+			r.shape, elements(r.shape))
 	}
 	if !r.isDense() {
-		return region{}, fmt.Errorf("reshape of a view that is not dense; copy it first")
+		return region{}, fmt.Errorf("a view that is not dense cannot be reshaped: copy it first")
 	}
 	return region{off: r.off, shape: slices.Clone(shape), strides: tensor.Strides(shape)}, nil
 }
@@ -84,8 +85,8 @@ func (r region) isDense() bool {
 	return true
 }
 
-// runs calls visit for each contiguous run of the region, in row-major order. The n elements of the array from position
-// at on are the n elements of the region from number i on.
+// runs calls visit for each contiguous run of elements of the region, in row-major order. A run of n elements
+// begins at position at in the array, and is number i of the region's elements.
 func (r region) runs(visit func(at, i, n int64)) {
 	if slices.Contains(r.shape, 0) {
 		return

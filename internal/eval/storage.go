@@ -15,7 +15,7 @@ type storage struct {
 	dt    ir.DType
 	shape []int64
 
-	// from computes the contents of the storage if it is a rank's shard of a value. It is nil for buffers.
+	// from computes the contents, if the storage is the shard of a value on one rank. It is nil for buffers.
 	from func() (*array, error)
 	// arr holds the contents. It is nil before the first use and after the last use.
 	arr     *array
@@ -80,8 +80,10 @@ func (v view) read() (*array, error) {
 			}
 		})
 		if bad >= 0 {
-			return nil, &finding{kind: "lifetime", message: fmt.Sprintf("rank %d reads %%%s%v, which nothing has written",
-				v.st.rank, v.st.name, unflatten(v.st.shape, bad)), help: "write it first, or alloc … zero"}
+			return nil, &finding{kind: "lifetime", message: fmt.Sprintf("rank %d reads %%%s%v, which no statement "+
+				"has written",
+				v.st.rank, v.st.name, unflatten(v.st.shape, bad)), help: "write the element first, or allocate " +
+				"the buffer with alloc … zero"}
 		}
 	}
 	return v.st.arr.view(v.region), nil
@@ -90,7 +92,7 @@ func (v view) read() (*array, error) {
 // write stores a in the view.
 func (v view) write(a *array) error {
 	if a.dt != v.st.dt || !slices.Equal(a.shape, v.shape) {
-		return fmt.Errorf("%v%v does not fit %%%s, which takes %v%v", a.dt, a.shape, v.st.name, v.st.dt, v.shape)
+		return fmt.Errorf("%v%v cannot be written to %%%s, which is %v%v", a.dt, a.shape, v.st.name, v.st.dt, v.shape)
 	}
 	if err := v.st.open(); err != nil {
 		return err

@@ -15,8 +15,8 @@ type stream struct {
 	done  int
 }
 
-// task is one operation whose operands are known. The function run either performs the whole operation and returns nil,
-// or has no visible effect and returns *pending; in this case it is called again later.
+// task is one operation whose operands are known. Its function run either performs the whole operation and returns
+// nil, or has no visible effect and returns *pending. In the latter case it is called again later.
 type task struct {
 	stmt *ir.Stmt
 	uses []*storage
@@ -106,7 +106,8 @@ func (m *machine) deadlock() error {
 			t := s.tasks[s.done]
 			what := fmt.Sprintf("rank %d, %s: %s waits for %v", s.rank, s.name, t.stmt.Op, t.run())
 			if d == nil {
-				d = m.prog.Diag("deadlock", t.stmt.Pos, "the program deadlocks: every stream with work left is waiting")
+				d = m.prog.Diag("deadlock", t.stmt.Pos, "the program deadlocks: every stream that has work left "+
+					"waits for another")
 			}
 			if blocked <= maxBlockedShown {
 				d.Notes = append(d.Notes, ir.Note{Pos: t.stmt.Pos, Message: what})

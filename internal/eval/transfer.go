@@ -27,8 +27,8 @@ func (r *rank) transfer(s *ir.Stmt) error {
 	return nil
 }
 
-// copyPeer issues a put or get. One of its sides is the peer's instance of a symmetric buffer, which is looked up once
-// all ranks have been unrolled.
+// copyPeer issues a put or get. One of its sides is the peer's copy of a symmetric buffer. That copy is looked up
+// when all ranks have been unrolled.
 func (r *rank) copyPeer(s *ir.Stmt) error {
 	peer, err := r.peer(s)
 	if err != nil {
@@ -50,7 +50,8 @@ func (r *rank) copyPeer(s *ir.Stmt) error {
 	r.m.links = append(r.m.links, func() error {
 		st := mine.home.at(peer, mine.elem)
 		if st == nil || !slices.Equal(st.shape, mine.shape) {
-			return r.m.located(s, &finding{kind: "match", message: fmt.Sprintf("rank %d has no %%%s of shape %v, which rank %d reaches for", peer, mine.name, mine.shape, r.id)})
+			return r.m.located(s, &finding{kind: "match", message: fmt.Sprintf("rank %d has no buffer %%%s of "+
+				"shape %v, which rank %d accesses", peer, mine.name, mine.shape, r.id)})
 		}
 		far.st = st
 		st.uses++ // counts the use by the task
@@ -80,8 +81,8 @@ type pair struct {
 	received bool   // the receiver has posted
 }
 
-// pairKey identifies the sequence of transfers with the same team, source and destination. Sends and recvs of one
-// sequence match in order.
+// pairKey identifies a sequence of transfers with the same team, source and destination. The sends of the sequence
+// match its recvs in order.
 type pairKey struct {
 	team     string
 	src, dst int
@@ -136,7 +137,8 @@ func (r *rank) runGroup(s *ir.Stmt) error {
 	return nil
 }
 
-// post issues a task that posts all ends, and completes when the other side of each has been posted.
+// post issues a task that posts all ends of transfers. The task completes when the other side of each transfer has
+// been posted.
 func (r *rank) post(s *ir.Stmt, ends []end) {
 	var uses []view
 	for _, e := range ends {

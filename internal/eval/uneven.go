@@ -7,13 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file holds the uneven collectives. Along one axis, each rank has a count of rows for each member of the team.
-// The counts of all_gatherv and reduce_scatterv must be the same on all ranks; the counts of all_to_allv are the
-// numbers of rows that a rank sends. A result has the extent of its destination, which is its capacity; the rows after
-// the counted ones are zeros.
+// This file holds the uneven collectives. Along one axis, each rank has a count of rows for each member of the
+// team. The counts of all_gatherv and reduce_scatterv must be equal on all ranks. The counts of all_to_allv are the
+// numbers of rows that the rank sends to each member. The result has as many rows as its destination, which is the
+// capacity; the rows after the received ones are zeros.
 
-// counts returns a function that reads the counts of s. Counts in the program's text are evaluated at once, and memory
-// is then empty; counts in device memory are read when the operation runs.
+// counts returns a function that reads the counts of s. If the counts are in the program's text, they are evaluated
+// immediately, and the list memory is empty. If they are in device memory, they are read when the operation runs.
 func (r *rank) counts(s *ir.Stmt) (read func() (*array, error), memory []view, err error) {
 	if len(s.Args) == 2 {
 		v, err := r.tensor(&s.Args[1])
@@ -104,7 +104,8 @@ func (c *meeting) countsFit(k kindOf, me int, capacity int64) error {
 	for i, p := range c.members {
 		rows, held := p.counts.n, p.in.shape[k.axis]
 		if k.op != ir.OpAllToAllV && !slices.Equal(rows, c.members[me].counts.n) {
-			return c.misfit(i, "the counts of member %d of the team are %v, those of member %d %v: all members must have equal counts",
+			return c.misfit(i, "the counts of member %d of the team are %v, those of member %d %v: all members "+
+				"must have equal counts",
 				i, rows, me, c.members[me].counts.n)
 		}
 		for j, n := range rows {
@@ -129,7 +130,8 @@ func (c *meeting) countsFit(k kindOf, me int, capacity int64) error {
 		}
 	}
 	if gets > capacity {
-		return c.misfit(me, "member %d of the team gets %d rows, and its result has room for %d", me, gets, capacity)
+		return c.misfit(me, "member %d of the team gets %d rows, and its result has room for %d", me, gets,
+			capacity)
 	}
 	return nil
 }

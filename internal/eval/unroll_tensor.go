@@ -74,8 +74,8 @@ func (r *rank) localStmt(s *ir.Stmt) error {
 	return nil
 }
 
-// slots returns the operands of a reduce_slots: the slots and, if the sum includes the destination's contents, the
-// destination.
+// slots returns the operands of a reduce_slots: the slots and, if the sum includes the contents of the destination,
+// the destination.
 func (r *rank) slots(s *ir.Stmt, x, out view) ([]view, error) {
 	spec, err := r.viewSpec(s, x.shape)
 	if err != nil {
@@ -121,7 +121,7 @@ func (r *rank) destination(s *ir.Stmt) (view, error) {
 	return st.all(), nil
 }
 
-// viewStmt binds a name to a part of a buffer, or of this rank's shard of a value.
+// viewStmt binds a name to a part of a buffer, or to a part of this rank's shard of a value.
 func (r *rank) viewStmt(s *ir.Stmt) error {
 	sym := r.m.b.Info.Results[s][0]
 	v, err := r.tensor(&s.Args[0])
@@ -158,14 +158,15 @@ func (r *scope) tensor(p *ir.Place) (view, error) {
 		return view{}, err
 	}
 	if st := b.views[i].st; st.freed {
-		return view{}, &finding{"lifetime", fmt.Sprintf("%%%s is used after it was freed", st.name), "move the free behind the last use"}
+		return view{}, &finding{"lifetime", fmt.Sprintf("buffer %%%s is used after it was freed", st.name),
+			"move the free after the last use"}
 	}
 	return b.views[i], nil
 }
 
 func absent(name string, rank int) error {
-	return &finding{"layout", fmt.Sprintf("rank %d holds no part of %%%s and cannot use it", rank, name),
-		"put the operation in an if that only the value's ranks enter, or reshard the value"}
+	return &finding{"layout", fmt.Sprintf("rank %d uses %%%s but holds no part of it", rank, name),
+		"put the operation into an if that only the ranks of the value execute, or reshard the value"}
 }
 
 // shardOf makes the storage for this rank's shard of a value.

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// valueStmt defines a global value. It issues no task: values are immutable, so the time at which they are computed has
-// no effect.
+// valueStmt defines a global value. It issues no task: values are immutable, so it does not matter when they are
+// computed.
 func (r *values) valueStmt(s *ir.Stmt) error {
 	sym := r.m.b.Info.Results[s][0]
 	v, err := r.shared(s, 0, func() (*value, error) { return r.newValue(s, sym) })
@@ -15,8 +15,9 @@ func (r *values) valueStmt(s *ir.Stmt) error {
 	return err
 }
 
-// newValue makes the value of statement s. It converts the operands to the layouts that the operation needs, applies
-// the operation, whose result has its natural layout, and converts the result to the required layout.
+// newValue makes the value of statement s. It converts the operands to the layouts that the operation needs, and
+// applies the operation, whose result has the operation's natural layout. It then converts the result to the layout
+// that the program declares.
 func (r *values) newValue(s *ir.Stmt, sym *ir.Sym) (*value, error) {
 	args, err := r.valueArgs(s)
 	if err != nil {
@@ -30,7 +31,7 @@ func (r *values) newValue(s *ir.Stmt, sym *ir.Sym) (*value, error) {
 	var v *value
 	switch {
 	case s.Op == ir.OpReshard || s.Op.Info().Class == ir.ClassCollective:
-		// Collectives on values change the layout and nothing else.
+		// A collective on a value changes only the layout of the value.
 		if v, err = r.m.resharded(args[0], natural, anyOrder); err != nil {
 			return nil, err
 		}
@@ -129,8 +130,9 @@ func (r *values) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*
 	return v, nil
 }
 
-// contributing returns operand i as rank uses it for its contribution to a partial result: the rank's contribution to
-// the operand and, along a contracted dimension, the rank's own block only.
+// contributing returns operand i in the form in which rank uses it to compute its contribution to a partial result.
+// This is the contribution of the rank to the operand, restricted to the rank's own block along a contracted
+// dimension.
 func (m *machine) contributing(op ir.Op, at attrs, i int, v *value, rank int) (*array, error) {
 	a, err := v.contribution(rank)
 	if err != nil {
@@ -191,8 +193,8 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 	return nil
 }
 
-// viewValue makes a value from a part of another value. The contribution of a rank to the part is the part of its
-// contribution.
+// viewValue makes a value that is a part of another value. The contribution of a rank to the new value is the same
+// part of its contribution to the other value.
 func (r *values) viewValue(s *ir.Stmt, arg *value, t *ir.Type) (*value, error) {
 	spec, err := r.viewSpec(s, arg.shape)
 	if err != nil {

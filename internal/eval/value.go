@@ -7,26 +7,27 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// value is one instance of an immutable global tensor (S2). It is computed once for all ranks, on its first use. The
-// layout determines only each rank's shard and each rank's contribution to a partial sum.
+// value is one instance of an immutable global tensor (S2). It is computed once for all ranks, when it is first
+// used. Its layout determines only the shard of each rank, and the contribution of each rank to a partial sum.
 type value struct {
 	m     *machine
 	name  string
 	typ   *ir.Type
-	shape []int64 // global
+	shape []int64 // the shape of the global tensor
 	// from computes the whole value. For a partial sum it computes the total.
 	from func() (*array, error)
-	// part computes the contribution of the ranks that share rank's coordinates on the partial axes, as a global tensor.
-	// It is nil for values that are not partial.
+	// part computes the contribution of a group of ranks to a partial sum, as a global tensor. The group consists
+	// of the ranks that have the same coordinates on the partial axes as the given rank. part is nil for values
+	// that are not partial.
 	part func(rank int) (*array, error)
-	// own, if not nil, returns rank's shard, which is computed from the rank's own data.
+	// own, if not nil, returns the shard of the rank, computed from data that only this rank has.
 	own func(rank int) *array
 
 	done  *array
 	parts map[string]*array
 }
 
-// pending is the error of an operation that cannot run yet. The field what describes the event that must happen first.
+// pending is the error of an operation that cannot run yet. The field what describes the event for which it waits.
 type pending struct{ what string }
 
 func (p *pending) Error() string { return p.what }
@@ -45,14 +46,14 @@ func (v *value) whole() (*array, error) {
 		return nil, err
 	}
 	if !slices.Equal(a.shape, v.shape) {
-		return nil, fmt.Errorf("%%%s has shape %v where its type says %v", v.name, a.shape, v.shape)
+		return nil, fmt.Errorf("%%%s has shape %v, but its type requires %v", v.name, a.shape, v.shape)
 	}
 	v.done = a
 	return a, nil
 }
 
-// contribution returns, as a global tensor, the contribution of the ranks that share rank's coordinates on the partial
-// axes. For a value that is not partial it returns the whole value.
+// contribution returns, as a global tensor, the contribution of the ranks that have the same coordinates on the
+// partial axes as the given rank. If the value is not partial, it returns the whole value.
 func (v *value) contribution(rank int) (*array, error) {
 	if v.part == nil {
 		return v.whole()
@@ -128,8 +129,8 @@ func (m *machine) localShape(t *ir.Type, shape []int64) ([]int64, error) {
 	return local, nil
 }
 
-// restricted returns the block of a that rank holds along dimension dim, which typ splits. In all other dimensions the
-// block has the extent of a.
+// restricted returns the block of a that rank holds along the dimension dim, which the type typ splits over ranks.
+// In all other dimensions, the block has the extent of a.
 func (m *machine) restricted(a *array, typ *ir.Type, dim, rank int) (*array, error) {
 	n := m.parts(typ.Dims[dim].Axes)
 	if n == 1 {
@@ -148,8 +149,9 @@ func (m *machine) restricted(a *array, typ *ir.Type, dim, rank int) (*array, err
 	return blocks[block], nil
 }
 
-// resharded returns the value v in the layout of type t. The partial axes of t must be partial axes of v. Along the
-// other partial axes of v, the ranks' contributions are added. A value that is not partial cannot become partial.
+// resharded returns the value v in the layout of type t. The partial axes of t must be partial axes of v, because a
+// value that is not partial cannot become partial. Along the other partial axes of v, the contributions of the
+// ranks are added.
 func (m *machine) resharded(v *value, t *ir.Type, anyOrder bool) (*value, error) {
 	if t == nil || ir.SameLayout(t, v.typ) {
 		return v, nil
@@ -163,7 +165,7 @@ func (m *machine) resharded(v *value, t *ir.Type, anyOrder bool) (*value, error)
 	}
 	for _, p := range t.Partial {
 		if !slices.Contains(v.typ.Partial, p) {
-			return nil, fmt.Errorf("%%%s is not partial over %s, and nothing makes it so", v.name, p.Axis)
+			return nil, fmt.Errorf("%%%s is not partial over %s and cannot become partial", v.name, p.Axis)
 		}
 	}
 	out := &value{m: m, name: v.name, typ: t, shape: v.shape}
@@ -189,8 +191,8 @@ func partialAxes(t *ir.Type) []string {
 	return axes
 }
 
-// reducedTotal converts the total of a partial sum to the result of adding the contributions of n ranks. The result is
-// the rounded value or, if partial is set, a partial sum over the left remaining ranks.
+// reducedTotal converts the total of a partial sum to the result of adding the contributions of n ranks. The result
+// is the rounded value. If partial is set, it is instead the total of a partial sum over the left remaining ranks.
 func reducedTotal(a *array, n int64, partial bool, left int64, anyOrder bool) *array {
 	if a.mag == nil {
 		return a
@@ -213,7 +215,8 @@ func reducedTotal(a *array, n int64, partial bool, left int64, anyOrder bool) *a
 	return out
 }
 
-// reducedContributions adds the contributions of the ranks that differ from rank only along the axes in gone.
+// reducedContributions adds the contributions of those ranks whose coordinates equal those of rank except along the
+// axes in gone.
 func (m *machine) reducedContributions(v *value, gone []string, red ir.Red, rank int, anyOrder bool) (*array, error) {
 	if len(gone) == 0 {
 		return v.contribution(rank)

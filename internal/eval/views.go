@@ -10,7 +10,7 @@ import (
 type viewSpec struct {
 	op     ir.Op
 	axis   int
-	lo, hi int64 // chunk, slice; select: lo
+	lo, hi int64 // for chunk and slice; for select, lo is the index
 	perm   []int
 	shape  []int64
 }
@@ -53,7 +53,7 @@ func (r *scope) viewSpec(s *ir.Stmt, shape []int64) (viewSpec, error) {
 		return v, err
 	}
 	if v.axis < 0 || v.axis >= len(shape) {
-		return v, fmt.Errorf("there is no dimension %d", v.axis)
+		return v, fmt.Errorf("the operand has no dimension %d", v.axis)
 	}
 	extent := shape[v.axis]
 	switch s.Op {

@@ -31,7 +31,7 @@ func TestMalformed(t *testing.T) {
 		change func(p *plan.Plan)
 		want   string
 	}{
-		"ranks":          {func(p *plan.Plan) { p.Ranks = 0 }, "it is for 0 ranks"},
+		"ranks":          {func(p *plan.Plan) { p.Ranks = 0 }, "the plan is for 0 ranks"},
 		"too many ranks": {func(p *plan.Plan) { p.Ranks = 1 << 20 }, "this machine has at most 256"},
 		"main":           {func(p *plan.Plan) { p.Main[1] = p.Main[0] }, "the main stream of rank 1 is not one of its streams"},
 		"buffer":         {func(p *plan.Plan) { p.Buffers[1].Offset = 1 << 40 }, "leaves the arena"},
@@ -42,29 +42,33 @@ func TestMalformed(t *testing.T) {
 			c.Ins[0].Shape, c.Ins[0].Strides = []int64{1 << 62, 1 << 62}, []int64{1 << 62, 1}
 			c.Outs[0].Shape = c.Ins[0].Shape
 		}, "leaves buffer"},
-		"peer memory": {func(p *plan.Plan) { find(p, plan.Compute).Ins[0].Rank ^= 1 }, "it names memory of rank"},
+		"peer memory": {func(p *plan.Plan) { find(p, plan.Compute).Ins[0].Rank ^= 1 }, "it refers to memory of rank"},
 		"copy shapes": {func(p *plan.Plan) { find(p, plan.Copy).Ins[0].Shape = []int64{1, 3} }, "differ"},
 		"stream":      {func(p *plan.Plan) { find(p, plan.Compute).Stream = 99 }, "stream 99 is not one of the rank's"},
-		"event":       {func(p *plan.Plan) { find(p, plan.Record).Kind = plan.WaitEvent }, "is not recorded before it is waited for"},
+		"event": {func(p *plan.Plan) { find(p, plan.Record).Kind = plan.WaitEvent }, "which no earlier " +
+			"command records"},
 		"event of another rank": {func(p *plan.Plan) {
 			c := find(p, plan.WaitEvent)
 			c.Rank ^= 1
 			c.Stream = p.Main[c.Rank]
-		}, "is recorded on rank"},
-		"signal count": {func(p *plan.Plan) { p.Counters[0].PerRun[0]++ }, "counter here: its signals do not add up"},
-		"signal peer":  {func(p *plan.Plan) { find(p, plan.Signal).Peer = 7 }, "on rank 7"},
-		"member":       {func(p *plan.Plan) { find(p, plan.Collective).Part ^= 1 }, "is not this rank's on this stream"},
+		}, "a rank can wait for other ranks only by counters"},
+		"signal count": {func(p *plan.Plan) { p.Counters[0].PerRun[0]++ }, "counter here: the commands signal it " +
+			"another number of times"},
+		"signal peer": {func(p *plan.Plan) { find(p, plan.Signal).Peer = 7 }, "on rank 7"},
+		"member":      {func(p *plan.Plan) { find(p, plan.Collective).Part ^= 1 }, "is not this rank's on this stream"},
 		"unissued": {func(p *plan.Plan) {
 			c := find(p, plan.Collective)
 			c.Kind, c.Peer = plan.Signal, 0
 			p.Counters[0].PerRun[0]++
 		}, "issues 0 of 1 collectives"},
-		"not on main": {func(p *plan.Plan) { c := find(p, plan.Output); c.Stream = find(p, plan.Copy).Stream }, "it is not on main"},
-		"twice":       {func(p *plan.Plan) { p.Cmds = append(p.Cmds, *find(p, plan.Output)) }, "moved twice"},
+		"not on main": {func(p *plan.Plan) { c := find(p, plan.Output); c.Stream = find(p, plan.Copy).Stream },
+			"it is not on the main stream"},
+		"twice": {func(p *plan.Plan) { p.Cmds = append(p.Cmds, *find(p, plan.Output)) }, "is uploaded or read " +
+			"back twice"},
 		"unread": {func(p *plan.Plan) { p.Cmds = p.Cmds[:len(p.Cmds)-1] },
 			"output y of rank 1 is never read back"},
 		"uncovered": {func(p *plan.Plan) { p.Outputs[0].Shape = []int64{99, 3} }, "y: its blocks hold 12 of 297 elements"},
-		"no kind":   {func(p *plan.Plan) { find(p, plan.Copy).Kind = 77 }, "it has no kind"},
+		"no kind":   {func(p *plan.Plan) { find(p, plan.Copy).Kind = 77 }, "its kind does not exist"},
 		"op":        {func(p *plan.Plan) { find(p, plan.Compute).Op = ir.OpWait }, "wait"},
 		"algorithm": {func(p *plan.Plan) { p.Colls[0].Algo = "magic" }, `barrier over=tp (hand.hkt:3:3): barrier: unknown algorithm "magic"; the algorithms are staged, two-shot, one-shot-push`},
 	}

@@ -12,12 +12,13 @@ import (
 	"hocket.example/hocket/internal/torchexport"
 )
 
-// An export may leave extents open, for example the number of tokens. The program has a dim for each open extent. To
-// find the program, the model is converted for several values of the extents. The resulting texts must be equal except
-// for numbers.
+// An export may leave extents open, for example the number of tokens. The converted program has a dim for each open
+// extent. To find the program, the model is converted several times, each time with other values of the extents.
+// The resulting program texts must be equal except for numbers. From the numbers that differ, the expressions in
+// the dims are derived.
 
-// largest is the maximum of the extents that are tried, because a mask has a number of elements that is the square of
-// the number of tokens.
+// largest is the maximum of the values that are tried for an extent. It is small because a model may contain masks
+// whose number of elements is the square of the number of tokens.
 const largest = 2048
 
 // programOf converts the model of an archive to a program.
@@ -34,7 +35,8 @@ func programOf(name string, a *torchexport.Archive, o modelprogram.Options) (*mo
 		return modelprogram.Make(name, g, o)
 	}
 	if len(symbols) > 8 {
-		return nil, fmt.Errorf("%w: %d of its extents are open, of at most 8", modelprogram.ErrUnsupported,
+		return nil, fmt.Errorf("%w: %d extents of the model are open, but at most 8 are supported; export it with "+
+			"fewer dynamic dimensions", modelprogram.ErrUnsupported,
 			len(symbols))
 	}
 	var tries [][]int64
@@ -85,8 +87,8 @@ func given(at map[string]int64) string {
 	return strings.Join(list, ", ")
 }
 
-// extents returns the extents to try for a symbol, the default first. The order is different for each i, so that no two
-// symbols have the same ratio in all trials.
+// extents returns the values to try for a symbol, the default first. The order depends on i, the index of the
+// symbol, so that no two symbols have the same ratio in all trials.
 func extents(s torchexport.Symbol, i int) []int64 {
 	lo, hi := max(s.Min, 2), int64(largest)
 	if s.Max > 0 {
@@ -103,14 +105,14 @@ func extents(s torchexport.Symbol, i int) []int64 {
 	for k := range more {
 		list = append(list, more[(k+i)%len(more)])
 	}
-	for len(list) < 6 { // a symbol with few possible extents uses some of them twice
+	for len(list) < 6 { // repeat values of a symbol that has few possible ones
 		list = append(list, list[(len(list)+i)%max(1, len(more)+1)])
 	}
 	return list
 }
 
-// depends returns an error for a graph that adds, subtracts or compares a constant integer that exceeds the tried
-// extents, such as the size of a sliding window. The trials could not detect the effect of such a constant.
+// depends returns an error if the graph adds, subtracts or compares a constant integer that exceeds the tried
+// extents, such as the size of a sliding window. The conversions could not detect the effect of such a constant.
 func depends(g *graph.Graph, most int64) error {
 	for _, n := range g.Nodes {
 		switch n.Op {
@@ -123,7 +125,8 @@ func depends(g *graph.Graph, most int64) error {
 				continue
 			}
 			if x, ok := v.Data.Uniform(); ok && math.Abs(x) > float64(most) && math.Abs(x) < math.MaxInt32 {
-				return fmt.Errorf("%w: %s computes with %v, and its dims are tried up to %d only: give them a smaller max when "+
+				return fmt.Errorf("%w: %s computes with the constant %v, which exceeds the largest extent that "+
+					"hocket tries (%d): set a smaller max for the dynamic dimensions when "+
 					"you export it", modelprogram.ErrUnsupported, n.From, x, most)
 			}
 		}
@@ -131,8 +134,9 @@ func depends(g *graph.Graph, most int64) error {
 	return nil
 }
 
-// dimName returns the name of a dim: B if the extent first occurs as the first of several dimensions of an input, T if
-// it first occurs as another dimension, and N if no input has it. A number is appended if the name is taken.
+// dimName returns the name of the dim for an extent. The name is B if the extent first occurs as the first of
+// several dimensions of an input. It is T if the extent first occurs as another dimension, and N if no input has
+// it. If the name is taken, a number is appended.
 func dimName(g *graph.Graph, extent int64, taken map[string]bool) string {
 	name := "N"
 	for _, v := range g.Inputs {

@@ -1,10 +1,10 @@
-// Package exported opens a model that torch exported. It provides the program, and the contents of the parameters that
-// are not inputs: weights, constants and states.
+// Package exported opens a model that torch.export has saved. It provides the model's program, and the contents of
+// those parameters of the program that are not inputs: weights, constants and states.
 //
-// The contents are read from the archive, or from other files that contain the same weights under the names of the
-// model's modules, such as the files that save_pretrained writes. The transformers library renames and packs some
-// weights when it loads such files; renames.go lists these changes. Layers are stacked while they are read. A process
-// reads only the rows of its own ranks.
+// The contents are read from the archive. They may also be read from other files with the same weights, such as the
+// files that save_pretrained writes; these name each weight after its module. The transformers library renames and
+// packs some weights when it loads such files; renames.go lists these changes. Weights of layers that the program
+// stacks are stacked while they are read. A process reads only the rows that its own ranks hold.
 package exported
 
 import (
@@ -55,8 +55,8 @@ func (m *Model) Close() error {
 // Source provides tensors by name.
 type Source interface {
 	Header(name string) (*tensor.Tensor, error)
-	// ReadAt reads bytes of a tensor's elements into to, beginning at the byte offset from. The elements are in row-major
-	// order.
+	// ReadAt fills the slice to with bytes of a tensor's elements, beginning at the byte offset from. The elements
+	// are in row-major order.
 	ReadAt(to []byte, name string, from int64) error
 }
 
@@ -70,8 +70,8 @@ type Content struct {
 	dims    int
 }
 
-// piece is a tensor of a source, with the position of its bytes in the parameter. The bytes are in the same order in
-// both.
+// piece is a tensor of a source that is part of a parameter, with the position of its bytes in the parameter. The
+// tensor's bytes are in the same order in the parameter.
 type piece struct {
 	from  Source
 	name  string
@@ -80,9 +80,9 @@ type piece struct {
 	scale string // the tensor in files by which an 8-bit tensor is multiplied; empty for others
 }
 
-// Contents lists the initial contents of parameters, except inputs and the parameters for which given returns true. The
-// argument files maps names to sources, which override the tensors in the archive. The result used lists the names that
-// were found in files.
+// Contents lists the initial contents of parameters. It omits inputs, and parameters for which the function given
+// returns true. The argument files maps names of tensors to the files that contain them; these override the tensors
+// in the archive. The result used lists the names that were found in files.
 func (m *Model) Contents(files map[string]Source, given func(string) bool) (list []Content, used []string, err error) {
 	for _, p := range m.Params {
 		if p.Input || given(p.Name) {
@@ -101,7 +101,8 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 				return nil, nil, err
 			}
 			if header.DType != dt && p.Quantized == nil {
-				return nil, nil, fmt.Errorf("%w: %q is %s, and %%%s %s", torchexport.ErrMalformed, w, header, p.Name,
+				return nil, nil, fmt.Errorf("%w: the tensor %q is %s, but the parameter %%%s has the type %s",
+					torchexport.ErrMalformed, w, header, p.Name,
 					dt)
 			}
 			pieces, err := find(files, m.names(w), header)
@@ -127,7 +128,8 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 				return nil, nil, err
 			}
 		} else if p.Constant == nil && n != at {
-			return nil, nil, fmt.Errorf("%w: %%%s has %d bytes, and its weights %d", torchexport.ErrMalformed, p.Name,
+			return nil, nil, fmt.Errorf("%w: the parameter %%%s has %d bytes, but its weights have %d",
+				torchexport.ErrMalformed, p.Name,
 				n, at)
 		}
 		list = append(list, c)
@@ -135,8 +137,8 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 	return list, used, nil
 }
 
-// CheckFile returns an error that wraps ErrMismatch if none of a file's tensors is among the used ones, which Contents
-// returned.
+// CheckFile returns an error that wraps ErrMismatch if the model uses none of the tensors of a file. The argument
+// used is the list of used names that Contents returned.
 func (m *Model) CheckFile(file string, tensors, used []string) error {
 	if slices.ContainsFunc(tensors, func(name string) bool { return slices.Contains(used, name) }) {
 		return nil
@@ -148,8 +150,8 @@ func (m *Model) CheckFile(file string, tensors, used []string) error {
 // names lists the names of a weight. Tied weights have several names.
 func (m *Model) names(weight string) []string { return append([]string{weight}, m.Tied[weight]...) }
 
-// Checksums returns a text that identifies the contents without reading them. It consists of the checksums of files
-// that the archive stores. It is "" for contents that are not in the archive.
+// Checksums returns a text that identifies the contents without reading them: the checksums that the archive
+// records of its files. It returns "" for contents that are not in the archive.
 func (c *Content) Checksums() string {
 	text := ""
 	if q := c.Param.Quantized; q != nil {
@@ -165,8 +167,8 @@ func (c *Content) Checksums() string {
 	return text
 }
 
-// Read reads the contents. If ranks is not 0, it reads only the rows that the given rank of that many ranks holds; all
-// other rows are zeros, which use no memory if the parameter is large.
+// Read reads the contents. If ranks is not 0, it reads only the rows that the given rank, one of that many ranks,
+// holds. It returns zeros for all other rows; these use no memory if the parameter is large.
 func (c *Content) Read(rank, ranks int) (*tensor.Tensor, error) {
 	t, err := tensor.New(c.Header.DType, c.Header.Shape)
 	if err != nil {
@@ -198,8 +200,8 @@ func (c *Content) Read(rank, ranks int) (*tensor.Tensor, error) {
 	return t, nil
 }
 
-// rows lists the ranges of bytes that a rank holds, in order. It returns one range of all bytes if ranks is 0 or the
-// parameter is not split.
+// rows lists, in order, the ranges of bytes that a rank holds. If ranks is 0 or the parameter is not split over
+// ranks, it returns one range with all bytes.
 func (c *Content) rows(rank, ranks int) [][2]int64 {
 	shape, d := c.Header.Shape, c.Param.Split
 	inner := c.Header.DType.Size()
@@ -223,13 +225,13 @@ func (c *Content) rows(rank, ranks int) [][2]int64 {
 	return list
 }
 
-// readPermuted reads contents whose dimensions are in another order than in the parameter.
+// readPermuted reads contents whose dimensions are in another order in the file than in the parameter.
 func (c *Content) readPermuted(t *tensor.Tensor) error {
 	layer := t.Shape
 	if len(c.pieces) > 1 || len(layer) > len(c.Param.Perm) {
 		layer = layer[len(layer)-len(c.Param.Perm):]
 	}
-	from := make([]int64, len(layer)) // the shape in the archive
+	from := make([]int64, len(layer)) // the shape in the file
 	for i, d := range c.Param.Perm {
 		from[d] = layer[i]
 	}

@@ -7,12 +7,12 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// rename describes a weight that has other names in files. A "*" in a pattern is the number of an expert. The weight
-// then consists of the tensors of all experts, one after another. If there are several patterns, each expert has one
-// tensor for each pattern, and these tensors are concatenated along the first dimension after the dimension of the
-// experts.
+// rename describes a weight that has other names in files than in the model. A "*" in a pattern represents the
+// number of an expert. If a pattern contains "*", the weight consists of the tensors of all experts, one after
+// another. If there are several patterns, each expert has one tensor for each pattern; the tensors of one expert
+// are concatenated along the first dimension that follows the dimension of the experts.
 type rename struct {
-	module string   // suffix of the weight's name
+	module string   // suffix of the weight's name in the model
 	files  []string // the corresponding suffixes in files
 }
 
@@ -32,9 +32,9 @@ var renames = []rename{
 	{"LayerNorm.bias", []string{"LayerNorm.beta"}},
 }
 
-// find searches files for a weight with the given names. It returns the tensors of which the weight consists, in order,
-// or nil if the weight is not in files. In the archive, the model may be inside further modules, so a name in a file
-// may be a suffix of the weight's name.
+// find searches files for a weight that has the given names in the model. It returns the tensors of which the
+// weight consists, in order, or nil if the weight is not in the files. The archive may name a weight with
+// additional outer modules, so a name in a file may be a suffix of the weight's name.
 func find(files map[string]Source, names []string, want *tensor.Tensor) ([]piece, error) {
 	if len(files) == 0 {
 		return nil, nil
@@ -59,7 +59,8 @@ func find(files map[string]Source, names []string, want *tensor.Tensor) ([]piece
 	return nil, nil
 }
 
-// packed returns the tensors from which a weight is packed, or nil if the first of them is not in files.
+// packed returns the tensors of files that together form a packed weight. It returns nil if the files do not
+// contain the first of these tensors.
 func packed(files map[string]Source, before string, patterns []string, want *tensor.Tensor) ([]piece, error) {
 	experts, shape := int64(1), want.Shape
 	many := strings.Contains(patterns[0], "*")
@@ -83,7 +84,8 @@ func packed(files map[string]Source, before string, patterns []string, want *ten
 				if list == nil {
 					return nil, nil
 				}
-				return nil, fmt.Errorf("%w: there is no tensor %q, and others of its experts are there", ErrMismatch,
+				return nil, fmt.Errorf("%w: the files have no tensor %q, but they have the tensors of other experts",
+					ErrMismatch,
 					name)
 			}
 			x, err := pieceOf(files, name, want.DType, each)

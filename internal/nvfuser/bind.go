@@ -2,16 +2,17 @@ package nvfuser
 
 import "hocket.example/hocket/ir"
 
-// storage describes the memory of one or several tensors: an input, an output, or the result of an ALLOCATE. It records
-// whether the memory is ever written and read, because a dump that only reads it or only writes it computes nothing.
+// storage describes the memory of an input, of an output, or of the result of an ALLOCATE. Several tensors may
+// share it. It records whether any statement writes the memory and whether any statement reads it, because a dump
+// that only reads or only writes a memory computes nothing with it.
 type storage struct {
 	id            string
 	input, output bool
 	written, read ir.Pos
 }
 
-// binding describes the buffer or view of the program to which a tensor's id refers at one point of the dump, and the
-// printed axes that the buffer or view has.
+// binding describes the buffer or view in the converted program to which a tensor's id refers at one point of the
+// dump. It also holds the printed axes that this buffer or view has.
 type binding struct {
 	name string
 	t    *tensor
@@ -20,13 +21,13 @@ type binding struct {
 	axes  []axis
 	shape []*ir.Expr
 	mem   *storage
-	// value reports that the binding is a value and not a buffer: the shard of a parameter, which ranks outside its mesh
-	// do not have.
+	// value reports that the binding is a value and not a buffer. The shard of a parameter is such a value: ranks
+	// outside the parameter's mesh do not have it.
 	value bool
 }
 
-// localAxes returns the axes of the buffer that a rank holds for t. If sharded is set, the buffer holds only the part
-// for one stream.
+// localAxes returns the axes of the buffer in which one rank holds its part of t. If sharded is set, the buffer
+// holds only the part that one stream works on.
 func localAxes(t *tensor, sharded bool) []axis {
 	var list []axis
 	for _, a := range t.axes {
@@ -41,7 +42,7 @@ func localAxes(t *tensor, sharded bool) []axis {
 type memories struct {
 	streams
 	unit    *unitState
-	slicing *loop // the stream-parallel loop whose part of a tensor the current statement uses
+	slicing *loop // the stream-parallel loop of which one iteration uses a part of the tensor
 	// The following fields describe tensors.
 	homes    map[string]*node
 	seen     map[string]*tensor
@@ -94,7 +95,8 @@ func (t *memories) bind(b *block, id string, x *binding) {
 	b.binds[id] = x
 }
 
-// consistent reports an error if a tensor is not printed with the same axes everywhere.
+// consistent compares the axes of x with the axes of the first occurrence of the same tensor in the dump. If they
+// differ, it reports an error.
 func (t *memories) consistent(x *tensor) bool {
 	seen := t.seen
 	if t.unit != nil {
@@ -114,9 +116,9 @@ func (t *memories) consistent(x *tensor) bool {
 		same = a.kind == b.kind && a.par == b.par && a.num == b.num && a.extent.String() == b.extent.String()
 	}
 	if !same {
-		d := t.errorf(x.pos, "%s has other axes here than elsewhere", x.id)
-		d.Notes = append(d.Notes, ir.Note{Pos: first.pos, Message: "it is printed like this first"})
-		d.Help = "a tensor has one shape; is the dump from one program?"
+		d := t.errorf(x.pos, "%s is printed with other axes here than where it occurs first", x.id)
+		d.Notes = append(d.Notes, ir.Note{Pos: first.pos, Message: "the first occurrence, with other axes"})
+		d.Help = "a tensor has the same axes everywhere in a dump; check that the text comes from one program"
 	}
 	return same
 }
@@ -133,8 +135,8 @@ func (t *memories) reading(x *tensor) *binding {
 	return t.streamPart(b, x.pos)
 }
 
-// naming returns the binding of a tensor that is read or from which an alias is made. If only later statements write
-// the tensor, naming creates the binding.
+// naming returns the binding of a tensor that a statement reads, or of which a statement makes an alias. If no
+// statement has written the tensor so far but a later one does, naming creates the binding.
 func (t *memories) naming(x *tensor) *binding {
 	if !t.consistent(x) {
 		return nil
@@ -145,7 +147,8 @@ func (t *memories) naming(x *tensor) *binding {
 	if t.unit == nil {
 		return t.allocate(x)
 	}
-	t.errorf(x.pos, "%s is read and never written", x.id).Help = "nothing in this HostUnit gives it a value"
+	t.errorf(x.pos, "tensor %s is read, but no statement writes it", x.id).Help =
+		"it is no input of this HostUnit, and no statement of the HostUnit computes it"
 	return nil
 }
 
@@ -181,8 +184,8 @@ func common(a, b *node) *node {
 	return a
 }
 
-// collectUses finds the innermost block that contains all uses of each tensor. The tensor's buffer is defined in that
-// block, independent of the position of the ALLOCATE within it.
+// collectUses finds, for each tensor, the innermost block that contains all of its uses. The tensor's buffer is
+// defined in that block, wherever in the block the ALLOCATE of the tensor is.
 func (t *memories) collectUses() {
 	root := &node{}
 	use := func(x *tensor, n *node) {
@@ -224,7 +227,7 @@ func (t *memories) allocate(x *tensor) *binding {
 func (t *memories) allocateIn(b *block, x *tensor) *binding {
 	inner := t.blk
 	if b != inner && t.unit == nil {
-		t.blk = b // extents and names are those of the outer block
+		t.blk = b // the buffer's extents and name are resolved in the outer block
 		b.pushed++
 		defer func() { t.blk = inner; b.pushed-- }()
 	}
@@ -245,8 +248,8 @@ func (t *memories) newBuffer(x *tensor, axes []axis, name string) *binding {
 	return y
 }
 
-// allocateOutput defines the buffer of an output. The buffer has the device axes, with extent 1, as the signature has
-// them.
+// allocateOutput defines the buffer of an output x. As in the signature of the program, the buffer has the device
+// axes of x, each with extent 1.
 func (t *memories) allocateOutput(b *block, x *tensor) *binding {
 	name := t.fresh(x.id)
 	t.define(b, &ir.Stmt{Op: ir.OpAlloc, Pos: x.pos, Results: []ir.Name{{Pos: x.pos, Text: name}}, Type: t.shardType(x)})
@@ -258,7 +261,7 @@ func (t *memories) allocateOutput(b *block, x *tensor) *binding {
 	return y
 }
 
-// shardType returns the type of a rank's part of a parameter or result.
+// shardType returns the type of the part that one rank holds of the parameter or result x.
 func (t *memories) shardType(x *tensor) *ir.Type {
 	typ := &ir.Type{Pos: x.pos, DType: x.dtype}
 	for _, a := range x.axes {
@@ -273,7 +276,8 @@ func (t *memories) shardType(x *tensor) *ir.Type {
 	return typ
 }
 
-// withoutDevices defines a view of a rank's part of a parameter or result. The view omits the device axes.
+// withoutDevices defines a view, without the device axes, of the part that one rank holds of the parameter or
+// result x.
 func (t *memories) withoutDevices(b *block, x *tensor, name string) *binding {
 	at := 0
 	for _, a := range x.axes {
@@ -292,8 +296,8 @@ func (t *memories) withoutDevices(b *block, x *tensor, name string) *binding {
 	return &binding{name: name, t: x, axes: axes, shape: t.shapeOf(axes)}
 }
 
-// streamLoop returns the loop around the current statement that iterates over the stream axis of x. It applies to dumps
-// of the second generation, in which all loops are stream-parallel.
+// streamLoop returns the loop around the current statement that iterates over the stream axis of x. It is for dumps
+// of the second generation ("FOR i from 0 to 3"), in which all loops are stream-parallel.
 func (t *memories) streamLoop(x *tensor) *loop {
 	for _, a := range x.axes {
 		if !a.stream() || a.reduced() {
@@ -309,8 +313,8 @@ func (t *memories) streamLoop(x *tensor) *loop {
 	return nil
 }
 
-// streamPart returns the part of a tensor on which one iteration of a stream-parallel loop works, if the buffer holds
-// the parts of all iterations.
+// streamPart returns the part of b that one iteration of a stream-parallel loop uses, if the buffer of b holds the
+// parts of all iterations.
 func (t *memories) streamPart(b *binding, pos ir.Pos) *binding {
 	if t.slicing == nil {
 		return b
@@ -346,14 +350,16 @@ func (t *memories) unused() {
 		switch {
 		case m.input || m.written.Valid():
 		case m.output:
-			t.errorf(t.outputAt[m.id], "the output %s is never written", m.id).Help = "no statement of the dump gives it a value; is the dump complete?"
+			t.errorf(t.outputAt[m.id], "no statement writes the output %s", m.id).Help =
+				"check that the dump is complete"
 		case m.read.Valid():
-			t.errorf(m.read, "%s is read and never written", m.id).Help = "nothing in the dump gives it a value; is the dump complete?"
+			t.errorf(m.read, "tensor %s is read, but no statement writes it", m.id).Help =
+				"check that the dump is complete"
 		}
 	}
 	for _, x := range t.d.outputs {
 		if t.results[x.id] == "" && len(t.r.ds) == 0 {
-			t.errorf(x.pos, "the output %s is never written", x.id).Help = "no statement of the dump gives it a value; is the dump complete?"
+			t.errorf(x.pos, "no statement writes the output %s", x.id).Help = "check that the dump is complete"
 		}
 	}
 }

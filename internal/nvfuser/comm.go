@@ -6,7 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// communication is a Communication statement together with the bindings of its tensors.
+// communication is a Communication statement of the dump, together with the bindings of its input and output
+// tensor.
 type communication struct {
 	*comms
 	s       *stmt
@@ -14,12 +15,12 @@ type communication struct {
 	team    *team
 }
 
-// comms translates collectives and transfers, and the statements that wait for them.
+// comms translates collectives and transfers of the dump, and the Wait statements that wait for them.
 type comms struct {
 	memories
-	around []*stmt               // statements of the enclosing loops
-	posted map[string]*posted    // communications, by number
-	copies map[string][]*ir.Stmt // copies of CUDA transfers, by number
+	around []*stmt               // the loops around the current statement
+	posted map[string]*posted    // communications by the number that the dump prints
+	copies map[string][]*ir.Stmt // copies of CUDA transfers, by the number of the communication
 	idle   []*stmt               // Waits that have no effect
 }
 
@@ -53,7 +54,7 @@ func (c *communication) translate() {
 	case "CollectivePermute":
 		c.permute()
 	default:
-		t.errorf(s.pos, "communications of type %s cannot be read", brief(s.op)).Help =
+		t.errorf(s.pos, "communications of type %s are not supported", brief(s.op)).Help =
 			"Allgather, Allreduce, ReduceScatter, AllToAll, Broadcast, Reduce, Gather, Scatter, SendRecv can"
 	}
 }
@@ -80,11 +81,12 @@ func (c *communication) plain(op ir.Op, attrs ...ir.Attr) {
 }
 
 func (c *communication) contradiction() {
-	c.errorf(c.s.pos, "the axes of %s and %s do not fit %s", c.s.in[0].t.id, c.s.out.id,
+	c.errorf(c.s.pos, "the axes of %s and %s do not fit a communication of type %s", c.s.in[0].t.id, c.s.out.id,
 		c.s.op).Help = "the dump contradicts itself"
 }
 
-// before returns the number of local axes that precede the device axis. It returns false if there is no device axis.
+// before returns the number of axes of x that precede its device axis and that each rank holds. It returns false if
+// x has no device axis.
 func before(x *tensor, sharded bool) (int, bool) {
 	n := 0
 	for _, a := range x.axes {
@@ -99,8 +101,10 @@ func before(x *tensor, sharded bool) (int, bool) {
 	return 0, false
 }
 
-// spreadHelp is the help text for tensors whose printed extents are the extents on each device.
-const spreadHelp = "no axis is printed as ideviceIdx.x, so the dump does not say which part of the tensor a device has: " +
+// spreadHelp is the help text for a communication on a tensor without a device axis. The printed extents are then
+// those on each device, so the dump does not say how devices share the tensor.
+const spreadHelp = "no axis of the tensor is printed as ideviceIdx.x, so the dump does not say which part each " +
+	"device holds: " +
 	"print the dump with that axis parallelized"
 
 // gather emits an all_gather or gather. The device axis of the operand becomes a separate axis of the result, or
@@ -110,7 +114,8 @@ func (c *communication) gather(op ir.Op, attrs ...ir.Attr) {
 	in := c.in
 	switch {
 	case !ok:
-		c.errorf(c.s.pos, "%s is not spread over devices, so there is nothing to gather", c.s.in[0].t.id).Help = spreadHelp
+		c.errorf(c.s.pos, "%s is not split over devices, so there is nothing to gather",
+			c.s.in[0].t.id).Help = spreadHelp
 		return
 	case len(c.out.shape) == len(in.shape)+1 && at <= len(in.shape):
 		in = c.withUnit(in, at)
@@ -128,7 +133,7 @@ func (c *communication) scatter(op ir.Op, attrs ...ir.Attr) {
 	out := c.out
 	switch {
 	case !ok:
-		c.errorf(c.s.pos, "%s is not spread over devices, so nothing is scattered", c.s.out.id).Help = spreadHelp
+		c.errorf(c.s.pos, "%s is not split over devices, so there is nothing to scatter", c.s.out.id).Help = spreadHelp
 		return
 	case len(c.in.shape) == len(out.shape)+1 && at <= len(out.shape):
 		out = c.withUnit(out, at)
@@ -165,8 +170,9 @@ func (c *communication) allToAll() {
 		return
 	}
 	in, out := c.withUnit(c.in, from), c.withUnit(c.out, to)
-	// With its device axis, each tensor has all axes. The all_to_all cuts the operand along the result's device axis and
-	// concatenates along the operand's device axis.
+	// An all_to_all takes and returns tensors that have all axes except their device axis. It cuts the operand
+	// along the axis that is the result's device axis, and concatenates the received parts along the axis that is
+	// the operand's device axis.
 	c.collective(ir.OpAllToAll, in, out,
 		ir.ExprAttr("split", num(c.s.pos, int64(to))), ir.ExprAttr("concat", num(c.s.pos, int64(from))))
 }
@@ -174,7 +180,7 @@ func (c *communication) allToAll() {
 // rooted emits a collective with a root: broadcast, reduce, gather or scatter.
 func (c *communication) rooted() {
 	if c.s.index == nil {
-		c.errorf(c.s.pos, "a %s without a root", c.s.op)
+		c.errorf(c.s.pos, "this %s has no root", c.s.op)
 		return
 	}
 	c.in = c.everywhere(c.in)
@@ -199,26 +205,29 @@ func (c *communication) rooted() {
 	}
 }
 
-// rootIndex returns the index of the root within its team. The dump prints the root as a device number.
+// rootIndex returns the position of the root in the communication's team. The dump prints the root as a device
+// number.
 func (c *communication) rootIndex() (*ir.Expr, bool) {
 	if c.s.index.isInt() {
 		i := slices.Index(c.s.team.devices, c.s.index.val)
 		if i < 0 {
-			c.errorf(c.s.index.pos, "the root %d is not in the team (%s)", c.s.index.val, joinInts(c.s.team.devices))
+			c.errorf(c.s.index.pos, "the root %d is not a device of the team (%s)", c.s.index.val,
+				joinInts(c.s.team.devices))
 		}
 		return num(c.s.index.pos, int64(i)), i >= 0
 	}
 	for i, d := range c.s.team.devices {
 		if d != int64(i) {
-			c.errorf(c.s.index.pos, "a root that is an expression, in a team that is not 0, 1, 2, …, cannot be read")
+			c.errorf(c.s.index.pos, "the root is an expression, which is supported only if the team is the "+
+				"devices 0, 1, 2, …")
 			return nil, false
 		}
 	}
 	return c.expr(c.s.index), true
 }
 
-// rootApart reports whether the root of a gather contributes no shard, or the root of a scatter receives none. The root
-// is then not among the ranks that hold the team's shards.
+// rootApart reports whether the root of a gather contributes no shard, or the root of a scatter receives no shard.
+// In these cases the root is not one of the ranks that hold the shards of the tensor.
 func (c *communication) rootApart() bool {
 	shards := c.s.in[0].t.mesh
 	if c.s.op == "Scatter" {
@@ -228,7 +237,8 @@ func (c *communication) rootApart() bool {
 		!slices.Contains(shards.devices, c.s.index.val)
 }
 
-// byTransfers emits a send or receive for every shard, to or from a root that holds no shard.
+// byTransfers emits one send or receive for each shard. The transfer is from the shard's rank to the root, or from
+// the root to the shard's rank. The root itself holds no shard.
 func (c *communication) byTransfers() {
 	whole, shard, shards := c.out, c.in, c.s.in[0].t
 	sendOp, recvOp := ir.OpSend, ir.OpRecv
@@ -263,11 +273,11 @@ func (c *communication) onRank(to *ir.Stmt, rank int64, s *ir.Stmt) {
 	to.Body.Stmts = append(to.Body.Stmts, guard)
 }
 
-// sendRecv emits the transfer of a tensor from the root to the other rank of the team.
+// sendRecv emits the transfer of a tensor from the root to the other rank of a team of two.
 func (c *communication) sendRecv() {
 	if c.s.index == nil || !c.s.index.isInt() || len(c.s.team.devices) > 2 ||
 		!slices.Contains(c.s.team.devices, c.s.index.val) {
-		c.errorf(c.s.pos, "a SendRecv needs a root, which sends, in a team of one or two")
+		c.errorf(c.s.pos, "a SendRecv must have a root, which is the sender, and a team of one or two devices")
 		return
 	}
 	from := c.s.index.val
@@ -286,10 +296,10 @@ func (c *communication) sendRecv() {
 	c.emit(c.transfer(ir.OpRecv, c.out, num(c.s.pos, from)), rankSet{to})
 }
 
-// permute emits a send to one rank and a receive from another.
+// permute emits, on each rank, a send to one rank and a receive from another.
 func (c *communication) permute() {
 	if c.s.index == nil || c.s.hi == nil {
-		c.errorf(c.s.pos, "a CollectivePermute needs send_peer and recv_peer")
+		c.errorf(c.s.pos, "this CollectivePermute has no send_peer or no recv_peer")
 		return
 	}
 	group := &ir.Stmt{Op: ir.OpGroup, Pos: c.s.pos, Body: &ir.Block{}}
@@ -298,8 +308,8 @@ func (c *communication) permute() {
 	c.emit(group, c.s.team.ranks())
 }
 
-// everywhere copies a parameter that some ranks of the team do not hold into a buffer that all ranks have, because a
-// collective needs an operand on every rank.
+// everywhere copies a parameter into a buffer that all ranks of the team have. It is for parameters that only some
+// of these ranks hold, because a collective needs an operand on every rank.
 func (c *communication) everywhere(b *binding) *binding {
 	have := c.s.in[0].t.mesh.ranks()
 	if !b.value || have == nil || !slices.ContainsFunc(c.s.team.devices,
@@ -314,7 +324,8 @@ func (c *communication) everywhere(b *binding) *binding {
 	return &v
 }
 
-// coalesced translates a sequence from StartCoalescing to EndCoalescing and returns the index of EndCoalescing.
+// coalesced translates the statements from StartCoalescing, at index i, to EndCoalescing, and returns the index of
+// EndCoalescing.
 func (t *comms) coalesced(list []*stmt, i int) int {
 	start := list[i]
 	end := i + 1
@@ -326,7 +337,8 @@ func (t *comms) coalesced(list []*stmt, i int) int {
 		if end < len(list) {
 			pos = list[end].pos
 		}
-		t.errorf(pos, "between StartCoalescing and EndCoalescing only P2PCommunications can be read").Help = "what they post completes together"
+		t.errorf(pos, "only P2PCommunications are supported between StartCoalescing and EndCoalescing").Help =
+			"nvFuser completes the communications between the two statements together; move this statement out"
 		return len(list)
 	}
 	t.post(list[end], t.commStream(t.everyDevice(), backendNCCL, start.pos), nil,
@@ -339,11 +351,14 @@ func (t *comms) coalesced(list []*stmt, i int) int {
 	return end
 }
 
-// consecutive translates consecutive P2PCommunications. With the NCCL backend, each is posted on the stream of its pair
-// of ranks. With the CUDA backend, one side copies on the current stream, and the other side only signals that its
-// buffer is ready; the Wait of that side waits for the copy. The protocol determines the side that copies: the receiver
-// with get, which is nvFuser's default, and the sender with put. In the order of the protocol, the side that copies is
-// the last.
+// consecutive translates consecutive P2PCommunications.
+//
+// With the NCCL backend, each of them is posted on the stream of its pair of ranks.
+//
+// With the CUDA backend, one of the two ranks copies on its current stream. The other rank only signals that its
+// buffer is ready, and its Wait waits for the copy. The protocol determines which rank copies: with get, nvFuser's
+// default, it is the receiver; with put, it is the sender. In both protocols, the statement of the rank that copies
+// is the last.
 func (t *comms) consecutive(list []*stmt, i int) int {
 	end, copies := copier(list, i)
 	for _, s := range list[i:end] {
@@ -370,8 +385,8 @@ func (t *comms) consecutive(list []*stmt, i int) int {
 	return end - 1
 }
 
-// copier returns the index after the consecutive P2PCommunications that begin at i, and the type of those for which the
-// CUDA backend copies.
+// copier returns the index after the consecutive P2PCommunications that begin at i. It also returns which of them
+// ("send" or "recv") copy if the backend is CUDA.
 func copier(list []*stmt, i int) (end int, copies string) {
 	end, copies = i, "recv"
 	first := ""
@@ -386,7 +401,7 @@ func copier(list []*stmt, i int) (end int, copies string) {
 	return end, copies
 }
 
-// transfers emits sends and receives. Consecutive ones for the same ranks become one group.
+// transfers emits sends and receives. Consecutive ones that the same ranks execute become one group.
 func (t *comms) transfers(list []*stmt) {
 	var group []*ir.Stmt
 	var ranks rankSet

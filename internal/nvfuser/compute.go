@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// computeStmt translates a computation on tensors of a single rank.
+// computeStmt translates a computation, which each rank executes on its own tensors.
 func (t *translator) computeStmt(s *stmt) {
 	if l := t.streamLoop(s.out); l != nil && t.unit == nil {
 		t.slicing = l
@@ -35,8 +35,8 @@ func (t *translator) computeStmt(s *stmt) {
 	c.translate()
 }
 
-// computation is one computation together with the bindings of its tensors. in holds nil for an operand that is a
-// number.
+// computation is one computation together with the bindings of its tensors. An element of the field in is nil if
+// the operand is a number.
 type computation struct {
 	*translator
 	s     *stmt
@@ -73,23 +73,23 @@ func (c *computation) translate() {
 			c.binary(binaries[s.op])
 		}
 	default:
-		c.errorf(s.pos, "the operation %s is not known here", brief(s.op))
+		c.errorf(s.pos, "the operation %s is not supported", brief(s.op))
 	}
 }
 
 func (c *computation) count(least, most int) bool {
 	if n := len(c.in); n < least || n > most {
-		c.errorf(c.s.pos, "%s does not take %d operands", c.s.op, n)
+		c.errorf(c.s.pos, "%s has %d operands here, which is not supported", c.s.op, n)
 		return false
 	}
 	if c.in[0] == nil && binaries[c.s.op] == ir.InvalidOp {
-		c.errorf(c.s.pos, "%s takes tensors", c.s.op)
+		c.errorf(c.s.pos, "an operand of %s is a number; only tensors are supported", c.s.op)
 		return false
 	}
 	return true
 }
 
-// op emits one operation.
+// op emits one operation of the converted program.
 func (c *computation) op(op ir.Op, out *binding, in ...*binding) {
 	c.with(op, out, in)
 }
@@ -130,8 +130,8 @@ func (c *computation) scratch(dtype ir.DType, shape []*ir.Expr) *binding {
 	return v
 }
 
-// permute emits a copy of the operand with its axes in another order. The result's axes are numbered in the operand's
-// order and printed in the result's order.
+// permute emits a copy of the operand with its axes in another order. nvFuser numbers the axes of the result in the
+// order of the operand, but prints them in the order of the result.
 func (c *computation) permute() {
 	from := c.sources(c.s.in[0].t, c.s.out)
 	if from == nil {
@@ -155,18 +155,20 @@ func (c *computation) permuted(in *binding, from []int) {
 	c.copy(in)
 }
 
-// sources returns, for each local dimension of the result, the local dimension of the operand from which it is copied.
-// The result must have the axes of the operand. New axes are numbered in the operand's order. sources returns nil after
-// an error.
+// sources returns, for each dimension of a rank's part of the result, the dimension of the operand's part from
+// which it is copied. The result must have the axes of the operand. If its axes are new, they are numbered in the
+// operand's order. After an error, sources returns nil.
 func (c *computation) sources(in, out *tensor) []int {
 	a, b := kept(in.axes), kept(out.axes)
 	if len(a) != len(b) {
-		c.errorf(c.s.pos, "%s has %d axes and %s has %d", in.id, len(a), out.id, len(b)).Help = "the dump contradicts itself"
+		c.errorf(c.s.pos, "%s has %d axes but %s has %d; a permutation preserves their number", in.id, len(a),
+			out.id, len(b)).Help = "the dump contradicts itself"
 		return nil
 	}
 	byNumber := numbered(b)
-	// The operand's axes are in the printed order. The exception is an operand whose device axis is printed first although
-	// it has another position; its axes are in the order of their numbers.
+	// The operand's axes are usually printed in the order that they have in memory. The exception is an operand
+	// whose device axis is printed first although it is not the first axis: its axes are in the order of their
+	// numbers.
 	for _, order := range [][]int{identityOrder(len(a)), numbered(a)} {
 		source := make([]int, len(b)) // axis i of out is axis source[i] of in
 		fits := true
@@ -178,7 +180,8 @@ func (c *computation) sources(in, out *tensor) []int {
 			return localSources(a, b, source)
 		}
 	}
-	c.errorf(c.s.pos, "in which order %s has the axes of %s cannot be told", out.id, in.id).Help = "the extents of the two do not fit each other in any order known here"
+	c.errorf(c.s.pos, "it is unclear in which order %s has the axes of %s", out.id, in.id).Help =
+		"the printed extents of the two tensors match in no order"
 	return nil
 }
 
@@ -202,7 +205,8 @@ func identityOrder(n int) []int {
 	return order
 }
 
-// localSources converts indices among all axes to indices among the axes that are not distributed over devices.
+// localSources converts indices that count all axes of a tensor to indices that count only the axes that are not
+// split over devices.
 func localSources(in, out []axis, source []int) []int {
 	local := make([]int, len(in))
 	n := 0
@@ -221,10 +225,10 @@ func localSources(in, out []axis, source []int) []int {
 	return list
 }
 
-// matmul emits a matrix product with the semantics of PyTorch: batch dimensions are aligned at the end, and an extent
-// of 1 is broadcast. The language's matmul requires operands with equal batch dimensions, or a second operand that is a
-// single matrix. A second operand with a single matrix in its batch is therefore viewed as a matrix, and other operands
-// that are broadcast are expanded.
+// matmul emits a matrix product with the semantics of PyTorch: the batch dimensions of the operands are aligned at
+// the end, and a batch extent of 1 is broadcast. The op matmul of the program, however, requires operands with
+// equal batch dimensions, or a second operand that is a single matrix. A second operand whose batch dimensions all
+// have extent 1 is therefore viewed as a matrix. Other operands that are broadcast are expanded.
 func (c *computation) matmul() {
 	a, b := c.in[0], c.in[1]
 	if len(b.shape) > 2 && len(a.shape) >= len(b.shape) && allOnes(b.shape[:len(b.shape)-2]) {
@@ -253,7 +257,7 @@ func broadcast(a, b []*ir.Expr) []*ir.Expr {
 	return shape
 }
 
-// repeated returns x with the given batch dimensions. It expands x if x has other batch dimensions.
+// repeated returns x with the given batch dimensions. If x has other batch dimensions, it is expanded.
 func (c *computation) repeated(x *binding, batch []*ir.Expr) *binding {
 	n := len(x.shape) - 2
 	same := len(batch) == n
@@ -284,10 +288,11 @@ func (c *computation) reshape() {
 func (c *computation) reduce() {
 	in, out := kept(c.s.in[0].t.axes), c.s.out.axes
 	if len(in) != len(out) {
-		c.errorf(c.s.pos, "%s has %d axes and the result of its reduction %d", c.s.in[0].t.id, len(in), len(out)).Help = "the dump contradicts itself"
+		c.errorf(c.s.pos, "%s has %d axes, but the result of its reduction is printed with %d", c.s.in[0].t.id,
+			len(in), len(out)).Help = "the dump contradicts itself"
 		return
 	}
-	whole := *c.s.out // the output without reduced axes, to find the source of each axis
+	whole := *c.s.out // the result as if no axis were reduced, from which the source of each axis is found
 	whole.axes = slices.Clone(out)
 	var drop []*ir.Expr
 	for i := range whole.axes {
@@ -303,7 +308,8 @@ func (c *computation) reduce() {
 	for _, a := range out {
 		if a.device() {
 			if a.reduced() {
-				c.errorf(a.pos, "a reduction over devices stands in a kernel").Help = "only a Communication moves data between devices"
+				c.errorf(a.pos, "this kernel reduces over a device axis").Help =
+					"only a Communication moves data between devices"
 				return
 			}
 			continue
@@ -319,8 +325,8 @@ func (c *computation) reduce() {
 	c.reduceInto(reductions[c.s.op], reduced, drop, keep)
 }
 
-// reduceInto emits a reduction into the result. If the result has its axes in another order, it reduces into a scratch
-// buffer and then permutes.
+// reduceInto emits a reduction into the result. If the axes of the result are in another order than those of the
+// operand, it reduces into a scratch buffer and copies that, permuted, to the result.
 func (c *computation) reduceInto(op ir.Op, reduced map[int]bool, drop []*ir.Expr, keep []int) {
 	in := c.in[0]
 	if len(drop) == 0 {
@@ -332,7 +338,7 @@ func (c *computation) reduceInto(op ir.Op, reduced map[int]bool, drop []*ir.Expr
 		return
 	}
 	var shape []*ir.Expr
-	place := map[int]int{} // from a dimension of in to the dimension of the reduced tensor
+	place := map[int]int{} // maps a dimension of the operand to the dimension of the reduced tensor
 	for i, e := range in.shape {
 		if !reduced[i] {
 			place[i] = len(shape)
@@ -348,11 +354,11 @@ func (c *computation) reduceInto(op ir.Op, reduced map[int]bool, drop []*ir.Expr
 	c.permuted(part, from)
 }
 
-// binary emits a pointwise operation on two operands. Numbers are broadcast, and tensors are broadcast along their
-// broadcast axes.
+// binary emits a pointwise operation on two operands. An operand that is a number is broadcast. An operand that is
+// a tensor is broadcast along the axes that are printed as broadcast.
 func (c *computation) binary(op ir.Op) {
 	if c.in[0] == nil && c.in[1] == nil {
-		c.errorf(c.s.pos, "%s of two numbers", c.s.op)
+		c.errorf(c.s.pos, "both operands of %s are numbers; at least one must be a tensor", c.s.op)
 		return
 	}
 	if op == ir.OpMul && (c.in[0] == nil || c.in[1] == nil) {

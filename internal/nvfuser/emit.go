@@ -6,27 +6,28 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// block is a block of the program under construction. Its definitions (buffers, views, lets) are directly in the block,
-// so that they are visible until the block ends. Work on a stream other than the block's is placed after the
-// definitions in an on statement.
+// block is a block of the program under construction. Its definitions (buffers, views, lets) are placed directly in
+// the block, so that they are visible until the block ends. A statement that runs on another stream than the block
+// is placed after the definitions, within an on statement.
 type block struct {
 	parent *block
 	out    *ir.Block
-	// base is the stream on which the statements of out run.
+	// base is the stream on which the statements in the field out run.
 	base streamRef
-	// group is the last statement of out if it is an on statement to which statements can be added. key identifies its
-	// stream.
+	// group is the last statement of out, if it is an on statement to which more statements can be added. The field
+	// key identifies the stream of that on statement.
 	group *ir.Stmt
 	key   string
-	// guard is the if statement that restricts the last statement to some ranks, if statements can be added to it.
+	// guard is an if statement that only some ranks execute. It is set if it is the last statement and more
+	// statements for the same ranks can be added to it.
 	guard    *ir.Stmt
 	guardKey string
 
 	// names holds the names that are defined in the block itself, and inner the names that are defined in nested blocks.
 	names, inner map[string]bool
 	binds        map[string]*binding
-	lets         map[string]string // names of the lets of indices
-	// pushed counts the detours to this block while a nested block is being filled.
+	lets         map[string]string // names of the lets that define indices
+	// pushed counts how often a nested block, while it was being filled, has added something to this block.
 	pushed int
 	depth  int
 }
@@ -39,8 +40,8 @@ func newBlock(parent *block, out *ir.Block, base streamRef) *block {
 	return b
 }
 
-// output assigns names to the declarations of the program, and records the place in the program at which the next
-// statement is added.
+// output assigns names to the declarations of the program. It also records the block to which the next statement is
+// added.
 type output struct {
 	r        *reader
 	d        *dump
@@ -48,7 +49,7 @@ type output struct {
 	world    int64
 	teams    map[string]*team
 	teamList []*team
-	// The following fields describe the place that is being translated.
+	// The following fields describe the part of the program that is being written.
 	blk       *block
 	loops     []*loop
 	serial    map[string]int
@@ -56,7 +57,7 @@ type output struct {
 	headStmts []*ir.Stmt
 }
 
-// fresh returns name if it is free at this place, and otherwise name with a number appended.
+// fresh returns name if no visible declaration has this name, and otherwise name with a number appended.
 func (t *output) fresh(name string) string {
 	full := name
 	for t.taken(full) {
@@ -71,7 +72,7 @@ func (t *output) fresh(name string) string {
 }
 
 // taken reports whether a definition with this name would be a duplicate. It searches this block and the enclosing
-// blocks. If the definition is to precede nested blocks that already exist, it searches those, too.
+// blocks. It also searches nested blocks that already exist, since the new definition may be placed before them.
 func (t *output) taken(name string) bool {
 	if (t.blk.pushed > 0 || t.blk.group != nil) && t.blk.inner[name] {
 		return true
@@ -98,15 +99,15 @@ func (t *output) define(b *block, s *ir.Stmt) {
 	b.out.Stmts = append(b.out.Stmts, s)
 }
 
-// comment sets a comment that names the line of the dump from which a statement was made.
+// comment adds to s a comment with the line of the dump from which s was made.
 func comment(s *ir.Stmt) {
 	if s.Pos.Valid() && !s.Comments.HasTrail {
 		s.Comments.Trail, s.Comments.HasTrail = " line "+strconv.Itoa(int(s.Pos.Line)), true
 	}
 }
 
-// here returns the block for a statement on the current stream. If the current stream is not the stream of the
-// enclosing block, here opens an on statement.
+// here returns the block to which a statement on the current stream is added. If the current stream is not the
+// stream of the enclosing block, here opens an on statement.
 func (t *streams) here(pos ir.Pos) *ir.Block {
 	b := t.blk
 	cur := t.current(pos)
@@ -143,8 +144,8 @@ func (t *streams) emit(s *ir.Stmt, ranks rankSet) {
 	b.guard.Body.Stmts = append(b.guard.Body.Stmts, s)
 }
 
-// open adds a loop or conditional, and calls fill for each of its blocks. If the statement does not change the current
-// stream, it is placed on that stream.
+// open adds a loop or conditional, and calls fill for each of its blocks. If steady is set, the statement does not
+// change the current stream and is placed on that stream.
 func (t *streams) open(s *ir.Stmt, steady bool, fill func(body *ir.Block)) {
 	outer := t.blk
 	base := outer.base

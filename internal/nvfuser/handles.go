@@ -8,14 +8,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// CUDA transfers copy through a handle of the peer's buffer. ShareMemHandles exchanges handles on the host. A rank
-// publishes its own handle, and waits for the peer's handle, for each communication of the statement whose handle is
-// not in the rank's cache; the cache is keyed by communication, peer and buffer. A rank that has published a handle
-// then waits for all ranks. A rank that finds all handles in its cache returns without waiting. handleCheck executes
-// the host program of every rank twice. It reports transfers without a handle, and ranks that wait for a handle that is
-// never published.
+// CUDA transfers copy through a handle of the peer's buffer. The statement ShareMemHandles exchanges these handles
+// on the host. For each communication in the statement whose handle is not in the rank's cache, a rank publishes
+// the handle of its own buffer and waits for the handle of the peer. The cache is keyed by communication, peer and
+// buffer. A rank that has published a handle then waits for all ranks, in a barrier. A rank whose cache has all
+// handles returns without waiting.
+//
+// handleCheck executes the host program of every rank twice. It reports transfers without a handle, and ranks that
+// wait for a handle that no rank publishes.
 
-// cacheDefine is the name with which the caller defines whether nvFuser caches allocations.
+// cacheDefine is the name in --define with which the user says whether nvFuser's allocation cache is in use.
 const cacheDefine = "allocation_cache"
 
 // maxHandleSteps is the largest number of statements that handleCheck executes.
@@ -25,17 +27,17 @@ type handleCheck struct {
 	t     *scalars
 	eval  *inference
 	steps int
-	// unknown is a name or expression whose value cannot be determined from the dump.
+	// unknown is the first name or expression whose value the dump does not determine.
 	unknown *scalar
 
 	rank  int64
-	moved bool                // every ALLOCATE returns new memory
-	bound map[string]string   // tensors' memory: "T4[2]"
-	cache map[string]bool     // for the current rank
-	calls []exchange          // for the current rank
+	moved bool                // every ALLOCATE of the current rank returns new memory
+	bound map[string]string   // by tensor, the memory that it refers to, for example "T4[2]"
+	cache map[string]bool     // keys of the handles that the current rank has
+	calls []exchange          // exchanges of the current rank
 	wrong *ir.Diagnostic      // the first use without a handle
-	all   []map[string]bool   // caches of all ranks
-	roots map[string]struct{} // exchanged buffers that ALLOCATE made
+	all   []map[string]bool   // the caches of all ranks after their last run
+	roots map[string]struct{} // buffers that were exchanged and that ALLOCATE made, and not the caller
 }
 
 // exchange describes one execution of a ShareMemHandles that publishes handles.
@@ -44,14 +46,14 @@ type exchange struct {
 	wants []want
 }
 
-// want describes a handle for which a rank waits.
+// want is a handle that a rank waits for.
 type want struct {
 	comm *stmt
 	peer int64
 }
 
-// checkHandles reports missing handles. cached is the caller's definition of whether nvFuser's allocation cache is
-// used: "1", "0", or "" if the caller has not defined it.
+// checkHandles reports transfers without a handle and exchanges of handles that hang. The argument cached is what
+// the user says about nvFuser's allocation cache: "1" if it is in use, "0" if it is not, or "" if unknown.
 func (t *scalars) checkHandles(cached string) {
 	cuda, first := false, (*stmt)(nil)
 	t.d.everyStmt(func(s *stmt) {
@@ -78,18 +80,21 @@ func (t *scalars) checkHandles(cached string) {
 	if first == nil || len(h.roots) == 0 || cached == "1" {
 		return
 	}
-	// In the second run, rank 0 allocates new buffers, and the other ranks get the same buffers as before.
+	// In the second run, ALLOCATE returns new memory on rank 0, and the memory of the first run on all other ranks.
 	calls, ok = h.run(0)
 	if !ok || cached != "0" {
-		d := t.errorf(first.pos, "without nvFuser's allocation cache, ShareMemHandles hangs in the first run in which ALLOCATE returns new memory on some ranks and not on others")
+		d := t.errorf(first.pos, "without nvFuser's allocation cache, ShareMemHandles hangs in the first run in "+
+			"which ALLOCATE returns new memory on some ranks but not on others")
 		d.Severity = ir.Warning
-		d.Help = "set use_allocation_cache in nvFuser's MultiDeviceExecutorParams; --define allocation_cache=1 here says that it is set, and =0 shows the hang"
+		d.Help = "set use_allocation_cache in nvFuser's MultiDeviceExecutorParams; then import with --define " +
+			"allocation_cache=1 (=0 shows the hang)"
 		return
 	}
 	h.meet(calls, "in the second run, if ALLOCATE returns new memory on rank 0 only, ")
 }
 
-// run executes the host program of each rank. On the rank moved, ALLOCATE returns new memory.
+// run executes the host program of each rank once. Only on the rank moved does ALLOCATE return memory that differs
+// from the run before.
 func (h *handleCheck) run(moved int64) ([][]exchange, bool) {
 	var out [][]exchange
 	for rank := range h.t.world {
@@ -102,7 +107,7 @@ func (h *handleCheck) run(moved int64) ([][]exchange, bool) {
 		}
 		for _, x := range h.t.d.outputs {
 			if !h.t.d.allocates(x.id) {
-				h.bound[x.id] = x.id // the caller allocates the memory of inputs
+				h.bound[x.id] = x.id // the caller, and not an ALLOCATE, provides the memory of inputs
 			}
 		}
 		for _, x := range slices.Concat(h.t.d.inputs, h.t.d.outputs) {
@@ -125,11 +130,11 @@ func (h *handleCheck) run(moved int64) ([][]exchange, bool) {
 
 // notKnown adds the warning that handles were not checked.
 func (h *handleCheck) notKnown() {
-	pos, what := h.t.d.pos, "the dump has too many iterations"
+	pos, what := h.t.d.pos, "its loops have too many iterations"
 	if h.unknown != nil {
-		pos, what = h.unknown.pos, "the value of "+brief(h.unknown.text())+" is not in the dump"
+		pos, what = h.unknown.pos, "the dump does not contain the value of "+brief(h.unknown.text())
 	}
-	d := h.t.errorf(pos, "whether every handle that is used was exchanged is not checked: %s", what)
+	d := h.t.errorf(pos, "the dump was not checked for transfers without a memory handle: %s", what)
 	d.Severity = ir.Warning
 }
 
@@ -153,7 +158,8 @@ func (h *handleCheck) holds(s *scalar) (yes, ok bool) {
 	return cmp.Holds(a, b), ok1 && ok2
 }
 
-// walk executes statements. It returns false if execution must end because of an error or an unknown value.
+// walk executes a list of statements on the current rank. It returns false if the execution must end, because of an
+// error or because the dump does not determine a value.
 func (h *handleCheck) walk(list []*stmt) bool {
 	for _, s := range list {
 		if h.steps++; h.steps > maxHandleSteps {
@@ -172,7 +178,7 @@ func (h *handleCheck) step(s *stmt) bool {
 		lo, ok1 := h.value(s.index)
 		hi, ok2 := h.value(s.hi)
 		if !ok1 || !ok2 {
-			return !usesHandles(s.body) // a loop without transfers does not matter
+			return !usesHandles(s.body) // a loop without transfers has no effect on handles
 		}
 		for i := lo; i < hi; i++ {
 			h.eval.values[s.id] = i
@@ -249,7 +255,8 @@ func usesHandles(list []*stmt) bool {
 	})
 }
 
-// key returns the cache key of a communication's handle, or "" if its buffer has no memory.
+// key returns the cache key of the handle that a communication uses on the current rank. It returns "" if no memory
+// is bound to the communication's buffer.
 func (h *handleCheck) key(s *stmt) (key string, peer int64, ok bool) {
 	if peer, ok = h.value(s.index); !ok {
 		return "", 0, false
@@ -269,12 +276,13 @@ func (h *handleCheck) share(s *stmt) bool {
 		case !ok:
 			return false
 		case key == "":
-			h.fail(c.pos, "rank %d exchanges a handle of %s before it is allocated", h.rank, c.out.id).Help =
-				"ALLOCATE it, or select it from a tensor that is, above the ShareMemHandles"
+			h.fail(c.pos, "rank %d exchanges a handle of %s before the ALLOCATE of that tensor", h.rank,
+				c.out.id).Help =
+				"above the ShareMemHandles, ALLOCATE the tensor or select it from an allocated one"
 			return false
 		case peer == h.rank || peer < 0 || peer >= h.t.world:
-			h.fail(c.pos, "rank %d exchanges a handle with rank %d", h.rank,
-				peer).Help = "a handle is exchanged with another rank"
+			h.fail(c.pos, "rank %d exchanges a handle with rank %d, which is no other rank of the program", h.rank,
+				peer).Help = "the peer of a communication in ShareMemHandles must be another rank of the program"
 			return false
 		case h.cache[key]:
 			continue
@@ -294,7 +302,8 @@ func (h *handleCheck) share(s *stmt) bool {
 func (h *handleCheck) use(s *stmt) bool {
 	key, peer, ok := h.key(s)
 	if ok && key != "" && !h.cache[key] {
-		h.fail(s.pos, "communication %s has no handle of rank %d's buffer: no ShareMemHandles with it, this peer and this buffer was executed before (rank %d)",
+		h.fail(s.pos, "communication %s has no handle of rank %d's buffer: rank %d executes no ShareMemHandles "+
+			"with this communication, peer and buffer before it",
 			s.id, peer, h.rank).Help = "nvFuser throws \"No remote buffer found\" here: name the communication in a ShareMemHandles above"
 		return false
 	}
@@ -309,10 +318,11 @@ func (h *handleCheck) fail(pos ir.Pos, format string, args ...any) *ir.Diagnosti
 	return d
 }
 
-// meet matches the exchanges of all ranks. Each exchange ends with a barrier, so the n-th exchanges of all ranks run at
-// the same time.
+// meet compares the exchanges of all ranks. Each exchange ends with a barrier, so the n-th exchange of one rank
+// takes place together with the n-th exchange of every other rank.
 func (h *handleCheck) meet(calls [][]exchange, when string) {
-	const help = "every rank must exchange the same handles: both sides of a transfer, and all ranks as often"
+	const help = "all ranks must execute ShareMemHandles equally often, and both ranks of a transfer must " +
+		"exchange its handles in the same one"
 	for n := 0; ; n++ {
 		waits, absent := -1, -1
 		for rank, list := range calls {
@@ -327,9 +337,9 @@ func (h *handleCheck) meet(calls [][]exchange, when string) {
 					func(o want) bool { return o.peer == int64(rank) && o.comm.op != w.comm.op }) {
 					continue
 				}
-				why := "which does not exchange its side of communication"
+				why := "which does not publish a handle for communication"
 				if when != "" {
-					why = "whose cache has its side of communication"
+					why = "which does not publish it again because its cache has the handle of communication"
 				}
 				h.fail(w.comm.pos, "hang: %srank %d waits in ShareMemHandles for a handle of rank %d, %s %s", when,
 					rank, w.peer, why, w.comm.id).Help = help
@@ -341,7 +351,8 @@ func (h *handleCheck) meet(calls [][]exchange, when string) {
 		}
 		if absent >= 0 {
 			h.fail(calls[waits][n].at.pos,
-				"hang: %srank %d waits in the barrier of ShareMemHandles, and rank %d has no handles to exchange", when,
+				"hang: %srank %d waits in the barrier of ShareMemHandles for rank %d, which has no handles to "+
+					"exchange and does not enter it", when,
 				waits, absent).Help = help
 			return
 		}

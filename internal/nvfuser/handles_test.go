@@ -36,7 +36,7 @@ func TestHandles(t *testing.T) {
 		{share, "", "3:3:", "communication 7 has no handle of rank 1's buffer"},
 		{"ShareMemHandles(P2PCommunication 7", "ShareMemHandles(P2PCommunication 99", "4:3:",
 			"communication 7 has no handle"},
-		{alloc + share, share + alloc, "2:", "rank 0 exchanges a handle of T1 before it is allocated"},
+		{alloc + share, share + alloc, "2:", "rank 0 exchanges a handle of T1 before the ALLOCATE of that tensor"},
 		{share, one("!= 0", share), "5:3:", "communication 7 has no handle of rank 1's buffer"},
 		{share, strings.Replace(share, "( rank + 1 )", "( rank + 3 )", 1), "3:",
 			"rank 0 exchanges a handle with rank 0"},
@@ -48,7 +48,7 @@ func TestHandles(t *testing.T) {
 		{"  Wait Communication 7\n", one("!= 2",
 			strings.NewReplacer("nication 7", "nication 9", "nication 8", "nication 10", "( rank + 1 ) % 3", "1 - rank",
 				"( rank + 2 ) % 3", "1 - rank").Replace(share)), "7:5:",
-			"hang: rank 1 waits in the barrier of ShareMemHandles, and rank 2 has no handles to exchange"},
+			"hang: rank 1 waits in the barrier of ShareMemHandles for rank 2, which has no handles to exchange"},
 		{"  Wait Communication 7\n", one("== 0", strings.ReplaceAll(share, "nication 7", "nication 9")), "",
 			"hang: rank 0 waits in ShareMemHandles for a handle of rank 1"},
 	} {

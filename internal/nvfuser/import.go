@@ -9,11 +9,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Import reads a dump and returns a program. defines sets the indices that the dump uses but does not define, in the
-// notation of the dump: "i84": "(rank+streamIdx)%8". Definitions whose names do not occur in the dump are returned,
-// since they may set dims of the program. If src contains several dumps, "dump": "2" selects the second. If the dump
-// has lost its indentation and can be read as several programs, "indentation": "2" selects the second reading. If there
-// are errors, the program is nil.
+// Import reads a dump and returns a program.
+//
+// The argument defines maps names to values. It sets the indices that the dump uses but does not define, in the
+// notation of the dump, for example "i84": "(rank+streamIdx)%8". If src contains several dumps, "dump": "2" selects
+// the second. If the dump has lost its indentation and can be read as several programs, "indentation": "2" selects
+// the second of these. Import returns the definitions whose names do not occur in the dump, since they may set dims
+// of the program.
+//
+// If there are errors, the returned program is nil.
 func Import(file, src string, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {
 	raws, warnings, ds := chooseDump(file, src, defines)
 	if len(ds) > 0 {
@@ -21,7 +25,7 @@ func Import(file, src string, defines map[string]string) (prog *ir.Program, rest
 	}
 	if cached, ok := defines[cacheDefine]; ok && cached != "0" && cached != "1" {
 		return nil, defines, ir.Diagnostics{usage(file, "--define "+cacheDefine+"="+cached+": it is 0 or 1",
-			"1 says that nvFuser's use_allocation_cache is set, 0 that it is not")}
+			"write 1 if nvFuser's use_allocation_cache is set, and 0 if it is not")}
 	}
 	defines = without(defines, dumpDefine)
 	defer func() {
@@ -31,7 +35,7 @@ func Import(file, src string, defines map[string]string) (prog *ir.Program, rest
 	lines := splitLines(raws)
 	if len(lines) > maxLines {
 		r := &reader{prog: &ir.Program{File: file, Source: src}}
-		r.errorf(lines[maxLines].start(), "a dump has at most %d statements", maxLines)
+		r.errorf(lines[maxLines].start(), "the dump has more than %d statements, which is the limit", maxLines)
 		return nil, defines, r.ds
 	}
 	if unindented(lines) {
@@ -40,12 +44,13 @@ func Import(file, src string, defines map[string]string) (prog *ir.Program, rest
 	return importLines(file, src, lines, defines)
 }
 
-// usage returns an error about the command line. Its kind distinguishes it from errors about the dump.
+// usage returns an error in the command line. The error's kind distinguishes it from errors in the dump.
 func usage(file, message, help string) *ir.Diagnostic {
 	return &ir.Diagnostic{Kind: usageKind, File: file, Message: message, Help: help}
 }
 
-// These kinds of errors do not refute a program: the command line is wrong, or the dump is incomplete.
+// An error of one of these kinds does not refute the dump's program: the command line is wrong, or the dump is
+// incomplete.
 const (
 	usageKind = "usage"
 	inputKind = "input"
@@ -79,7 +84,8 @@ func importLines(file, src string, lines []line, defines map[string]string) (pro
 	return r.prog, rest, r.ds
 }
 
-// takeDefines parses the definitions of the names that the dump uses as indices.
+// takeDefines parses those definitions whose names the dump uses as indices. It returns the other definitions as
+// rest.
 func (d *dump) takeDefines(file string, defines map[string]string) (given map[string]*scalar, rest map[string]string,
 	ds ir.Diagnostics) {
 	given, rest = map[string]*scalar{}, map[string]string{}
@@ -97,8 +103,8 @@ func (d *dump) takeDefines(file string, defines map[string]string) (given map[st
 	for name, text := range defines {
 		if name == "rank" || name == deviceIndex {
 			ds = append(ds, &ir.Diagnostic{Kind: "import", File: file,
-				Message: "--define " + name + ": it is what each device knows of itself",
-				Help:    "-n sets how many ranks there are"})
+				Message: "--define " + name + ": its value differs between devices, so it cannot be set",
+				Help:    "-n sets the number of ranks"})
 			continue
 		}
 		if dims[name] {
@@ -107,8 +113,8 @@ func (d *dump) takeDefines(file string, defines map[string]string) (given map[st
 		}
 		if !used[name] {
 			known := slices.Concat([]string{cacheDefine, dumpDefine, indentDefine}, slices.Sorted(maps.Keys(dims)))
-			ds = append(ds, usage(file, "--define "+name+": the dump has no index or dim of this name",
-				"--define takes the dump's indices, and "+strings.Join(known, ", ")))
+			ds = append(ds, usage(file, "--define "+name+": the dump has no index or dim with this name",
+				"the names that --define accepts are the indices of the dump, and "+strings.Join(known, ", ")))
 			continue
 		}
 		s, errs := parseDefine(fmt.Sprintf("--define %s", name), text)

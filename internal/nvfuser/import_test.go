@@ -269,7 +269,8 @@ func TestDTypes(t *testing.T) {
 		p := program(t, "%HostIrContainer { ("+printed+"[ iS0{4} ]) -> ("+other+"[ iS1{4} ]) :\n  "+other+"[ iS1{4} ]\n     = Set( "+printed+"[ iS0{4} ] )\n}\n")
 		contains(t, p, "%T0: "+want+"[4]")
 	}
-	refused(t, "%HostIrContainer { (T0_g_bool[iS0{4}]) -> (T0_g_bool[iS0{4}]) :\n}\n", "1:", "elements of type bool")
+	refused(t, "%HostIrContainer { (T0_g_bool[iS0{4}]) -> (T0_g_bool[iS0{4}]) :\n}\n", "1:", "element type bool "+
+		"is not supported")
 }
 
 // TestBrokenLines breaks a dump at every column of every line, as a terminal does, and checks that the program does not
@@ -309,39 +310,46 @@ func withoutLines(s string) string {
 
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ src, place, want string }{
-		{container(copyT1 + "  Frobnicate Stream 0\n"), "4:3:", `no statement begins with "Frobnicate"`},
-		{container(copyT1 + "  SetCurrentStream to Strem 0\n"), "4:23:", `"Stream" should stand here, not "Strem"`},
-		{container(copyT1 + "  T9_g_float[iS9{4}] = frob( " + t0 + " )\n"), "4:24:", "the operation frob is not known"},
+		{container(copyT1 + "  Frobnicate Stream 0\n"), "4:3:", `no supported statement begins with "Frobnicate"`},
+		{container(copyT1 + "  SetCurrentStream to Strem 0\n"), "4:23:", `expected "Stream", found "Strem"`},
+		{container(copyT1 + "  T9_g_float[iS9{4}] = frob( " + t0 + " )\n"), "4:24:", "the operation frob is not " +
+			"supported"},
 		{container(copyT1 + "  LaunchKernel(\n    Group ID: 0,\n  )\n"), "4:",
 			"a kernel whose text is not in the dump"},
-		{container("  " + t1 + " = Set( T5_g_float[iS9{i0}, iS10{4}] )\n"), "2:", "T5 is read and never written"},
-		{container(""), "1:", "the output T1 is never written"},
+		{container("  " + t1 + " = Set( T5_g_float[iS9{i0}, iS10{4}] )\n"), "2:", "tensor T5 is read, but no " +
+			"statement writes it"},
+		{container(""), "1:", "no statement writes the output T1"},
 		{container("  " + t1 + " = ALLOCATE(buffer=" + t1 + ", mem_type=global, size=4)\n"), "1:",
-			"the output T1 is never written"},
+			"no statement writes the output T1"},
 		{container(copyT1 + "  T1_g_float[iS2{i0}, iS3{5}] = Set( " + t0 + " )\n"), "4:3:",
-			"T1 has other axes here than elsewhere"},
+			"T1 is printed with other axes here than where it occurs first"},
 		{container("  T2_g_float[iS4{i0}, iS5{5}] = Set( " + t0 + " )\n" + copyT1), "2:", "dimension 1 of f32[i0, 4] differs from that of f32[i0, 5]"},
-		{container(copyT1 + "  T2_g_float[iS4{3}, iS5{5}] = ALLOCATE(buffer=T2_g_float[iS4{3}, iS5{5}], mem_type=global, size=16)\n"), "4:", "has 16 elements, and its axes make 15"},
-		{container(copyT1 + "  FOR i0 from 0 to 3:\n    Synchronize Stream 1\n"), "4:", "the name of something else"},
+		{container(copyT1 + "  T2_g_float[iS4{3}, iS5{5}] = ALLOCATE(buffer=T2_g_float[iS4{3}, iS5{5}], " +
+			"mem_type=global, size=16)\n"), "4:", "has 16 elements, but its printed axes have 15"},
+		{container(copyT1 + "  FOR i0 from 0 to 3:\n    Synchronize Stream 1\n"), "4:", "has a name that is " +
+			"already in use"},
 		{container("  FOR i9 from 0 to 3:\n    Synchronize Stream 1\n     Synchronize Stream 2\n" + copyT1), "4:6:",
 			"this line is indented by 5"},
 		{container("  FOR i9 from 0 to 3:\n    " + t1 + " = Set( " + t0 + " )\n    SetCurrentStream to Stream i9\n"),
-			"3:5:", "the current stream here depends on the iteration"},
+			"3:5:", "the current stream of this statement depends on the iteration"},
 		{container("  FOR i9 from 0 to 3:\n    SetCurrentStream to Stream i9\n" + copyT1), "4:3:",
-			"which stream is current here depends on the iteration"},
+			"the current stream of this statement differs between iterations"},
 		{container("  IF Manual ( rank == 0 ):\n    SetCurrentStream to Stream 1\n" + copyT1), "4:3:",
-			"depends on the iteration"},
+			"differs between iterations"},
 		{container("  SetCurrentStream to Stream 0x7\n  Stream 0x7 = GetCurrentStream()\n" + copyT1), "2:",
-			"captured by GetCurrentStream, but not before this"},
-		{container("  SetCurrentStream to Stream ( i0 * 2 )\n" + copyT1), "2:", "how many streams there are"},
-		{container("  Wait Communication 3\n" + copyT1), "2:3:", "waited for and was not posted"},
-		{container("  PostOnStream (HostUnit3, Inputs:{}, Outputs:{})\n" + copyT1), "2:", "HostUnit3 is not printed"},
+			"is used before the GetCurrentStream that captures it"},
+		{container("  SetCurrentStream to Stream ( i0 * 2 )\n" + copyT1), "2:", "does not determine the number of " +
+			"streams"},
+		{container("  Wait Communication 3\n" + copyT1), "2:3:", "waits for communication 3, which was not posted"},
+		{container("  PostOnStream (HostUnit3, Inputs:{}, Outputs:{})\n" + copyT1), "2:", "the dump does not " +
+			"contain HostUnit3"},
 		{container(copyT1)[:60] + "\n", "1:", "the file ends after this line"},
 		{strings.TrimSuffix(container(copyT1), "} // %HostIrContainer\n"), "3:", "the dump ends without"},
 		{container(copyT1) + "Index definitions:\n  i9 = i8;\n  i9 = i7;\n", "7:", "defined twice"},
 		{container("  FOR i7 from 0 to i9:\n    Synchronize Stream 1\n"+copyT1) +
-			"Index definitions:\n  i9 = i8 + 1;\n  i8 = i9;\n", "", "is defined by itself"},
-		{"%HostIrContainer { (T0_g_float[ideviceIdx.x0{3}] (DeviceMesh{0 1})) -> (T0_g_float[ideviceIdx.x0{3}] (DeviceMesh{0 1})) :\n}\n", "1:", "3 long and its mesh has 2 devices"},
+			"Index definitions:\n  i9 = i8 + 1;\n  i8 = i9;\n", "", "contains the index itself"},
+		{"%HostIrContainer { (T0_g_float[ideviceIdx.x0{3}] (DeviceMesh{0 1})) -> (T0_g_float[ideviceIdx.x0{3}] " +
+			"(DeviceMesh{0 1})) :\n}\n", "1:", "has extent 3, but its mesh has 2 devices"},
 		{"%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{{0 1}{2 3}})) -> (T0_g_float[iS0{4}]) :\n}\n", "1:",
 			"mesh has more than one dimension"},
 		{"%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 0})) -> (T0_g_float[iS0{4}]) :\n}\n", "1:",
@@ -372,7 +380,7 @@ T4_g_float[iS13{3}, iS12{2}]
 `)
 	refused(t, strings.Replace(p.Source, "HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{3}, iS2{5}]",
 		"HostUnit1: Inputs={T0_g_float[iS0{2}, iS1{7}, iS2{5}]", 1), "4:39:",
-		"this axis is 7 long, and that of the tensor passed for it 3")
+		"this axis has extent 7, but that of the tensor that is passed for it has 3")
 	// nvFuser prints the fusion of the unit after its outputs, on the same line.
 	joined := program(t, strings.Replace(p.Source, "Outputs={T4_g_float[iS13{3}, iS12{2}], }\n%kernel",
 		"Outputs={T4_g_float[iS13{3}, iS12{2}], }Inputs:\n  T0_g_float[iS0{2}, iS1{3}, iS2{5}], float\nOutputs:\n  T4_g_float[iS13{3}, iS12{2}], float\n\n%kernel", 1))
@@ -488,7 +496,7 @@ func TestQuotients(t *testing.T) {
 	}
 	refused(t, "%HostIrContainer { (T0_g_float[iS0{4}, iS1{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS2{4}] (DeviceMesh{0 1})) :\n  T2_l_float[iS3{4}] (DeviceMesh{0 1}) = select( T0_g_float[iS0{4}, iS1{4}] (DeviceMesh{0 1}), axis = iS0{4}, index = ( 3 / ( 2 * rank - 1 ) ) )\n"+
 		"  T1_g_float[iS2{4}] (DeviceMesh{0 1}) = Set( T2_l_float[iS3{4}] (DeviceMesh{0 1}) )\n}\n", "2:",
-		"nothing says whether what is divided by is negative")
+		"the sign of the divisor is not known")
 }
 
 // TestMeaningIsKept checks that constructs that would change the results of the program are refused and not ignored.
@@ -503,7 +511,7 @@ func TestMeaningIsKept(t *testing.T) {
 	}
 	for _, c := range [][2]string{{"add", "float(7)"}, {"max", "float(100)"}, {"max", "float(inf)"},
 		{"min", "float(0)"}, {"add", "float(x)"}} {
-		refused(t, sum(c[0], c[1]), "3:", "begins with "+c[1])
+		refused(t, sum(c[0], c[1]), "3:", "has the initial value "+c[1])
 	}
 	m := " (DeviceMesh{0 1})"
 	device := func(index string) string {
@@ -520,9 +528,11 @@ func TestMeaningIsKept(t *testing.T) {
 	head := "%HostIrContainer { (T0_g_float[iS0{4}]) -> (T1_g_float[iS1{4}]) :\n"
 	program(t, head+set+"} // %HostIrContainer\n")
 	refused(t, head+set+"} T1_g_float[iS1{4}] = Set( T1_g_float[iS1{4}] )\n", "3:", "after the dump's end")
-	refused(t, head+"  T1_g_float[iS1{4}] = ALLOCATE(buffer=T0_g_float[iS0{4}], mem_type=global, size=4, zero_init=false, resets_to_zero=false)\n"+set+"}\n", "2:", "this allocates T0 and calls it T1")
+	refused(t, head+"  T1_g_float[iS1{4}] = ALLOCATE(buffer=T0_g_float[iS0{4}], mem_type=global, size=4, "+
+		"zero_init=false, resets_to_zero=false)\n"+set+"}\n", "2:", "this ALLOCATE has the buffer T0 but assigns "+
+		"it to T1")
 	if _, _, ds := Import("d.txt", head+set+"}\n", map[string]string{"rank": "5"}); len(ds) != 1 ||
-		!strings.Contains(ds[0].Error(), "what each device knows of itself") {
+		!strings.Contains(ds[0].Error(), "its value differs between devices") {
 		t.Errorf("--define rank: %v", ds)
 	}
 }
@@ -536,7 +546,7 @@ func TestCoalescedWait(t *testing.T) {
 		"  EndCoalescing 9\n  Wait(Communication 9)\n}\n"
 	contains(t, program(t, src), "on %nccl_d {", "group {", "record %done9", "\n  wait %done9")
 	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 6)", 1), "6:3:",
-		"communication 6 is coalesced")
+		"communication 6, which is coalesced")
 	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 8)", 1), "6:3:", "was not posted")
 }
 
@@ -547,8 +557,11 @@ func TestCapturedOnSomeWay(t *testing.T) {
 		return "%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS1{4}] (DeviceMesh{0 1})) :\n  GetCurrentStream into Stream 0\n" + body + "}\n"
 	}
 	set := "  T1_g_float[iS1{4}] (DeviceMesh{0 1}) = Set( T0_g_float[iS0{4}] (DeviceMesh{0 1}) )\n"
-	refused(t, container("  FOR i9 from 0 to 2:\n    SetCurrentStream to Stream 0\n  "+set+"    SetCurrentStream to Stream 1\n    GetCurrentStream into Stream 0\n"), "4:32:", "which stream Stream 0 is depends on")
-	refused(t, container("  SetCurrentStream to Stream 1\n  Synchronize Stream 0\n"+set+"  IF Manual ( rank == 0 ):\n    GetCurrentStream into Stream 0\n  SetCurrentStream to Stream 0\n  Synchronize Stream 1\n"), "8:", "which stream Stream 0 is depends on")
+	refused(t, container("  FOR i9 from 0 to 2:\n    SetCurrentStream to Stream 0\n  "+set+"    SetCurrentStream "+
+		"to Stream 1\n    GetCurrentStream into Stream 0\n"), "4:32:", "Stream 0 refers to different streams")
+	refused(t, container("  SetCurrentStream to Stream 1\n  Synchronize Stream 0\n"+set+"  IF Manual ( rank == 0 "+
+		"):\n    GetCurrentStream into Stream 0\n  SetCurrentStream to Stream 0\n  Synchronize Stream 1\n"), "8:",
+		"Stream 0 refers to different streams")
 	program(t, container("  FOR i9 from 0 to 2:\n    SetCurrentStream to Stream 0\n    GetCurrentStream into Stream 0\n  "+set))
 }
 
@@ -607,7 +620,7 @@ func TestLostIndentation(t *testing.T) {
 	// The error lists the programs, and --define selects one.
 	several := container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n" + copyT1)
 	_, _, ds = Import("d.txt", flat(several), nil)
-	for _, want := range []string{"it makes 2 programs", "d.txt:2:1: note: indentation=1: this has line 3\n",
+	for _, want := range []string{"give 2 different programs", "d.txt:2:1: note: indentation=1: this has line 3\n",
 		"d.txt:2:1: note: indentation=2: this has lines 3 to 5\n", "--define indentation=1"} {
 		if !strings.Contains(ds.String(), want) {
 			t.Errorf("there is no %q in\n%s", want, ds)
@@ -624,7 +637,8 @@ func TestLostIndentation(t *testing.T) {
 	for _, n := range []string{"0", "3", "x"} {
 		if _, _, ds := Import("d.txt", flat(several),
 			map[string]string{"indentation": n}); !strings.Contains(ds.String(),
-			"--define indentation="+n+": there are 2 ways") {
+			"--define indentation="+n+": the number must be from 1 to the number of ways to indent the dump, "+
+				"which is 2") {
 			t.Errorf("indentation=%s: %s", n, ds)
 		}
 	}

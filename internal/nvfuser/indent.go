@@ -11,10 +11,11 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// A dump that was pasted into a page without a code block has lost its indentation, which determines the statements in
-// each loop. The importer tries all ways to indent the dump. Most are refused, because they use a loop's variable after
-// the loop, read memory that no statement has written, or do not determine the current stream. If all remaining ways
-// give the same program, that program is the result; otherwise the caller selects one by its number.
+// A dump that was pasted into a page without a code block has lost its indentation. The indentation determines
+// which statements each loop contains. The importer therefore tries all ways to indent the dump. It refuses most of
+// them, because the program would use a loop's variable after the loop, would read memory that no statement has
+// written, or would leave the current stream undetermined. If all remaining ways give the same program, that
+// program is the result. Otherwise the user selects one of the programs by its number.
 
 // statementLines returns the lines that contain the statements of the container.
 func statementLines(lines []line) []line {
@@ -28,7 +29,7 @@ func statementLines(lines []line) []line {
 	return list
 }
 
-// unindented reports whether there are loops or conditionals but no statement is indented.
+// unindented reports whether the dump has loops or conditionals, but no statement is indented.
 func unindented(lines []line) bool {
 	blocks := false
 	for _, l := range statementLines(lines) {
@@ -44,13 +45,13 @@ func opens(text string) bool {
 	return strings.HasPrefix(text, "FOR ") || strings.HasPrefix(text, "IF ") || strings.HasPrefix(text, "ELSE")
 }
 
-// maxReadings and maxReadLines limit the work for a dump without indentation.
+// maxReadings limits the number of ways to indent a dump that are tried, and maxReadLines the lines read in total.
 const (
 	maxReadings  = 200
 	maxReadLines = 20_000
 )
 
-// indentDefine is the name that selects one of the ways to indent a dump.
+// indentDefine is the name in --define that selects one of the ways to indent a dump.
 const indentDefine = "indentation"
 
 // reading is one way to indent a dump, and the resulting program.
@@ -68,7 +69,7 @@ func importUnindented(
 	given, chosen := defines[indentDefine]
 	defines = without(defines, indentDefine)
 	var refused ir.Diagnostics
-	var list []reading // different programs
+	var list []reading // readings that give different programs
 	seen := map[string]bool{}
 	in := &indenter{list: statementLines(lines)}
 	in.findUses()
@@ -98,39 +99,44 @@ func importUnindented(
 	n, err := strconv.Atoi(given)
 	switch {
 	case chosen && (err != nil || n < 1 || n > len(list)):
-		r.errorf(first, "--define %s=%s: there are %d ways to indent the dump", indentDefine, given, len(list)).Help =
-			"leave it out to see them"
+		r.errorf(first, "--define %s=%s: the number must be from 1 to the number of ways to indent the dump, "+
+			"which is %d", indentDefine, given, len(list)).Help =
+			"omit this --define to list the ways"
 		return nil, defines, r.ds
 	case len(list) > 0 && chosen, len(list) == 1 && !in.more:
 		way := list[max(n, 1)-1]
-		d := r.errorf(first, "the dump has lost its indentation; it makes one program, with these loops and conditionals")
+		d := r.errorf(first, "the dump has lost its indentation; only one way to indent it gives a program, with "+
+			"these loops and conditionals")
 		d.Severity, d.Notes = ir.Warning, in.bodies(way.depths)
-		d.Help = "if that is not meant, indent it by hand"
+		d.Help = "if the original was indented differently, indent the dump by hand"
 		if chosen {
-			d.Message = fmt.Sprintf("the dump has lost its indentation; --define %s=%d takes these loops and conditionals", indentDefine, n)
+			d.Message = fmt.Sprintf("the dump has lost its indentation; --define %s=%d selects these loops and "+
+				"conditionals", indentDefine, n)
 		}
 		ds := append(r.ds, way.ds...)
 		ds.Sort()
 		return way.prog, way.rest, ds
 	}
-	d := r.errorf(first, "the dump has lost its indentation, which says what belongs to this")
+	d := r.errorf(first, "the dump has lost its indentation, which determines the statements in this loop or "+
+		"conditional")
 	d.Help = "copy the dump as it was printed, or indent its loops and conditionals by hand"
 	switch {
 	case len(list) > 0:
-		d.Message += fmt.Sprintf("; it makes %d programs", len(list))
+		d.Message += fmt.Sprintf("; the ways to indent it give %d different programs", len(list))
 		if in.more {
 			d.Message += " or more"
 		}
-		d.Help = fmt.Sprintf("copy the dump as it was printed; or take one of these with --define %s=1", indentDefine)
+		d.Help = fmt.Sprintf("copy the dump as it was printed, or select one of these programs, for example with "+
+			"--define %s=1", indentDefine)
 		for i, way := range list[:min(len(list), maxShown)] {
 			d.Notes = append(d.Notes, in.differs(i+1, list, way)...)
 		}
 		if more := len(list) - maxShown; more > 0 {
-			d.Notes = append(d.Notes, ir.Note{Message: fmt.Sprintf("and %d more", more)})
+			d.Notes = append(d.Notes, ir.Note{Message: fmt.Sprintf("%d more programs are not listed", more)})
 		}
 	case refused.HasErrors():
 		d.Notes = append(d.Notes, ir.Note{Pos: refused[0].Pos,
-			Message: "however it is indented, it is refused; for example, " + refused[0].Message})
+			Message: "every way to indent the dump gives an error; for example, " + refused[0].Message})
 	default:
 		d.Notes = append(d.Notes, ir.Note{Message: "there are too many ways to indent it to try them all"})
 	}
@@ -140,7 +146,8 @@ func importUnindented(
 // maxShown is the largest number of ways to indent a dump that an error lists.
 const maxShown = 12
 
-// differs describes the n-th way. It lists the contents of those loops and conditionals in which the ways differ.
+// differs describes the n-th way to indent the dump. It lists which statements are in those loops and conditionals
+// in which the ways differ.
 func (in *indenter) differs(n int, list []reading, way reading) []ir.Note {
 	var out []ir.Note
 	for i, note := range in.bodies(way.depths) {
@@ -186,7 +193,8 @@ func variable(text string) string {
 	return ""
 }
 
-// findUses finds, for each loop, the last line that uses the loop's variable before another loop has the same variable.
+// findUses finds, for each loop, the last line that uses the loop's variable. It stops at the next loop whose
+// variable has the same name.
 func (in *indenter) findUses() {
 	in.lastUse = map[int]int{}
 	open := map[string]int{}
@@ -203,8 +211,8 @@ func (in *indenter) findUses() {
 	}
 }
 
-// each calls see with the depths of all statements, once for every way to indent them, until see returns false. Ways
-// with short blocks are first.
+// each calls see once for every way to indent the statements, with the depths of all statements, until see returns
+// false. Ways with short blocks come first.
 func (in *indenter) each(see func(depths []int) bool) bool {
 	i := len(in.depths)
 	if i == len(in.list) {
@@ -233,7 +241,8 @@ func (in *indenter) each(see func(depths []int) bool) bool {
 	return true
 }
 
-// fits reports whether statement i may have the given depth, so that it closes all deeper blocks.
+// fits reports whether statement i may have the given depth. With this depth, the statement closes all deeper
+// blocks.
 func (in *indenter) fits(i, depth int) bool {
 	closed, text := in.stack[depth:], in.list[i].text
 	for _, b := range closed {
@@ -254,7 +263,7 @@ func (in *indenter) fits(i, depth int) bool {
 	return true
 }
 
-// bodies describes which lines belong to each loop and conditional.
+// bodies describes which lines are in each loop and conditional, if the statements have the given depths.
 func (in *indenter) bodies(depths []int) []ir.Note {
 	var notes []ir.Note
 	for i, l := range in.list {

@@ -8,15 +8,15 @@ import (
 )
 
 // Dumps that were printed before nvFuser's pull request 5327 use indices without defining them. The indices of a
-// pipeline over the ranks of a mesh have few forms, namely those that nvFuser's pass StreamParallelType generates.
-// Other parts of the dump determine which form an index has:
+// pipeline over the ranks of a mesh have few possible forms, namely those that nvFuser's pass StreamParallelType
+// generates. Other parts of the dump determine which form an index has:
 //
-//  - a conditional compares the rank that is the destination of a send with the own rank, and
-//    sends on its ELSE branch;
-//  - in one iteration a rank receives from the rank that sends to it in that iteration;
-//  - in one iteration a loop reads the slot of a buffer that it has written in that iteration.
+// - a conditional compares the destination rank of a send with the executing rank, and sends only on its ELSE
+// branch;
+// - in each iteration, the rank from which a rank receives is the rank that sends to it in the same iteration;
+// - in each iteration, a loop reads the slot of a buffer that it has written in the same iteration.
 //
-// If exactly one choice of forms satisfies these rules, it defines the indices.
+// If exactly one choice of forms for all missing indices satisfies these rules, this choice defines the indices.
 
 const (
 	// maxInferred is the largest number of indices that are inferred together.
@@ -27,36 +27,38 @@ const (
 	maxIterations = 4096
 )
 
-// inference collects the known constraints on missing indices.
+// inference collects what the dump says about its missing indices.
 type inference struct {
 	t       *scalars
 	missing []*missingIndex
 	byName  map[string]*missingIndex
-	extents map[string]bool // of inputs
-	loops   []*stmt         // around the place
-	// rules lists pairs of indices that are equal, or inverse to each other, in all iterations on all ranks.
+	extents map[string]bool // names of the extents of inputs
+	loops   []*stmt         // the loops around the current statement
+	// rules lists pairs of indices. In all iterations and on all ranks, the two indices of a pair are equal, or one
+	// is the inverse of the other.
 	rules  []rule
-	values map[string]int64 // of loop variables and the rank
+	values map[string]int64 // values of the rank and of loop variables in the current iteration
 }
 
 // missingIndex is an index that the dump uses but does not define.
 type missingIndex struct {
 	name   string
 	pos    ir.Pos
-	loop   *stmt // around its first use
+	loop   *stmt // the loop around its first use
 	forms  []*scalar
 	chosen *scalar
 }
 
-// rule relates two indices in a loop. The indices are equal. If inverse is set, they are inverse instead: a on rank r
-// is q if b on rank q is r.
+// rule relates two indices a and b that a loop uses. They are equal. If inverse is set, they are inverse instead:
+// if b is r on rank q, then a is q on rank r.
 type rule struct {
 	a, b    *scalar
 	inverse bool
 	loop    *stmt
 }
 
-// inferIndices defines the indices that the dump lacks. If it cannot, it stores proposals for --define.
+// inferIndices defines the indices that the dump uses but does not define. If it cannot, it stores a proposal for
+// the --define flags that the error message shows.
 func (t *scalars) inferIndices() {
 	in := &inference{t: t, byName: map[string]*missingIndex{}, extents: map[string]bool{}, values: map[string]int64{}}
 	for _, x := range t.d.inputs {
@@ -85,9 +87,10 @@ func (t *scalars) inferIndices() {
 		}
 	}
 	if different == 1 {
-		d := t.errorf(in.missing[0].pos, "the dump uses indices that it does not define; of those that nvFuser makes "+
-			"only these fit:%s", t.proposals)
-		d.Severity, d.Help = ir.Warning, "if others are meant, give them by --define"
+		d := t.errorf(in.missing[0].pos, "the dump uses indices that it does not define; of the forms that "+
+			"nvFuser generates, "+
+			"only these fit and are used:%s", t.proposals)
+		d.Severity, d.Help = ir.Warning, "if the original program used other indices, set them with --define"
 	}
 }
 
@@ -106,8 +109,8 @@ func (in *inference) collect(list []*stmt) {
 	}
 }
 
-// walk collects the rules that follow from a list of statements. If the list is the ELSE branch of a conditional, self
-// is the index that the conditional compares with the rank.
+// walk collects the rules that follow from a list of statements. If the list is the ELSE branch of a conditional
+// that compares an index with the executing rank, self is this index.
 func (in *inference) walk(list []*stmt, self *scalar) {
 	var send, recv *scalar
 	for _, s := range list {
@@ -135,7 +138,7 @@ func (in *inference) walk(list []*stmt, self *scalar) {
 	}
 }
 
-// comparedWithRank returns the index that a condition compares with the own rank.
+// comparedWithRank returns the index that a condition compares with the executing rank, or nil if it compares none.
 func comparedWithRank(c *scalar) *scalar {
 	if c.op != "==" {
 		return nil
@@ -154,7 +157,8 @@ func (in *inference) relate(a, b *scalar, inverse bool) {
 	}
 }
 
-// slots adds rules that relate the slots of a buffer that the body of a loop writes and reads.
+// slots adds rules for the buffers that the body of a loop both writes and reads: the written and the read slot are
+// equal.
 func (in *inference) slots(loop *stmt) {
 	type slot struct {
 		buffer string
@@ -195,7 +199,7 @@ func (in *inference) slots(loop *stmt) {
 	}
 }
 
-// note records the missing indices of a statement, with the forms that they may have.
+// note records which missing indices a statement uses, together with the forms that each may have.
 func (in *inference) note(s *stmt) {
 	alone := *s
 	alone.body, alone.alt = nil, nil
@@ -219,7 +223,7 @@ func (in *inference) note(s *stmt) {
 
 // formsOf lists the possible forms of an index whose first use is in the statement.
 func (in *inference) formsOf(s *stmt, m *missingIndex) []*scalar {
-	if s.kind == stSlice { // the extent of what is sliced is ( -lo + hi )
+	if s.kind == stSlice { // the extent of a sliced axis is printed as ( -lo + hi )
 		for i, x := range s.ranges[:min(len(s.ranges), len(s.out.axes))] {
 			switch e := s.out.axes[i].extent; {
 			case e.op != "+" || e.args[0].op != "neg":
@@ -242,8 +246,8 @@ func (in *inference) formsOf(s *stmt, m *missingIndex) []*scalar {
 	return []*scalar{op("%", op("+", rank, i), size), op("%", op("+", size, op("-", rank, i)), size), i}
 }
 
-// solve returns a choice of forms that satisfies all rules, and the number of such choices that differ from each other
-// in some iteration.
+// solve returns a choice of forms that satisfies all rules. It also returns the number of such choices, where
+// choices whose indices have equal values in every iteration count as one.
 func (in *inference) solve() (found []*scalar, different int) {
 	if len(in.rules) == 0 {
 		return nil, 0

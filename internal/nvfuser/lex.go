@@ -23,7 +23,7 @@ const (
 	tokMark
 )
 
-// twoByteMarks holds the punctuation marks that have two bytes. All others have one byte.
+// twoByteMarks holds the punctuation marks that consist of two bytes. All other marks consist of one byte.
 var twoByteMarks = map[string]bool{"->": true, "==": true, "!=": true, "<=": true, ">=": true, "&&": true, "||": true}
 
 func isWordByte(c byte) bool {
@@ -56,8 +56,8 @@ func (l *line) next(off int) token {
 	return token{s[off : off+1], off, tokMark}
 }
 
-// exponent returns the end of a number such as 1e-5 including the sign and digits of its exponent. The e in a
-// hexadecimal number such as 0x1e does not begin an exponent.
+// exponent returns the end of a number such as 1e-5, including the sign and the digits of its exponent; end is the
+// end of the number without them. The e in a hexadecimal number such as 0x1e does not begin an exponent.
 func exponent(s string, end int) int {
 	if start := strings.LastIndexFunc(s[:end], func(r rune) bool { return r > 0x7f || !isWordByte(byte(r)) }) + 1; strings.HasPrefix(s[start:end], "0x") {
 		return end
@@ -70,8 +70,8 @@ func exponent(s string, end int) int {
 	return end
 }
 
-// cursor reads a logical line. After an error the cursor is at the end of the line, so that its callers behave as if
-// the line had ended. The cursor keeps the first error.
+// cursor reads a logical line. After an error, the cursor moves to the end of the line, so that its callers behave
+// as if the line had ended there. It keeps only the first error.
 type cursor struct {
 	words
 	nest int
@@ -97,7 +97,7 @@ func (c *words) advance() token {
 	t := c.tok
 	c.tok = c.l.next(t.off + len(t.text))
 	if c.r.words++; c.r.words > maxWords {
-		c.fail(fmt.Sprintf("a dump has at most %d words and signs", maxWords))
+		c.fail(fmt.Sprintf("the dump has more than %d words and signs, which is the limit", maxWords))
 	}
 	return t
 }
@@ -132,7 +132,7 @@ func (c *words) expected(what string) {
 	if c.tok.kind != tokEnd {
 		found = "\"" + brief(c.tok.text) + "\""
 	}
-	c.fail("this line is not understood: " + what + " should stand here, not " + found)
+	c.fail("this line cannot be read: expected " + what + ", found " + found)
 }
 
 // fail reports the first error of the line and moves to the end of the line.
@@ -144,7 +144,8 @@ func (c *words) fail(message string) *ir.Diagnostic {
 	}
 	c.bad = true
 	d := c.r.errorf(pos, "%s", message)
-	d.Help = "docs/nvfuser.md lists what is read; nothing is skipped, since a skipped line would change the result"
+	d.Help = "docs/nvfuser.md lists the supported statements; the importer skips none, because that would change " +
+		"the result"
 	return d
 }
 

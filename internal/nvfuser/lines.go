@@ -7,11 +7,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// line is a logical line, which consists of one or more physical lines.
+// line is a logical line of the dump, which consists of one or more physical lines.
 type line struct {
 	text   string
 	indent int
-	// parts records the positions in the file from which the text was read, in the order of their offsets.
+	// parts records from which positions in the file the text was read, in the order of offsets in the text.
 	parts []part
 }
 
@@ -31,12 +31,12 @@ func (l *line) at(off int) ir.Pos {
 // start returns the position of the first byte of the line.
 func (l *line) start() ir.Pos { return l.parts[0].pos }
 
-// joiner combines physical lines to logical lines. A line is joined to the previous line if that line has unclosed
-// brackets, or if the line can only be a continuation: it begins with "=" or an operator, or it is in a container and
-// is indented less than the container's statements.
+// joiner combines physical lines to logical lines. It joins a line to the previous line if the previous line has
+// unclosed brackets, or if the line can only be a continuation. A continuation begins with "=" or an operator, or
+// it is in a container and is indented less than the container's statements.
 type joiner struct {
 	lines []line
-	text  strings.Builder // text of the current line, while parts is not empty
+	text  strings.Builder // the text of the current line; valid while parts is not empty
 	parts []part
 	indnt int
 	depth int
@@ -57,19 +57,20 @@ const (
 	endWord  = "END." // ends a dump in the form of pull request 2518
 )
 
-// maxLines and maxWords limit the size of a dump, and thereby the memory and time of every step that traverses it.
+// maxLines and maxWords limit the size of a dump. They thereby limit the memory and time of every step that reads
+// the whole dump.
 const (
 	maxLines = 1 << 16
-	maxWords = 1 << 20 // and signs
+	maxWords = 1 << 20 // words and punctuation marks
 )
 
 // splitLines returns the logical lines of a dump.
 func splitLines(raws []rawLine) []line {
 	j := &joiner{first: -1}
-	inside := false // inside the statements of a container, where indentation matters
+	inside := false // whether the current line is inside a container, whose indentation has a meaning
 	for _, l := range raws {
 		if len(j.lines) > maxLines {
-			break // Import reports the error
+			break // Import reports the error that there are too many lines
 		}
 		raw, ended := l.text, l.text
 		raw = strings.TrimRight(raw, " \t")
@@ -108,8 +109,8 @@ func isSection(s string) bool {
 // mayEnd reports whether the current line can be complete.
 func (j *joiner) mayEnd() bool { return j.depth <= 0 || len(j.parts) == 0 || j.listEnds() }
 
-// listEnds handles ShareMemHandles, which nvFuser prints without its last parenthesis: the list ends after the comma
-// that follows a communication.
+// listEnds handles ShareMemHandles, which nvFuser prints without the closing parenthesis of its list. The list ends
+// after the comma that follows a communication.
 func (j *joiner) listEnds() bool {
 	s := j.text.String()
 	return j.depth == 1 && strings.HasPrefix(s, "ShareMemHandles(") && strings.HasSuffix(s, "),")
@@ -137,8 +138,9 @@ func (j *joiner) begin(s string, indent int, pos ir.Pos) {
 	j.depth = depthOf(withoutOpening(s))
 }
 
-// extend appends s to the current line. A physical line that begins in the first column of the dump is the rest of a
-// broken line and may begin within a word; an indented physical line was printed as a separate line.
+// extend appends s, the text of a physical line, to the current line. A physical line that begins in the first
+// column of the dump is the rest of a broken line, and may begin within a word. An indented one was printed as a
+// line of its own, so a blank is put before it.
 func (j *joiner) extend(s string, indent int, pos ir.Pos) {
 	if indent > j.base || j.blank {
 		j.text.WriteByte(' ')
@@ -156,7 +158,8 @@ func (j *joiner) end() {
 	j.parts, j.depth = nil, 0
 }
 
-// withoutOpening removes the text that opens a section, because its brace is closed on another line.
+// withoutOpening removes the text that opens a section, such as "%kernel {". The brace of a section is closed on
+// another line, so it must not count as an unclosed bracket.
 func withoutOpening(s string) string {
 	for _, w := range []string{headWord, kernel} {
 		if rest, ok := strings.CutPrefix(s, w); ok {

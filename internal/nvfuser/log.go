@@ -10,35 +10,36 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A dump is often printed into a log. Launchers put the rank in front of each line, tests print their names before the
-// dump on the same line, and libraries print messages between its lines. findDumps extracts the dumps. It omits a line
-// within a dump only if the line has the form of another program's message, and Import warns about each omitted line.
+// A dump is often part of a log. Launchers put the rank in front of each line, tests print their names before the
+// dump on the same line, and libraries print messages between its lines. findDumps extracts the dumps. Within a
+// dump, it omits a line only if the line has the form of another program's message. Import warns about each omitted
+// line.
 
-// rawLine is a line of the file without the tag that names a rank.
+// rawLine is a line of the file, without the tag with which a launcher names the rank.
 type rawLine struct {
 	text string
 	pos  ir.Pos // position of text
 }
 
-// excerpt is a dump as it was found in a file.
+// excerpt is one dump, with the lines of the file that contain it.
 type excerpt struct {
 	lines []rawLine
-	noise []rawLine // omitted lines between the lines of the dump
-	key   string    // equal for dumps with the same contents
-	times int       // number of times that the dump is in the file
+	noise []rawLine // omitted lines, which are between lines of the dump
+	key   string    // a text that is equal for dumps with the same contents
+	times int       // how often the file contains a dump with the same contents
 	cut   bool      // the next dump begins before its end
 	open  bool      // the file ends before the end of the dump
 	test  string    // name of the test that printed the dump first; "" if unknown
 }
 
-// dumpTag matches the text that launchers and web pages put before each line of a rank. The submatch is the part that
-// identifies the rank; times are not part of it.
+// dumpTag matches the tag that launchers and web pages put before each line of a rank. The submatch is the part of
+// the tag that identifies the rank; times are not in it.
 var dumpTag = regexp.MustCompile(`^(?:` +
 	`\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)? ?` + // a time, as CI prints it
 	`|(\[[^\]\s]*\d+,\d+\]<std\w+>: ?` + // mpirun --tag-output
 	`|\[(?:rank|default)?\d+\]:? ?` + // torch, torchrun, mpiexec -l
 	`|\d+: ?` + // srun -l
-	`|>|#|//|\|)` + // a quotation, a comment, a table
+	`|>|#|//|\|)` + // the start of a line in a quotation, a comment or a table
 	`)`)
 
 // messages matches lines that other programs print between the lines of a dump.
@@ -93,13 +94,13 @@ func headAt(line string) (tags string, at int) {
 	return tags, at
 }
 
-// findDumps returns the different dumps in a file, in order, and the positions of the last lines of dumps whose
-// beginnings are not in the file.
+// findDumps returns the dumps in a file, in the order of the file. Dumps with the same contents are returned once.
+// It also returns the positions at which dumps end whose beginnings are not in the file.
 func findDumps(src string) (list []excerpt, ends []ir.Pos) {
 	if !strings.Contains(src, headWord) {
 		return nil, nil
 	}
-	open := map[string]*cutter{} // by tags
+	open := map[string]*cutter{} // dumps that have not ended, by the tags of their lines
 	finish := func(c *cutter) {
 		e := c.excerpt()
 		i := slices.IndexFunc(list, func(x excerpt) bool { return x.key == e.key })
@@ -151,7 +152,7 @@ func findDumps(src string) (list []excerpt, ends []ir.Pos) {
 	return withoutPrefixes(list), ends
 }
 
-// withoutPrefixes removes dumps that are incomplete copies of others because the file ends.
+// withoutPrefixes removes each dump that is the beginning of another dump and is incomplete because the file ends.
 func withoutPrefixes(list []excerpt) []excerpt {
 	return slices.DeleteFunc(slices.Clone(list), func(e excerpt) bool {
 		return e.open && !e.cut && slices.ContainsFunc(list, func(of excerpt) bool {
@@ -166,14 +167,14 @@ type cutter struct {
 	tagged bool
 	lines  []rawLine
 	noise  []rawLine
-	closed bool // its "}" was read
-	unit   bool // within a HostUnit after the "}"
-	defs   bool // within the definitions after the "}"
-	cut    bool // another dump began before it
+	closed bool // the closing "}" was read
+	unit   bool // the current line is in a HostUnit after the closing "}"
+	defs   bool // the current line is in the definitions of indices after the closing "}"
+	cut    bool // another dump begins before the end of this one
 	test   string
 }
 
-// take adds a line to the dump, unless the dump has ended.
+// take adds a line to the dump. If the dump has ended, it returns false.
 func (c *cutter) take(l rawLine) bool {
 	text := strings.TrimSpace(l.text)
 	switch {
@@ -206,10 +207,11 @@ var address = regexp.MustCompile(`0x[0-9a-f]+`)
 func (c *cutter) excerpt() excerpt {
 	e := excerpt{lines: c.lines, noise: c.noise, cut: c.cut, open: !c.closed, test: c.test}
 	for len(e.noise) > 0 && e.noise[len(e.noise)-1].pos.Line > e.lines[len(e.lines)-1].pos.Line {
-		e.noise = e.noise[:len(e.noise)-1] // after the end of a dump
+		e.noise = e.noise[:len(e.noise)-1] // lines after the end of a dump are not between its lines
 	}
 	var key strings.Builder
-	names := map[string]string{} // the addresses of streams differ between ranks
+	// ranks have different stream addresses, so addresses are renumbered before dumps are compared
+	names := map[string]string{}
 	for _, l := range e.lines {
 		key.WriteString(address.ReplaceAllStringFunc(strings.TrimSpace(l.text), func(a string) string {
 			if names[a] == "" {
@@ -222,11 +224,11 @@ func (c *cutter) excerpt() excerpt {
 	return e
 }
 
-// dumpDefine is the name that selects one of the dumps in a file.
+// dumpDefine is the name in --define that selects one of several dumps in a file.
 const dumpDefine = "dump"
 
-// chooseDump returns the lines of the dump that Import reads: the only dump in the file, or the dump whose number
-// defines sets.
+// chooseDump returns the lines of the dump that Import reads. This is the only dump in the file, or the dump whose
+// number the user gives with --define.
 func chooseDump(file, src string, defines map[string]string) (lines []rawLine, warn ir.Diagnostics,
 	err ir.Diagnostics) {
 	dumps, ends := findDumps(src)
@@ -236,7 +238,7 @@ func chooseDump(file, src string, defines map[string]string) (lines []rawLine, w
 	switch {
 	case chosen && (e != nil || n < 1 || n > max(len(dumps), 1)):
 		d := usage(file, fmt.Sprintf("--define dump=%s: the file has %s", given, countDumps(len(dumps))),
-			fmt.Sprintf("it is a number from 1 to %d", max(len(dumps), 1)))
+			fmt.Sprintf("give a number from 1 to %d", max(len(dumps), 1)))
 		d.Notes = notesOf(dumps)
 		return nil, nil, ir.Diagnostics{d}
 	case len(dumps) == 0:
@@ -248,8 +250,9 @@ func chooseDump(file, src string, defines map[string]string) (lines []rawLine, w
 		whole := slices.IndexFunc(dumps, func(e excerpt) bool { return !e.open })
 		d.Kind, d.Help = usageKind, fmt.Sprintf("choose one by its number: --define dump=%d", max(whole, 0)+1)
 		if slices.ContainsFunc(dumps, func(e excerpt) bool { return e.cut }) {
-			d.Help = "ranks that print at the same time mix their lines: mpirun --tag-output marks each line with its rank; " +
-				fmt.Sprintf("--define dump=%d takes one as it is", max(whole, 0)+1)
+			d.Help = "lines of ranks that print at the same time are mixed: run mpirun with --tag-output, which " +
+				"marks each line with its rank; " +
+				fmt.Sprintf("--define dump=%d imports one dump as it is", max(whole, 0)+1)
 		}
 		d.Notes = notesOf(dumps)
 		return nil, nil, r.ds
@@ -258,19 +261,21 @@ func chooseDump(file, src string, defines map[string]string) (lines []rawLine, w
 	if e := dumps[0]; e.open && !e.cut && !slices.ContainsFunc(e.lines, brace) {
 		last := e.lines[len(e.lines)-1].pos
 		d := r.errorf(last, "the dump ends without \"} // %%HostIrContainer\": the file ends after this line, within the dump")
-		d.Kind, d.Help = inputKind, "its end is missing: copy all of it"
+		d.Kind, d.Help = inputKind, "copy the dump with its end"
 		return nil, nil, r.ds
 	}
 	if len(ends) > 0 {
-		d := r.errorf(ends[0], "this ends a dump whose beginning the file lacks; only %s is judged", dumps[0].named())
+		d := r.errorf(ends[0], "this line ends a dump whose beginning is not in the file; only %s is checked",
+			dumps[0].named())
 		d.Severity = ir.Warning
-		d.Help = "give the whole log"
+		d.Help = "import the whole log"
 		warn = r.ds
 	}
 	if e := dumps[0]; len(e.noise) > 0 {
-		d := r.errorf(e.noise[0].pos, "%d lines between those of the dump look like messages of other programs, and are left out", len(e.noise))
+		d := r.errorf(e.noise[0].pos,
+			"%d lines within the dump look like messages of other programs, and are ignored", len(e.noise))
 		if len(e.noise) == 1 {
-			d.Message = "this line looks like a message of another program, and is left out of the dump"
+			d.Message = "this line looks like a message of another program, and is ignored"
 		}
 		d.Severity = ir.Warning
 		for _, l := range e.noise[1:min(len(e.noise), 4)] {
@@ -314,9 +319,10 @@ func (e *excerpt) describe(n int) string {
 	}
 	switch {
 	case e.cut:
-		return fmt.Sprintf("dump %d%s: %d lines; the next begins before its end", n, of, len(e.lines))
+		return fmt.Sprintf("dump %d%s: %d lines, incomplete: the next dump begins before its end", n, of, len(e.lines))
 	case e.open:
-		return fmt.Sprintf("dump %d%s: %d lines, of which the last are missing: the file ends before", n, of, len(e.lines))
+		return fmt.Sprintf("dump %d%s: %d lines, incomplete: the file ends before the end of the dump", n, of,
+			len(e.lines))
 	case e.times == 1:
 		return fmt.Sprintf("dump %d%s: %d lines, printed once", n, of, len(e.lines))
 	}

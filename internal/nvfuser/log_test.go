@@ -137,8 +137,8 @@ func TestSeveralDumps(t *testing.T) {
 	// The ranks print at the same time and their lines have no tags.
 	lines := strings.SplitAfter(loops, "\n")
 	_, _, ds = Import("d.txt", lines[0]+loops+strings.Join(lines[1:], ""), nil)
-	if !strings.Contains(ds.String(), "the next begins before its end") ||
-		!strings.Contains(ds.String(), "mpirun --tag-output") {
+	if !strings.Contains(ds.String(), "the next dump begins before its end") ||
+		!strings.Contains(ds.String(), "run mpirun with --tag-output") {
 		t.Errorf("got %s", ds)
 	}
 }
@@ -149,7 +149,7 @@ func TestCutLog(t *testing.T) {
 	other := strings.SplitAfter(container(copyT1), "\n")
 	log := prefixed("[rank0]: ", strings.Join(other[:3], "")) + prefixed("[rank1]: ", loops)
 	_, _, ds := Import("d.txt", log, nil)
-	for _, want := range []string{"dump 1: 3 lines, of which the last are missing: the file ends before",
+	for _, want := range []string{"dump 1: 3 lines, incomplete: the file ends before",
 		"--define dump=2"} {
 		if !strings.Contains(ds.String(), want) || ds[0].Kind != usageKind {
 			t.Errorf("want %q, got %s", want, ds)
@@ -165,8 +165,8 @@ func TestCutLog(t *testing.T) {
 	}
 	// The beginning of one dump is missing.
 	_, _, ds = Import("d.txt", strings.Join(other[2:], "")+"tests/a.py::test_row\n"+loops, nil)
-	if want := "2:1: warning: this ends a dump whose beginning the file lacks; only the dump in line 4, of " +
-		"tests/a.py::test_row, is judged"; ds.HasErrors() || !strings.Contains(ds.String(), want) {
+	if want := "2:1: warning: this line ends a dump whose beginning is not in the file; only the dump in line 4, of " +
+		"tests/a.py::test_row, is checked"; ds.HasErrors() || !strings.Contains(ds.String(), want) {
 		t.Errorf("want %q, got %s", want, ds)
 	}
 	_, _, ds = Import("d.txt", strings.Join(lines[:5], ""), nil)

@@ -42,14 +42,14 @@ func (c *cursor) function(s *stmt) {
 		c.attribute("flags", func() { s.flags = c.booleans() })
 	case "Set", "SegmenterSet", "Set.Permute":
 		s.in = append(s.in, operand{t: c.tensor()})
-		for c.got(",") { // how the copy is cached
+		for c.got(",") { // the arguments that say how the copy is cached
 			c.word("an attribute")
 			c.want("=")
 			c.word("its value")
 		}
 	default:
 		if !knownOp(s.op) && !c.bad {
-			c.failAt(pos, "the operation "+brief(s.op)+" is not known here")
+			c.failAt(pos, "the operation "+brief(s.op)+" is not supported")
 			return
 		}
 		c.operands(s)
@@ -139,7 +139,7 @@ func (c *cursor) allocate(s *stmt) {
 		switch key {
 		case "buffer":
 			if pos, x := c.pos(), c.tensor(); !c.bad && s.out != nil && x.id != s.out.id {
-				c.failAt(pos, "this allocates "+x.id+" and calls it "+s.out.id)
+				c.failAt(pos, "this ALLOCATE has the buffer "+x.id+" but assigns it to "+s.out.id)
 			}
 		case "size":
 			s.size = c.scalar()
@@ -151,7 +151,7 @@ func (c *cursor) allocate(s *stmt) {
 			c.word("a value")
 		default:
 			if !c.bad {
-				c.fail("there is no field " + brief(key) + " in ALLOCATE")
+				c.fail("ALLOCATE has the field " + brief(key) + ", which is not supported")
 			}
 		}
 		if !c.got(",") {
@@ -239,7 +239,7 @@ func (c *words) initial(op string) {
 	}
 	number := strings.TrimSuffix(text[strings.LastIndex(text, "(")+1:], ")")
 	if v, err := strconv.ParseFloat(number, 64); !c.bad && (err != nil || !neutral(op, v)) {
-		c.failAt(pos, "this reduction begins with "+brief(text)+", which is not its neutral element")
+		c.failAt(pos, "this reduction has the initial value "+brief(text)+"; only its neutral element is supported")
 	}
 }
 
@@ -255,5 +255,5 @@ func neutral(op string, v float64) bool {
 	case "reduction.min", "reduction.fmin":
 		return v >= leastHuge
 	}
-	return v == 0 // the neutral element of a sum; other operations are refused elsewhere
+	return v == 0 // the neutral element of a sum; unsupported operations are refused elsewhere
 }

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxNest is the deepest permitted nesting of parentheses and blocks, so that functions that traverse the tree may
+// maxNest is the maximum nesting depth of parentheses and of blocks. It allows functions that traverse the tree to
 // recurse.
 const maxNest = 100
 
@@ -40,7 +40,7 @@ func (c *cursor) binary(least int) *scalar {
 func (c *cursor) unary() *scalar {
 	pos := c.pos()
 	if c.nest++; c.nest > maxNest {
-		c.fail("parentheses nest deeper than " + strconv.Itoa(maxNest))
+		c.fail("parentheses are nested deeper than " + strconv.Itoa(maxNest))
 	}
 	defer func() { c.nest-- }()
 	switch {
@@ -60,7 +60,7 @@ func (c *cursor) unary() *scalar {
 			return c.call(name, pos)
 		}
 		if !isName(name) && name != deviceIndex {
-			c.failAt(pos, "\""+brief(name)+"\" is no index")
+			c.failAt(pos, "\""+brief(name)+"\" is not the name of an index")
 		}
 		return &scalar{pos: pos, name: name}
 	}
@@ -89,7 +89,7 @@ func (c *words) name(what string) string {
 	pos := c.pos()
 	s := c.word(what)
 	if !isName(s) {
-		c.failAt(pos, "\""+brief(s)+"\" is no name")
+		c.failAt(pos, "\""+brief(s)+"\" is not a name")
 	}
 	return s
 }
@@ -98,7 +98,7 @@ func (c *words) number(pos ir.Pos) *scalar {
 	text := c.tok.text
 	v, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		c.fail("\"" + brief(text) + "\" is no integer of 64 bits")
+		c.fail("\"" + brief(text) + "\" is not a 64-bit integer")
 		return &scalar{pos: pos}
 	}
 	c.advance()
@@ -108,7 +108,7 @@ func (c *words) number(pos ir.Pos) *scalar {
 func (c *cursor) call(name string, pos ir.Pos) *scalar {
 	n := functions[name]
 	if n == 0 {
-		c.fail("an index expression calls \"" + brief(name) + "\", which is not known")
+		c.fail("an index expression calls \"" + brief(name) + "\", which is not supported")
 		return &scalar{pos: pos}
 	}
 	c.want("(")
@@ -136,7 +136,7 @@ func parseDefine(file, text string) (*scalar, ir.Diagnostics) {
 	return s, r.ds
 }
 
-// clearPos removes positions that do not refer to the dump.
+// clearPos removes the positions from an expression that --define sets, since they do not refer to the dump.
 func clearPos(s *scalar) {
 	s.pos = ir.Pos{}
 	for _, a := range s.args {

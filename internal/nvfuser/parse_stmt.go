@@ -55,16 +55,17 @@ func (c *cursor) statement() *stmt {
 		c.want("}")
 	case "LaunchKernel":
 		c.fail("LaunchKernel launches a kernel whose text is not in the dump").Help =
-			"what it computes cannot be known; dump the program of MultiDeviceExecutor, which prints its HostUnits"
+			"the dump does not say what the kernel computes; dump the program of MultiDeviceExecutor, which " +
+				"prints its HostUnits"
 	default:
 		if !c.bad {
-			c.failAt(s.pos, "this line is not understood: no statement begins with \""+brief(word)+"\"")
+			c.failAt(s.pos, "this line cannot be read: no supported statement begins with \""+brief(word)+"\"")
 		}
 	}
 	return s
 }
 
-// failAt is like fail, for a position before the current token.
+// failAt is like fail, but reports the error at a position before the current token.
 func (c *words) failAt(pos ir.Pos, message string) {
 	if d := c.fail(message); d.Message != "" {
 		d.Pos, d.Line = pos, c.r.sourceLine(pos)
@@ -97,7 +98,8 @@ func (c *cursor) streamBody() streamName {
 	}
 	n.index = c.scalar()
 	if n.index.isInt() {
-		n.name = strconv.FormatInt(n.index.val, 10) // the number a captured stream has for a name, or an index
+		// a number: the name that GetCurrentStream gave to a captured stream, or the index of a stream
+		n.name = strconv.FormatInt(n.index.val, 10)
 	}
 	return n
 }
@@ -171,11 +173,11 @@ func (c *cursor) communication(s *stmt, word string) {
 		return true
 	})
 	if !c.bad && (s.out == nil || len(s.in) != 1 || s.team == nil || s.op == "") {
-		c.failAt(s.pos, "a communication without a type, team, input or output")
+		c.failAt(s.pos, "this communication has no type, team, input or output")
 	}
 }
 
-// backend reads the backend of a communication. Streams are named after it.
+// backend reads the backend of a communication, for example NCCL. The names of streams contain it.
 func (c *words) backend() string {
 	if c.tok.kind == tokWord && !isName(c.tok.text) {
 		c.expected("a backend")
@@ -188,7 +190,7 @@ func (c *words) reduction(s *stmt) {
 	word := c.word("a reduction")
 	red, ok := ir.ParseRed(strings.ToLower(word))
 	if !ok && !c.bad {
-		c.fail("there is no reduction " + brief(word) + " here: sum, max, min and avg there are")
+		c.fail("the reduction " + brief(word) + " is not supported: use sum, max, min or avg")
 	}
 	s.red = red
 }
@@ -212,7 +214,7 @@ func (c *cursor) p2p(s *stmt) {
 		return true
 	})
 	if !c.bad && (s.out == nil || s.index == nil || s.op != "send" && s.op != "recv") {
-		c.failAt(s.pos, "a P2PCommunication without a type (send or recv), buffer or peer")
+		c.failAt(s.pos, "this P2PCommunication has no type (send or recv), buffer or peer")
 	}
 }
 
@@ -224,7 +226,7 @@ func (c *words) fields(value func(key string) bool) {
 		key := c.word("a field's name")
 		c.want("=")
 		if !c.bad && !value(key) {
-			c.failAt(pos, "there is no field "+brief(key)+" in this statement")
+			c.failAt(pos, "this statement has the field "+brief(key)+", which is not supported")
 		}
 		if !c.got(",") {
 			break

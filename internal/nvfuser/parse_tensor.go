@@ -43,18 +43,19 @@ func (c *cursor) tensor() *tensor {
 	return t
 }
 
-// tensorName splits a name such as "T3_g___bfloat" into number, memory and dtype. A name without a dtype has dtype f32,
-// since early dumps print none.
+// tensorName splits a name such as "T3_g___bfloat" into the tensor's number, kind of memory and dtype. If the name
+// contains no dtype, as in early dumps, the dtype is f32.
 func (c *words) tensorName(text string) (string, ir.DType) {
 	id, rest, _ := strings.Cut(text, "_")
 	if _, err := strconv.ParseUint(id[1:], 10, 31); err != nil {
-		c.fail("\"" + brief(text) + "\" is no name of a tensor")
+		c.fail("\"" + brief(text) + "\" is not the name of a tensor")
 		return id, ir.F32
 	}
 	_, dtype, _ := strings.Cut(rest, "_")
 	d, ok := dtypes[dtype]
 	if !ok {
-		c.fail("elements of type " + brief(dtype) + " cannot be computed with: float, double, __half, __bfloat, int and int64_t can")
+		c.fail("the element type " + brief(dtype) + " is not supported: use float, double, __half, __bfloat, int " +
+			"or int64_t")
 	}
 	return id, d
 }
@@ -73,7 +74,8 @@ func (c *cursor) axis() axis {
 	num, err := strconv.ParseUint(text[digits:], 10, 31)
 	a.kind, a.par, a.num = text[0], text[1:digits], int(num)
 	if err != nil || !strings.ContainsRune("irb?", rune(a.kind)) || a.par == "" {
-		c.fail("\"" + brief(text) + "\" is no axis: iS0, rS1, bS2, ideviceIdx.x3 and istreamIdx4 are")
+		c.fail("\"" + brief(text) + "\" is not an axis; axes are written like iS0, rS1, bS2, ideviceIdx.x3 and " +
+			"istreamIdx4")
 		return a
 	}
 	c.want("{")
@@ -91,7 +93,7 @@ func (c *cursor) devices(open, end string) *mesh {
 	seen := map[int64]bool{}
 	for !c.bad && !c.is(end) {
 		if c.is("{") {
-			c.fail("the device mesh has more than one dimension: only programs for meshes of one dimension can be imported")
+			c.fail("the device mesh has more than one dimension; only meshes of one dimension are supported")
 			return m
 		}
 		v, err := strconv.ParseInt(c.tok.text, 10, 64)
@@ -109,7 +111,7 @@ func (c *cursor) devices(open, end string) *mesh {
 	}
 	c.want(end)
 	if len(m.devices) == 0 && !c.bad {
-		c.fail("a mesh without devices")
+		c.fail("the device mesh has no devices")
 	}
 	return m
 }

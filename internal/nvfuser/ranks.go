@@ -33,8 +33,8 @@ func joinInts(list []int64) string {
 
 func (t *output) everybody(s rankSet) bool { return s == nil || int64(len(s)) == t.world }
 
-// membership returns an if statement with the condition that the rank is in s. It uses the shortest form of the
-// condition.
+// membership returns an if statement whose condition is that the executing rank is in s. It chooses the shortest
+// form of the condition.
 func (t *output) membership(s rankSet, pos ir.Pos) *ir.Stmt {
 	rank := &ir.Expr{Kind: ir.ExprRank, Pos: pos, Name: ir.WorldAxis}
 	test := func(l *ir.Expr, cmp ir.Cmp, v int64) *ir.Stmt {
@@ -52,8 +52,8 @@ func (t *output) membership(s rankSet, pos ir.Pos) *ir.Stmt {
 	case len(runs) == 1 && last[1] == t.world-1:
 		return test(rank, ir.GE, first[0])
 	}
-	// The distance from a rank to a run of consecutive ranks is 0 if the rank is in the run. So the minimum of the
-	// distances to all runs is 0 if the rank is in the set.
+	// The distance from a rank to a run of consecutive ranks is 0 if the rank is in the run. The rank is in s if
+	// its distance to some run of s is 0, so the condition is that the minimum of the distances is 0.
 	var least *ir.Expr
 	for _, r := range runs {
 		d := bin(ir.ExprMax, num(pos, 0), bin(ir.ExprMax, bin(ir.ExprSub, num(pos, r[0]), rank), bin(ir.ExprSub, rank, num(pos, r[1]))))
@@ -66,7 +66,7 @@ func (t *output) membership(s rankSet, pos ir.Pos) *ir.Stmt {
 	return test(least, ir.EQ, 0)
 }
 
-// runs returns the first and the last rank of each run of consecutive ranks.
+// runs splits s into runs of consecutive ranks, and returns the first and the last rank of each run.
 func (s rankSet) runs() [][2]int64 {
 	var out [][2]int64
 	for _, v := range s {
@@ -89,7 +89,7 @@ func (s rankSet) absent() int64 {
 	return int64(len(s))
 }
 
-// team is a mesh of the program, with the axis that represents a list of devices.
+// team is a mesh of the program for one list of devices in the dump, and the axis of the mesh.
 type team struct {
 	axis    string
 	devices []int64
@@ -134,7 +134,7 @@ func (t *output) teamOf(m *mesh) *team {
 	return t.teams[joinInts(m.devices)]
 }
 
-// everyStmt calls see for every statement, including the statements in HostUnits.
+// everyStmt calls see for every statement of the dump, including the statements in HostUnits.
 func (d *dump) everyStmt(see func(*stmt)) {
 	var walk func([]*stmt)
 	walk = func(list []*stmt) {
@@ -150,7 +150,7 @@ func (d *dump) everyStmt(see func(*stmt)) {
 	}
 }
 
-// everyTensor calls see for every occurrence of a tensor in the container.
+// everyTensor calls see for every occurrence of a tensor in the container, which does not include the HostUnits.
 func (d *dump) everyTensor(see func(*tensor)) {
 	for _, x := range slices.Concat(d.inputs, d.outputs) {
 		see(x)

@@ -8,8 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxErrors is the number of errors after which reading and translating end, because more errors would not help the
-// user.
+// maxErrors is the number of errors after which the importer stops, because more errors would not help the user.
 const maxErrors = 50
 
 // IsDump reports whether src is a Host IR dump, or a log that contains one.
@@ -35,14 +34,15 @@ func IsDump(src string) bool {
 
 // reader builds the tree of a dump.
 type reader struct {
-	prog  *ir.Program // for diagnostics: names and text
+	prog  *ir.Program // the names and texts that diagnostics need
 	ds    ir.Diagnostics
 	lines []line
 	next  int
-	words int // read so far
-	// starts holds the offsets at which lines begin, so that a diagnostic finds its line without a search.
+	words int // words read so far
+	// starts holds the offset of the beginning of each line in the source, so that a diagnostic finds its line
+	// without a search.
 	starts []int
-	// indented reports whether some statement is indented more than the first one, which means that the dump has kept its
+	// indented reports whether some statement is indented more than the first one. The dump has then kept its
 	// indentation.
 	indented bool
 }
@@ -78,7 +78,7 @@ func (r *reader) sourceLine(pos ir.Pos) string {
 
 func (r *reader) full() bool { return len(r.ds) >= maxErrors }
 
-// read returns the tree of the dump. If there are errors, the tree contains the parts that could be read.
+// read returns the tree of the dump. If there are errors, the tree contains only the parts that could be read.
 func (r *reader) read() *dump {
 	r.indented = slices.ContainsFunc(statementLines(r.lines), func(l line) bool { return l.indent > r.lines[1].indent })
 	d := &dump{units: map[string]*unit{}, defs: map[string]*scalar{}}
@@ -102,7 +102,8 @@ func (r *reader) read() *dump {
 		case strings.HasPrefix(l.text, defsWord):
 			r.definitions(d)
 		case strings.HasPrefix(l.text, headWord):
-			r.errorf(l.start(), "a second dump begins here").Help = "every rank prints its program, and again for every fusion: give one of them"
+			r.errorf(l.start(), "a second dump begins here; only one can be imported").Help =
+				"every rank prints its program, and prints it again for every fusion: keep one of these dumps"
 			return d
 		default:
 			c := r.cursor(l)
@@ -111,7 +112,7 @@ func (r *reader) read() *dump {
 	}
 	if !closed && len(r.ds) == 0 && len(r.lines) > 0 {
 		d := r.errorf(r.lines[len(r.lines)-1].start(), "the dump ends without \"} // %%HostIrContainer\"")
-		d.Kind, d.Help = inputKind, "its end is missing: copy all of it"
+		d.Kind, d.Help = inputKind, "copy the dump with its end"
 	}
 	return d
 }
@@ -165,8 +166,8 @@ func (c *words) done() {
 	}
 }
 
-// block reads statements up to the next section that have the same indentation as the first one, which must be greater
-// than outer.
+// block reads statements that have the same indentation as the first one, up to the next section of the dump. The
+// first statement must be indented more than outer.
 func (r *reader) block(outer, nest int) []*stmt {
 	var list []*stmt
 	indent := -1
@@ -179,8 +180,9 @@ func (r *reader) block(outer, nest int) []*stmt {
 		if indent < 0 {
 			indent = l.indent
 		} else if l.indent != indent {
-			r.errorf(l.start(), "this line is indented by %d, and those before it by %d", l.indent,
-				indent).Help = "indentation says what belongs to a loop: copy the dump as it was printed"
+			r.errorf(l.start(), "this line is indented by %d blanks, but the statements before it by %d", l.indent,
+				indent).Help = "the indentation determines which statements a loop contains: copy the dump as it " +
+				"was printed"
 			r.next++
 			continue
 		}
@@ -190,8 +192,8 @@ func (r *reader) block(outer, nest int) []*stmt {
 	return list
 }
 
-// statements reads the statements of a line. A line may contain several, because nvFuser does not always print the end
-// of a line.
+// statements reads the statements of a line. A line may contain several statements, because nvFuser does not print
+// a newline after each.
 func (r *reader) statements(l *line, nest int) []*stmt {
 	var list []*stmt
 	c := r.cursor(l)
@@ -212,15 +214,15 @@ func (r *reader) statements(l *line, nest int) []*stmt {
 // bodies reads the block of a loop, or the blocks of a conditional.
 func (r *reader) bodies(s *stmt, l *line, nest int) {
 	if nest > maxNest {
-		r.errorf(s.pos, "blocks nest deeper than %d", maxNest)
+		r.errorf(s.pos, "blocks are nested deeper than %d, which is the limit", maxNest)
 		r.next = len(r.lines)
 		return
 	}
 	what := map[stmtKind]string{stFor: "loop", stIf: "conditional"}[s.kind]
 	s.body = r.block(l.indent, nest)
 	if len(s.body) == 0 && len(r.ds) == 0 && !r.indented {
-		r.errorf(s.pos, "the body of this %s is unknowable: no line below is indented more than this one", what).Help =
-			"the indentation was lost on the way: copy the dump as it was printed, or indent the body by hand"
+		r.errorf(s.pos, "the body of this %s is missing: the next line is not indented more than this one", what).Help =
+			"the indentation may have been lost: copy the dump as it was printed, or indent the body by hand"
 	}
 	if s.kind != stIf || r.next >= len(r.lines) {
 		return
@@ -271,7 +273,7 @@ func (r *reader) unit(d *dump, l *line) {
 	c.want("Outputs")
 	c.want("=")
 	u.outputs = c.tensorList("{", "}")
-	if c.got("Inputs") { // the unit's fusion begins on the same line
+	if c.got("Inputs") { // the inputs and outputs of the unit are on the same line
 		c.want(":")
 	}
 	c.done()
@@ -285,10 +287,11 @@ func (r *reader) unit(d *dump, l *line) {
 // kernel reads "%kernel {", statements, "}".
 func (r *reader) kernel(u *unit) {
 	for r.next < len(r.lines) && isPreamble(r.lines[r.next].text) {
-		r.next++ // the unit's inputs and outputs, which its first line named
+		r.next++ // the inputs and outputs of the kernel repeat those of the unit's first line
 	}
 	if r.next >= len(r.lines) || !strings.HasPrefix(r.lines[r.next].text, kernel) {
-		r.errorf(u.pos, "this HostUnit has no %%kernel").Help = "copy the dump with what it prints of its HostUnits"
+		r.errorf(u.pos, "the dump does not contain the %%kernel of this HostUnit").Help =
+			"copy the dump with its HostUnits, which follow the statements"
 		return
 	}
 	r.next++
@@ -298,7 +301,7 @@ func (r *reader) kernel(u *unit) {
 		list := r.statements(l, 1)
 		for _, s := range list {
 			if s.kind != stCompute && s.kind != stSlice && s.kind != stAlias {
-				r.errorf(s.pos, "a kernel computes, and this does something else")
+				r.errorf(s.pos, "this statement is not a computation; a kernel contains only computations")
 			}
 		}
 		u.body = append(u.body, list...)
@@ -307,7 +310,7 @@ func (r *reader) kernel(u *unit) {
 		r.next++
 		return
 	}
-	r.errorf(u.pos, "this HostUnit's %%kernel has no end").Help = "copy all of the dump"
+	r.errorf(u.pos, "the %%kernel of this HostUnit has no closing \"}\"").Help = "copy the whole dump"
 }
 
 func isPreamble(s string) bool {

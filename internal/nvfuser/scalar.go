@@ -8,19 +8,19 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file converts printed integer expressions to index expressions.
+// This file converts integer expressions of the dump to index expressions of the program.
 
 const (
 	numberOfStreams = "numberOfStreams"
 	deviceIndex     = "deviceIdx.x"
-	// maxInline is the largest size of an index definition that is substituted where a let is not possible, namely in a
-	// type of the signature.
+	// maxInline is the maximum size of an index definition that replaces the name of the index. An index is
+	// replaced in the types of the signature, where no let can define it.
 	maxInline = 200
 	// maxNodes is the largest number of nodes in an index expression.
 	maxNodes = 500
 )
 
-// String returns the expression in a canonical notation, so that expressions can be compared.
+// String returns the expression in a canonical notation, in which equal expressions have equal texts.
 func (s *scalar) String() string {
 	var b strings.Builder
 	s.write(&b)
@@ -47,7 +47,7 @@ func (s *scalar) write(b *strings.Builder) {
 	}
 }
 
-// names calls see for every name in s.
+// names calls see for every name that occurs in s.
 func (s *scalar) names(see func(*scalar)) {
 	if s == nil {
 		return
@@ -75,23 +75,24 @@ func bin(k ir.ExprKind, a, b *ir.Expr) *ir.Expr {
 // scalars translates indices and extents.
 type scalars struct {
 	output
-	// defs holds the definitions of indices, from the dump and from --define. missing holds the names that have been
-	// reported as undefined, and defining holds the names whose definitions are being translated.
+	// defs holds the definitions of indices, from the dump and from --define. missing holds the names that have
+	// been reported as undefined. defining holds the names whose definitions are being translated.
 	defs    map[string]*scalar
 	missing map[string]bool
-	// proposals holds proposed --define flags for all missing indices.
+	// proposals holds a proposal for --define flags that set all missing indices.
 	proposals string
 	defining  map[string]bool
 	inlined   int
-	sizes     map[*ir.Expr]int // of expressions, in nodes
-	tooLarge  bool             // reported only once
-	// symbols holds the extents of inputs that become dims.
+	sizes     map[*ir.Expr]int // by expression, its size in nodes
+	tooLarge  bool             // whether the error was reported, which happens only once
+	// symbols maps the names in the extents of inputs to the dims that are declared for them.
 	symbols    map[string]*ir.Dim
 	symbolList []string
 	streamsDim bool
 }
 
-// expr translates s at the current block. If s uses an index with a definition, expr adds a let for it to the block.
+// expr translates s in the current block. If s uses an index that has a definition, expr adds a let with this
+// definition to the block.
 func (t *scalars) expr(s *scalar) *ir.Expr {
 	switch {
 	case s == nil:
@@ -108,7 +109,8 @@ func (t *scalars) expr(s *scalar) *ir.Expr {
 	e := t.apply(s, args)
 	if t.nodes(e) > maxNodes {
 		if !t.tooLarge {
-			t.errorf(s.pos, "this index expression is too large").Help = "comparisons and remainders in one another grow it: define an index for a part of it"
+			t.errorf(s.pos, "this index expression is too large: it has more than %d nodes", maxNodes).Help =
+				"nested comparisons and remainders make it large: define an index for a part of it"
 		}
 		t.tooLarge = true
 		return num(s.pos, 0)
@@ -116,8 +118,8 @@ func (t *scalars) expr(s *scalar) *ir.Expr {
 	return e
 }
 
-// nodes returns the number of nodes of an expression as a tree. Comparisons and remainders contain their operands more
-// than once, so a tree may be much larger than the text.
+// nodes returns the number of nodes of e as a tree. The translations of comparisons and remainders contain their
+// operands more than once, so a tree may be much larger than the text in the dump.
 func (t *scalars) nodes(e *ir.Expr) int {
 	if len(e.Args) == 0 {
 		return 1
@@ -216,7 +218,8 @@ func (t *scalars) truncated(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 		}
 		return byPositive
 	case d.hasLo && d.lo < 0, !d.hasLo && subtracts(s.args[1]):
-		t.errorf(s.pos, "nothing says whether what is divided by is negative").Help = "write the divisor so that it is made of what is not: numbers, extents, loops that begin at 0 or later"
+		t.errorf(s.pos, "the sign of the divisor is not known").Help =
+			"compose the divisor of numbers, extents, and variables of loops that begin at 0 or later"
 	}
 	return t.towardsZero(k, s, x)
 }
@@ -227,7 +230,7 @@ func subtracts(s *scalar) bool {
 	return s.op == "-" || s.op == "neg" || s.isInt() && s.val < 0 || slices.ContainsFunc(s.args, subtracts)
 }
 
-// towardsZero is like truncated, for a positive divisor.
+// towardsZero is like the method truncated, for a divisor that is positive.
 func (t *scalars) towardsZero(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 	budget := maxInline
 	if r := t.rangeOf(s.args[0], &budget); r.hasLo && r.lo >= 0 {
@@ -259,23 +262,24 @@ func (t *scalars) name(s *scalar) *ir.Expr {
 	return num(s.pos, 0)
 }
 
-// undefined reports an index that has no definition. It reports each index once.
+// undefined reports that an index has no definition. It reports each index only once.
 func (t *scalars) undefined(s *scalar) {
 	if t.missing[s.name] {
 		return
 	}
 	t.missing[s.name] = true
-	d := t.errorf(s.pos, "the index %s is used and never defined", brief(s.name))
-	d.Notes = append(d.Notes, ir.Note{Message: "nvFuser prints \"" + defsWord + "\" since its pull request 5327; in older dumps they are missing"})
+	d := t.errorf(s.pos, "the index %s is used but not defined", brief(s.name))
+	d.Notes = append(d.Notes, ir.Note{Message: "nvFuser prints \"" + defsWord + "\" since its pull request 5327; " +
+		"older dumps do not contain them"})
 	proposals := t.proposals
 	if !strings.Contains(proposals, " '"+s.name+"=") {
 		proposals += " --define '" + brief(s.name) + "=rank'"
 	}
-	d.Help = "print the dump anew, or say what it is; for example:" + proposals
+	d.Help = "print the dump with a newer nvFuser, or define the index; for example:" + proposals
 }
 
-// defined returns the expression for an index with a definition. Within the body of the function it is the name of a
-// let in the current block; outside of the body it is the definition itself.
+// defined returns the expression for an index that has a definition. Within the body of the function, the
+// expression is the name of a let in the current block. In the function's signature, it is the definition itself.
 func (t *scalars) defined(s *scalar) *ir.Expr {
 	for b := t.blk; b != nil; b = b.parent {
 		if name := b.lets[s.name]; name != "" {
@@ -283,11 +287,11 @@ func (t *scalars) defined(s *scalar) *ir.Expr {
 		}
 	}
 	if t.defining[s.name] {
-		t.errorf(s.pos, "the index %s is defined by itself", brief(s.name))
+		t.errorf(s.pos, "the definition of the index %s contains the index itself", brief(s.name))
 		return num(s.pos, 0)
 	}
 	if t.defining[s.name] = true; len(t.defining) > maxNest {
-		t.errorf(s.pos, "definitions of indices build on each other more than %d deep", maxNest)
+		t.errorf(s.pos, "definitions of indices refer to each other in a chain of more than %d", maxNest)
 		delete(t.defining, s.name)
 		return num(s.pos, 0)
 	}
@@ -295,7 +299,7 @@ func (t *scalars) defined(s *scalar) *ir.Expr {
 	delete(t.defining, s.name)
 	if t.blk == nil {
 		if t.inlined++; t.inlined > maxInline {
-			t.errorf(s.pos, "the extents are made of too many definitions of indices")
+			t.errorf(s.pos, "the extents in the signature contain too many definitions of indices")
 		}
 		return e
 	}
@@ -313,7 +317,7 @@ type span struct {
 
 func exactly(v int64) span { return span{v, v, true, true} }
 
-// small is the limit for values whose sums and products cannot overflow.
+// small is a bound for values such that their sums and products cannot overflow.
 const small = 1 << 30
 
 // rangeOf returns a range that contains all values of an expression. budget limits the work.

@@ -6,15 +6,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file translates the state that SetCurrentStream and GetCurrentStream change to on statements. The current stream
-// must be known at every statement; otherwise the program is refused.
+// In a dump, SetCurrentStream changes the current stream and GetCurrentStream captures it. This file translates
+// these statements to on statements of the program. The current stream must be known at every statement; otherwise
+// the dump is refused.
 
 // streamRef refers to a stream that is current or has been captured.
 type streamRef struct {
 	// key is equal for equal streams. It is "?" if the stream is not known.
 	key   string
 	place ir.Place
-	// why is the position of the statement because of which the stream is not known.
+	// why is the position of the statement that leaves the stream unknown.
 	why ir.Pos
 }
 
@@ -31,8 +32,8 @@ type streams struct {
 	scalars
 	cur streamRef
 	// The following fields describe streams.
-	names       map[string]bool      // names that GetCurrentStream defines
-	captured    map[string]streamRef // the streams to which the names refer
+	names       map[string]bool      // names of the streams that GetCurrentStream captures
+	captured    map[string]streamRef // the streams that are captured under these names
 	limits      map[string]bool
 	streamCount *ir.Expr
 	changes     map[*stmt]bool
@@ -43,9 +44,10 @@ func (t *streams) current(pos ir.Pos) streamRef {
 	if t.cur.key != unknownKey {
 		return t.cur
 	}
-	d := t.errorf(pos, "which stream is current here depends on the iteration")
-	d.Notes = append(d.Notes, ir.Note{Pos: t.cur.why, Message: "this leaves another stream current than it finds"})
-	d.Help = "a SetCurrentStream must stand in front of it"
+	d := t.errorf(pos, "the current stream of this statement differs between iterations of the loop")
+	d.Notes = append(d.Notes, ir.Note{Pos: t.cur.why, Message: "the current stream after this differs from that " +
+		"before it"})
+	d.Help = "put a SetCurrentStream before the statement"
 	t.cur = mainStream() // reported only once
 	return t.cur
 }
@@ -58,7 +60,7 @@ func (t *streams) resolve(n streamName) streamRef {
 		if ref, ok := t.captured[n.name]; ok {
 			return t.settled(n, ref)
 		}
-		d := t.errorf(n.pos, "Stream %s is captured by GetCurrentStream, but not before this", n.name)
+		d := t.errorf(n.pos, "Stream %s is used before the GetCurrentStream that captures it", n.name)
 		d.Help = "move the GetCurrentStream up"
 		return mainStream()
 	}
@@ -72,19 +74,20 @@ func (t *streams) resolve(n streamName) streamRef {
 	return streamRef{key: workers + " " + e.String(), place: at}
 }
 
-// settled reports an error for a captured stream that depends on the path of execution.
+// settled reports an error if ref, the captured stream with the name n, is a different stream on different paths of
+// execution.
 func (t *streams) settled(n streamName, ref streamRef) streamRef {
 	if ref.key != unknownKey {
 		return ref
 	}
-	d := t.errorf(n.pos, "which stream Stream %s is depends on the iteration or the branch", n.name)
-	d.Notes = append(d.Notes, ir.Note{Pos: ref.why, Message: "not every way through this captures the same one"})
-	d.Help = "a GetCurrentStream must stand in front of it"
+	d := t.errorf(n.pos, "Stream %s refers to different streams in different iterations or branches", n.name)
+	d.Notes = append(d.Notes, ir.Note{Pos: ref.why, Message: "not every path through this captures the same stream"})
+	d.Help = "put a GetCurrentStream before the statement"
 	t.captured[n.name] = mainStream() // reported only once
 	return mainStream()
 }
 
-// fresherStream declares a stream of which only the address is known.
+// fresherStream declares a stream that the dump identifies only by its address.
 func (t *streams) fresherStream(n streamName) streamRef {
 	name := "stream_" + n.name
 	t.declareStream(name, nil, n.pos)
@@ -95,8 +98,8 @@ func (t *streams) fresherStream(n streamName) streamRef {
 func (t *streams) countStream(s *scalar) {
 	limit := t.streamLimit(s)
 	if limit == nil {
-		t.errorf(s.pos, "how many streams there are cannot be told from this index").Help =
-			"an index like ( i % " + numberOfStreams + " ), a loop variable or a number says it"
+		t.errorf(s.pos, "this index does not determine the number of streams").Help =
+			"use an index like ( i % " + numberOfStreams + " ), a loop variable or a number"
 		return
 	}
 	text := limit.String()
@@ -106,7 +109,7 @@ func (t *streams) countStream(s *scalar) {
 	}
 }
 
-// maxOf returns an expression for the maximum of have and e.
+// maxOf returns an expression for the maximum of have and e. If have is nil, it returns e.
 func maxOf(have, e *ir.Expr) *ir.Expr {
 	if have == nil {
 		return e
@@ -114,7 +117,8 @@ func maxOf(have, e *ir.Expr) *ir.Expr {
 	return bin(ir.ExprMax, have, e)
 }
 
-// streamLimit returns an upper bound of an index. The bound can be evaluated at the beginning of the function.
+// streamLimit returns an upper bound of an index of a stream. The bound is an expression that can be evaluated at
+// the beginning of the function.
 func (t *streams) streamLimit(s *scalar) *ir.Expr {
 	budget := maxInline
 	if r := t.rangeOf(s, &budget); r.hasHi && r.hasLo && r.lo >= 0 {
@@ -163,8 +167,8 @@ func (t *streams) changesStreams(s *stmt) bool {
 	return c
 }
 
-// walkState tracks the current stream through statements without translating them. It needs only the keys of streams;
-// "in" is the key of the stream that is current at the start.
+// walkState records the current stream while statements are traversed without being translated. Only the keys of
+// streams matter. The key "in" represents the stream that is current at the start.
 type walkState struct {
 	key      string
 	captured map[string]string
@@ -174,7 +178,7 @@ type walkState struct {
 
 const entryKey = "in"
 
-// follow tracks the current stream through the body of a loop, from its first statement.
+// follow determines the current stream at each statement of a loop's body, beginning with the first.
 func (t *streams) follow(list []*stmt) walkState {
 	w := walkState{key: entryKey, captured: map[string]string{}}
 	for name, ref := range t.captured {
@@ -213,7 +217,7 @@ func (w *walkState) use(s *stmt) {
 	}
 }
 
-// walkBranches tracks the current stream through two branches and joins the resulting states.
+// walkBranches determines the current stream in both branches of a conditional, and joins the resulting states.
 func (t *streams) walkBranches(w *walkState, a, b []*stmt) {
 	other := walkState{key: w.key, captured: maps.Clone(w.captured), used: w.used}
 	t.walk(w, a)
@@ -241,8 +245,8 @@ func (t *streams) keyOf(w *walkState, n streamName) string {
 	return workers + " of " + n.index.String()
 }
 
-// enterLoop checks that a loop's body begins with the same current stream in every iteration that needs it, and
-// returns the current stream after the loop.
+// enterLoop checks that the body of a loop begins with the same current stream in every iteration in which it uses
+// that stream. It returns the current stream after the loop.
 func (t *streams) enterLoop(s *stmt) (after streamRef) {
 	if !t.changesStreams(s) {
 		return t.cur
@@ -254,16 +258,18 @@ func (t *streams) enterLoop(s *stmt) (after streamRef) {
 	}
 	unknown := streamRef{key: unknownKey, why: s.pos}
 	if w.used.Valid() {
-		d := t.errorf(w.used, "the current stream here depends on the iteration: the first finds another than those behind it")
-		d.Notes = append(d.Notes, ir.Note{Pos: s.pos, Message: "the loop leaves another stream current than it finds"})
-		d.Help = "the loop's body must begin, or end, with SetCurrentStream"
+		d := t.errorf(w.used, "the current stream of this statement depends on the iteration: in the first it is "+
+			"another than in later ones")
+		d.Notes = append(d.Notes, ir.Note{Pos: s.pos, Message: "the current stream after an iteration of this " +
+			"loop differs from that before it"})
+		d.Help = "begin or end the loop's body with SetCurrentStream"
 	}
 	return unknown
 }
 
-// recaptured removes streams that were captured before a loop and that the loop's body captures again. The first
-// iteration uses the stream captured before the loop; the other iterations and later statements use the stream captured
-// in the body.
+// recaptured marks as unknown the streams that were captured before a loop and that the loop's body captures again
+// under the same names. The first iteration would use the stream captured before the loop, while later iterations
+// and later statements would use the stream captured in the body.
 func (t *streams) recaptured(s *stmt, w *walkState) {
 	for name, ref := range t.captured {
 		key := w.captured[name]
@@ -276,7 +282,7 @@ func (t *streams) recaptured(s *stmt, w *walkState) {
 	}
 }
 
-// eitherWay returns the captured streams that are the same after both branches.
+// eitherWay returns the captured streams that are the same after both branches of a conditional.
 func (t *streams) eitherWay(s *stmt, a, b map[string]streamRef) map[string]streamRef {
 	out := cloneRefs(a)
 	for name, ref := range b {

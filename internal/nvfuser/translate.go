@@ -14,7 +14,7 @@ type translator struct {
 	comms
 }
 
-// loop is a loop around the statement being translated.
+// loop is one of the loops around the statement that is being translated.
 type loop struct {
 	name   string
 	lo, hi *scalar
@@ -22,7 +22,7 @@ type loop struct {
 	depth  int // nesting depth of the loop body
 }
 
-// unitState is the scope of a HostUnit, which has separate tensors.
+// unitState is the scope of a HostUnit. Tensors of a HostUnit are separate from those of the container.
 type unitState struct {
 	binds map[string]*binding
 	seen  map[string]*tensor
@@ -88,8 +88,8 @@ func (t *translator) translate() {
 	t.finish(f)
 }
 
-// collectSymbols declares dims for the names in the extents of inputs. The extent of a device axis is the size of its
-// mesh.
+// collectSymbols declares a dim for each name in the extents of inputs. The extent of a device axis needs no dim,
+// since it is the size of the axis's mesh.
 func (t *scalars) collectSymbols() {
 	for _, x := range t.d.inputs {
 		for i := range x.axes {
@@ -107,8 +107,8 @@ func (t *scalars) collectSymbols() {
 	}
 }
 
-// signatureType returns the type of a parameter or result. The type has the printed axes without the reduced ones, and
-// its device axes are split over the mesh.
+// signatureType returns the type of a parameter or result. The type has the printed axes except the reduced ones.
+// Its device axes are split over the mesh.
 func (t *memories) signatureType(x *tensor) *ir.Type {
 	typ := &ir.Type{Pos: x.pos, DType: x.dtype}
 	tm := t.teamOf(x.mesh)
@@ -124,13 +124,13 @@ func (t *memories) signatureType(x *tensor) *ir.Type {
 		switch {
 		case !a.device():
 		case tm == nil:
-			t.errorf(a.pos, "%s has a device axis and no DeviceMesh", x.id)
+			t.errorf(a.pos, "%s has a device axis but is printed without a DeviceMesh", x.id)
 		case a.par != "deviceIdx.x" || split:
-			t.errorf(a.pos, "%s is spread over more than one mesh dimension",
-				x.id).Help = "meshes of one dimension, and one device axis a tensor, can be read"
+			t.errorf(a.pos, "%s has more than one device axis",
+				x.id).Help = "a tensor may have one device axis, and its mesh one dimension"
 		case a.extent.isInt() && a.extent.val != int64(len(tm.devices)):
-			t.errorf(a.pos, "this device axis is %d long and its mesh has %d devices", a.extent.val,
-				len(tm.devices)).Help = "each device holds one index of a device axis"
+			t.errorf(a.pos, "this device axis has extent %d, but its mesh has %d devices", a.extent.val,
+				len(tm.devices)).Help = "the extent of a device axis is the number of devices"
 		default:
 			split = true
 			dim.Axes = []string{tm.axis}
@@ -149,7 +149,7 @@ func (t *memories) parameter(f *ir.Func, x *tensor) {
 	f.Params = append(f.Params, &ir.Param{Pos: x.pos, Name: x.id, Type: t.signatureType(x)})
 }
 
-// bindInput defines the rank's part of an input, if the dump uses the input.
+// bindInput defines the part of an input that a rank holds, if the dump uses the input.
 func (t *memories) bindInput(x *tensor) {
 	t.blk.names[x.id] = true
 	if t.outputs[x.id] {
@@ -169,7 +169,7 @@ func (t *memories) bindInput(x *tensor) {
 	t.bind(t.blk, x.id, b)
 }
 
-// finish returns the results, and declares the dims and streams that the body was found to need.
+// finish sets the results of f. It also declares the dims and streams that the translated body needs.
 func (t *translator) finish(f *ir.Func) {
 	t.unused()
 	t.idleWaits()
@@ -206,7 +206,7 @@ func (t *translator) finish(f *ir.Func) {
 	f.Comments.Lead = []ir.Comment{{Text: " From " + t.source() + ". Line numbers are those of the dump."}}
 }
 
-// source names the file of the dump in a comment, which must be a single line.
+// source returns the name of the dump's file, for a comment. The comment must be a single line.
 func (t *translator) source() string {
 	name := t.prog.File[strings.LastIndexAny(t.prog.File, `/\`)+1:]
 	return strings.Map(func(r rune) rune {
@@ -217,7 +217,8 @@ func (t *translator) source() string {
 	}, strings.ToValidUTF8(name, "?"))
 }
 
-// writable changes the local view of an input to a view of a buffer, because an inout parameter is a buffer.
+// writable turns s, which defines the local part of an input as a value, into a view of a buffer, because an inout
+// parameter is a buffer.
 func writable(s *ir.Stmt) {
 	var shape []*ir.Expr
 	for _, d := range s.Type.Dims {
@@ -227,8 +228,8 @@ func writable(s *ir.Stmt) {
 	s.Attrs = []ir.Attr{ir.ExprsAttr("shape", shape...)}
 }
 
-// declareDims declares the dims that have a default, and the dims that are not declared implicitly because they do not
-// occur alone as an extent of a parameter.
+// declareDims declares the dims that have a default. It also declares the dims of which no parameter has the name
+// alone as an extent, because such dims are not declared implicitly.
 func (t *scalars) declareDims(f *ir.Func) {
 	bare := map[string]bool{}
 	for _, p := range f.Params {

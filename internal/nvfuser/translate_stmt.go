@@ -33,7 +33,7 @@ func (t *translator) statement(s *stmt) {
 	case stAllocate:
 		t.allocateStmt(s)
 	case stDeallocate:
-		// A buffer lives until the end of its block; a Deallocate would only save memory.
+		// A Deallocate has no translation: a buffer lives until the end of its block.
 	case stAlias, stShard, stSlice:
 		t.alias(s)
 	case stCompute:
@@ -43,13 +43,13 @@ func (t *translator) statement(s *stmt) {
 	case stWait:
 		t.waitComm(s)
 	case stShareHandles:
-		// Handles are exchanged when the plan is made, so the statement has no translation.
+		// ShareMemHandles has no translation: hocket exchanges handles when the plan is made.
 	case stPost:
 		t.postUnit(s)
 	}
 }
 
-// waitFor adds a wait of the current stream for another stream.
+// waitFor adds a statement with which the current stream waits for the stream other.
 func (t *streams) waitFor(other streamRef, pos ir.Pos) {
 	if other.key == unknownKey || other.key == t.current(pos).key {
 		return
@@ -60,7 +60,7 @@ func (t *streams) waitFor(other streamRef, pos ir.Pos) {
 
 func (t *translator) forLoop(s *stmt) {
 	if t.loop(s.id) != nil || t.symbols[s.id] != nil || t.defs[s.id] != nil {
-		t.errorf(s.pos, "the loop variable %s is the name of something else already", brief(s.id))
+		t.errorf(s.pos, "the loop variable %s has a name that is already in use", brief(s.id))
 		return
 	}
 	before := cloneRefs(t.captured)
@@ -122,7 +122,7 @@ func (t *translator) allocateStmt(s *stmt) {
 	}
 	t.checkSize(s)
 	if t.lookup(s.out.id) != nil {
-		return // already bound, for example by a select; the ALLOCATE then has no effect
+		return // the tensor is already bound, for example by a select, so the ALLOCATE has no effect
 	}
 	b := t.allocate(s.out)
 	if s.zero {
@@ -134,7 +134,7 @@ func (t *translator) allocateStmt(s *stmt) {
 
 func ptr(p ir.Place) *ir.Place { return &p }
 
-// checkSize compares the size of an ALLOCATE with the tensor's axes if both are numbers.
+// checkSize compares the size that an ALLOCATE states with the extents of the tensor's axes, if both are numbers.
 func (t *translator) checkSize(s *stmt) {
 	if s.size == nil || !s.size.isInt() {
 		return
@@ -150,7 +150,7 @@ func (t *translator) checkSize(s *stmt) {
 		n *= a.extent.val
 	}
 	if n != s.size.val {
-		t.errorf(s.pos, "ALLOCATE says that %s has %d elements, and its axes make %d", s.out.id, s.size.val,
+		t.errorf(s.pos, "ALLOCATE states that %s has %d elements, but its printed axes have %d", s.out.id, s.size.val,
 			n).Help = "the dump contradicts itself"
 	}
 }
@@ -179,7 +179,8 @@ func (t *memories) alias(s *stmt) {
 	v.t = s.out
 	v.axes = localAxes(s.out, s.kind == stShard)
 	if len(v.axes) != len(v.shape) {
-		t.errorf(s.pos, "%s has %d axes on each device, and what it names of %s has %d", s.out.id, len(v.axes),
+		t.errorf(s.pos, "%s has %d axes on each device, but the part of %s that it refers to has %d", s.out.id,
+			len(v.axes),
 			s.in[0].t.id, len(v.shape)).Help = "the dump contradicts itself"
 		return
 	}
@@ -193,18 +194,19 @@ func (t *memories) selection(s *stmt, in *binding) *binding {
 		}
 		index := t.expr(s.index)
 		if s.op == "HirAliasSelect" && isOne(in.shape[i]) {
-			index = num(s.pos, 0) // nvFuser ignores the index in this case
+			index = num(s.pos, 0) // nvFuser ignores the index if the operand has no such axis
 		}
 		return t.selected(in, i, index, t.fresh(s.out.id), s.pos)
 	}
 	for _, a := range s.in[0].t.axes {
 		if a.num == s.axis && (a.device() || a.reduced()) {
-			// A device holds one index of a device axis, which its buffer lacks. A selection of an axis that was reduced
-			// away is empty.
+			// Each device holds one index of a device axis, and its buffer does not have that axis. If the selected
+			// axis is the device axis or was reduced, the selection has no effect.
 			if own := a.reduced() || s.index.isInt() && s.index.val == 0 || s.index.op == "" &&
 				(s.index.name == "rank" || s.index.name == deviceIndex); !own {
-				t.errorf(s.pos, "axis %d of %s is split over devices, each of which has one index of it: %s cannot be selected", s.axis, s.in[0].t.id, s.index).
-					Help = "index 0 is the device's own"
+				t.errorf(s.pos, "axis %d of %s is split over devices, and each device holds only one index of it: "+
+					"index %s cannot be selected", s.axis, s.in[0].t.id, s.index).
+					Help = "index 0 selects the part that the device holds"
 			}
 			v := *in
 			return &v
@@ -214,8 +216,9 @@ func (t *memories) selection(s *stmt, in *binding) *binding {
 	return nil
 }
 
-// shardByStream defines a view of one stream's part of the operand. If the operand is printed with the stream axis, the
-// part is one index of that axis. Otherwise it is a chunk of the axis along which the result is split.
+// shardByStream defines a view of the part of the operand that one stream uses. If the operand is printed with the
+// stream axis, the part is one index of that axis. Otherwise it is a chunk of the axis along which the result is
+// split.
 func (t *memories) shardByStream(s *stmt, in *binding) *binding {
 	count := (*scalar)(nil)
 	for _, a := range s.out.axes {
@@ -224,7 +227,7 @@ func (t *memories) shardByStream(s *stmt, in *binding) *binding {
 		}
 	}
 	if count == nil {
-		t.errorf(s.pos, "%s has no stream axis", s.out.id)
+		t.errorf(s.pos, "%s is the result of ShardByStream but has no stream axis", s.out.id)
 		return nil
 	}
 	for i, a := range in.axes {
@@ -246,20 +249,20 @@ func (t *memories) shardByStream(s *stmt, in *binding) *binding {
 			Attrs: []ir.Attr{ir.ExprAttr("axis", num(s.pos, int64(i)))}})
 		return v
 	}
-	t.errorf(s.pos, "along which axis %s is split over streams cannot be told", s.in[0].t.id)
+	t.errorf(s.pos, "it is unclear along which axis %s is split over streams", s.in[0].t.id)
 	return nil
 }
 
 // slice defines a view of rows lo..hi of each axis.
 func (t *memories) slice(s *stmt, in *binding) *binding {
-	var axes []axis // printed axes to which the ranges refer
+	var axes []axis // the printed axes that the ranges cut
 	for _, a := range s.in[0].t.axes {
 		if !a.reduced() {
 			axes = append(axes, a)
 		}
 	}
 	if len(axes) != len(s.ranges) {
-		t.errorf(s.pos, "slice has %d ranges, and %s has %d axes", len(s.ranges), s.in[0].t.id, len(axes))
+		t.errorf(s.pos, "this slice has %d ranges, but %s has %d axes", len(s.ranges), s.in[0].t.id, len(axes))
 		return nil
 	}
 	v := *in
@@ -267,7 +270,7 @@ func (t *memories) slice(s *stmt, in *binding) *binding {
 	at := 0
 	for i, x := range s.ranges {
 		if !x.step.isInt() || x.step.val != 1 {
-			t.errorf(x.step.pos, "only slices with step 1 can be read")
+			t.errorf(x.step.pos, "the step of this slice is not 1; only slices with step 1 are supported")
 			return nil
 		}
 		if axes[i].device() {
@@ -286,16 +289,17 @@ func (t *memories) slice(s *stmt, in *binding) *binding {
 	return &v
 }
 
-// postUnit emits the statements of a HostUnit's kernel on the current stream.
+// postUnit emits, on the current stream, the statements of the kernel of a HostUnit.
 func (t *translator) postUnit(s *stmt) {
 	u := t.d.units[s.id]
 	switch {
 	case u == nil:
-		t.errorf(s.pos, "%s is not printed in this dump",
+		t.errorf(s.pos, "the dump does not contain %s",
 			brief(s.id)).Help = "copy the dump with its HostUnits, which follow the statements"
 		return
 	case len(u.inputs) != len(s.ins) || len(u.outputs) != len(s.outs):
-		t.errorf(s.pos, "%s takes %d tensors and gives %d, not %d and %d", s.id, len(u.inputs), len(u.outputs),
+		t.errorf(s.pos, "%s has %d inputs and %d outputs, but is posted with %d and %d", s.id, len(u.inputs),
+			len(u.outputs),
 			len(s.ins), len(s.outs))
 		return
 	}
@@ -313,7 +317,7 @@ func (t *translator) postUnit(s *stmt) {
 	t.unit = nil
 }
 
-// elided reports an error for HostUnits whose text is not in the dump.
+// elided reports an error for each HostUnit whose text is not in the dump.
 func (t *translator) elided() {
 	said := map[string]bool{}
 	t.d.everyStmt(func(s *stmt) {
@@ -322,13 +326,13 @@ func (t *translator) elided() {
 			return
 		}
 		said[s.id] = true
-		d := t.errorf(u.pos, "what %s computes is not known: its text was left out as \"[...]\"", s.id)
+		d := t.errorf(u.pos, "it is not known what %s computes: the dump contains \"[...]\" in place of its text", s.id)
 		d.Notes = append(d.Notes, ir.Note{Pos: s.pos, Message: "it is posted here"})
-		d.Help = "print the dump with NVFUSER_DUMP=host_ir and copy all of it: the %kernel of a HostUnit says what it computes"
+		d.Help = "print the dump with NVFUSER_DUMP=host_ir and copy all of it, with the %kernel of each HostUnit"
 	})
 }
 
-// pass binds a tensor of a unit to the binding of a tensor of the container.
+// pass binds a tensor of a HostUnit to the binding of the tensor of the container that is passed for it.
 func (t *translator) pass(u *unitState, inner *tensor, outer *binding) {
 	if outer == nil {
 		return
@@ -336,13 +340,15 @@ func (t *translator) pass(u *unitState, inner *tensor, outer *binding) {
 	b := *outer
 	b.axes = localAxes(inner, false)
 	if len(b.axes) != len(b.shape) {
-		t.errorf(inner.pos, "this tensor has %d axes on each device, and the one passed for it has %d", len(b.axes),
+		t.errorf(inner.pos, "this tensor has %d axes on each device, but the tensor that is passed for it has %d",
+			len(b.axes),
 			len(b.shape))
 		return
 	}
 	for i, a := range b.axes {
 		if is := b.shape[i]; a.extent.isInt() && a.kind != 'b' && is.Kind == ir.ExprInt && is.Val != a.extent.val {
-			t.errorf(a.pos, "this axis is %d long, and that of the tensor passed for it %d", a.extent.val,
+			t.errorf(a.pos, "this axis has extent %d, but that of the tensor that is passed for it has %d",
+				a.extent.val,
 				is.Val).Help = "the dump contradicts itself"
 			return
 		}

@@ -20,7 +20,7 @@ type unit struct {
 	inputs  []*tensor
 	outputs []*tensor
 	body    []*stmt
-	// elided reports that the text of the unit was printed as "[...]".
+	// elided reports that the dump contains "[...]" in place of the unit's text.
 	elided bool
 }
 
@@ -33,7 +33,7 @@ type tensor struct {
 	mesh  *mesh // nil if no mesh is printed
 }
 
-// axis is one printed axis: "istreamIdx12{8}".
+// axis is one printed axis of a tensor, for example "istreamIdx12{8}".
 type axis struct {
 	pos    ir.Pos
 	kind   byte   // 'i' iterated, 'r' reduced, 'b' broadcast
@@ -57,7 +57,7 @@ type mesh struct {
 // scalar is a printed integer expression.
 type scalar struct {
 	pos  ir.Pos
-	op   string // "" for a number or name, an operator, or a function's name
+	op   string // "" for a number or name; otherwise an operator or the name of a function
 	name string
 	val  int64
 	args []*scalar
@@ -70,7 +70,7 @@ type stmtKind uint8
 const (
 	stAllocate stmtKind = iota
 	stDeallocate
-	stAlias // select, HirAliasSelect
+	stAlias // select or HirAliasSelect
 	stShard // ShardByStream
 	stSlice
 	stCompute
@@ -100,22 +100,22 @@ type stmt struct {
 	id string
 	// backend is the backend of a communication. It is NCCL if none is printed.
 	backend string
-	// index is the index of an alias or shard, the lower bound of a loop, the root, or the peer. hi is the upper bound
-	// of a loop.
+	// index is the index of an alias or shard, the lower bound of a loop, the root of a collective, or the peer of
+	// a transfer. hi is the upper bound of a loop.
 	index, hi *scalar
 	axis      int // printed number of the selected axis
 	stream    streamName
 	ranges    []sliceRange
 	team      *mesh
-	flags     []bool // of broadcast
+	flags     []bool // of the statement broadcast
 	zero      bool
 	size      *scalar
 	red       ir.Red
-	// fromTo reports a loop of the second generation of dumps ("FOR i from 0 to 3"). All of these loops are
-	// stream-parallel.
+	// fromTo reports that the statement is a loop of the second generation of dumps ("FOR i from 0 to 3"). All of
+	// these loops are stream-parallel.
 	fromTo    bool
 	body, alt []*stmt
-	ins, outs []*tensor // operands of PostOnStream
+	ins, outs []*tensor // inputs and outputs of PostOnStream
 	shared    []*stmt   // the communications of ShareMemHandles
 }
 
@@ -128,8 +128,8 @@ type operand struct {
 
 type sliceRange struct{ lo, hi, step *scalar }
 
-// streamName is a printed stream: a name (an address, or the number that GetCurrentStream defines), or an index
-// expression.
+// streamName is a stream as the dump prints it. It is an index expression or a name; the name is an address or the
+// number that GetCurrentStream defines.
 type streamName struct {
 	pos   ir.Pos
 	name  string

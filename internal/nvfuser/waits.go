@@ -7,26 +7,27 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A communication runs concurrently with the stream that posts it, on a stream of its communicator. The communicator's
-// stream first waits for the posting stream. An event records the end of the communication, and Wait waits for this
-// event.
+// A communication runs on a stream of its communicator, concurrently with the stream that posts it. The
+// communicator's stream first waits for the posting stream. An event records the end of the communication, and the
+// Wait statement of the dump waits for this event.
 
 const (
 	backendNCCL = "NCCL"
 	backendCUDA = "CUDA"
 )
 
-// posted is a communication for which a later Wait may wait.
+// posted is a communication that was posted and for which a later Wait may wait.
 type posted struct {
 	event string
 	ranks rankSet // the ranks that post the communication
-	// group is the number of the EndCoalescing that completes the communication, or "".
+	// group is the number of the EndCoalescing that completes the communication. It is "" if the communication is
+	// not coalesced.
 	group string
-	// inOrder reports that the communication ran on the stream that posted it, so its Wait has no effect.
+	// inOrder reports that the communication ran on the stream that posted it. A Wait for it then has no effect.
 	inOrder bool
 }
 
-// post emits a communication on the stream to, and records an event at its end.
+// post emits a communication on the stream to, and records an event after it.
 func (t *comms) post(s *stmt, to streamRef, ranks rankSet, emit func()) {
 	from := t.current(s.pos)
 	p := t.completes(s, ranks)
@@ -49,8 +50,9 @@ func (t *comms) completes(s *stmt, ranks rankSet) *posted {
 	return p
 }
 
-// postedLater handles a Wait in a loop for a transfer that the loop posts after the Wait. The Wait then waits for the
-// transfer of an earlier iteration. The proof reports an iteration for which no earlier transfer exists.
+// postedLater handles a Wait in a loop for a transfer that the loop posts after the Wait. The Wait waits for the
+// transfer of an earlier iteration. If there is an iteration before which no such transfer was posted, the proof of
+// the program reports it.
 func (t *comms) postedLater(id string) *posted {
 	var found *posted
 	var see func(list []*stmt)
@@ -76,7 +78,7 @@ func (t *comms) postedLater(id string) *posted {
 	return found
 }
 
-// waitComm translates Wait to a wait of the current stream for the end of the communication.
+// waitComm translates the statement Wait: the current stream waits for the end of the communication.
 func (t *comms) waitComm(s *stmt) {
 	p := t.posted[s.id]
 	if p == nil {
@@ -84,9 +86,10 @@ func (t *comms) waitComm(s *stmt) {
 	}
 	switch {
 	case p == nil:
-		t.errorf(s.pos, "communication %s is waited for and was not posted", s.id).Help = "it must stand above its Wait"
+		t.errorf(s.pos, "this waits for communication %s, which was not posted", s.id).Help =
+			"post the communication above its Wait"
 	case p.group != "":
-		d := t.errorf(s.pos, "communication %s is coalesced, and completes with its group", s.id)
+		d := t.errorf(s.pos, "this waits for communication %s, which is coalesced and completes with its group", s.id)
 		d.Help = "wait for EndCoalescing: Wait(Communication " + p.group + ")"
 	case p.inOrder:
 		t.idle = append(t.idle, s)
@@ -95,8 +98,9 @@ func (t *comms) waitComm(s *stmt) {
 	}
 }
 
-// Hint is the suffix of the kind of a warning that Import does not report itself. The notes of such a warning are added
-// to a finding of a proof that has the same position and the same kind without the suffix, for example "race".
+// Hint is the suffix of the kind of a warning that Import does not report itself. Such a warning explains a
+// possible finding of the proof: if the proof finds an error at the same position and of the same kind without the
+// suffix, for example "race", the notes of the warning are added to that error.
 const Hint = " hint"
 
 // hint adds a note for findings of the given kind at a statement.
@@ -105,19 +109,19 @@ func (t *comms) hint(kind string, at *ir.Stmt, n ir.Note) {
 	d.Severity, d.Kind, d.Notes = ir.Warning, kind+Hint, []ir.Note{n}
 }
 
-// idleWaits adds hints for Waits that have no effect, at the transfers for which they wait.
+// idleWaits adds hints for Waits that have no effect. Each hint is at the transfer for which the Wait waits.
 func (t *comms) idleWaits() {
 	for _, s := range t.idle {
 		for _, x := range t.copies[s.id] {
 			line := strconv.Itoa(int(s.pos.Line))
-			x.Comments.Trail += "; the Wait in line " + line + " orders nothing"
+			x.Comments.Trail += "; the Wait in line " + line + " has no effect"
 			t.hint("race", x, ir.Note{Pos: s.pos, Message: "line " + line + ": Wait Communication " + s.id +
-				" orders nothing: a CUDA " + x.Op.String() + " copies on the stream that posts it"})
+				" has no effect: a CUDA " + x.Op.String() + " copies on the stream that posts it"})
 		}
 	}
 }
 
-// commStream returns the stream of a communicator. Each backend has one communicator for each list of devices.
+// commStream returns the stream of a communicator. For each backend, there is one communicator per list of devices.
 func (t *streams) commStream(m *mesh, backend string, pos ir.Pos) streamRef {
 	axis := ir.WorldAxis
 	if tm := t.teamOf(m); tm != nil {

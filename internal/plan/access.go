@@ -2,8 +2,8 @@ package plan
 
 import "slices"
 
-// Accesses returns the tensors that a command reads and those that it writes. For a collective, these are the tensors
-// of the command's own rank; the parts of the other members are separate commands.
+// Accesses returns the tensors that a command reads and the tensors that it writes. For a collective, these are
+// only the tensors of the rank that executes the command: the parts of the other members are separate commands.
 func (p *Plan) Accesses(c *Cmd) (reads, writes []Ref) {
 	switch c.Kind {
 	case Compute, Copy:
@@ -36,7 +36,7 @@ func (p *Plan) Touches(c *Cmd) []Ref {
 	return slices.Concat(reads, writes)
 }
 
-// Of returns the block that a rank holds, or nil if it holds none.
+// Of returns the block of the parameter or result that a rank holds, or nil if it holds none.
 func (io *IO) Of(rank int32) *IOPart {
 	for k := range io.Parts {
 		if part := &io.Parts[k]; part.Ref.Present() && part.Ref.Rank == rank {
@@ -46,7 +46,7 @@ func (io *IO) Of(rank int32) *IOPart {
 	return nil
 }
 
-// Held returns a copy of ios without the parts of ranks that hold no block.
+// Held returns a copy of ios. In the copy, ranks that hold no block have no part.
 func Held(ios []IO) []IO {
 	kept := slices.Clone(ios)
 	for i := range kept {

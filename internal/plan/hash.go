@@ -12,9 +12,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Hash returns a digest of all parts of the plan that affect execution. It is equal in all processes that plan the same
-// execution, and differs if any rank would do anything different. The names of inputs and outputs are included. Other
-// names, source positions, lifetimes and memory statistics are not included, because they do not affect execution.
+// Hash returns a digest of all parts of the plan that affect execution. It is equal in all processes that plan the
+// same execution, and it differs if any rank would execute anything else. The names of inputs and outputs are part
+// of the digest. Other names, source positions, lifetimes and memory statistics are not, because they do not affect
+// execution.
 func (p *Plan) Hash() [32]byte {
 	sum := sha256.New()
 	e := &encoder{w: bufio.NewWriterSize(sum, 1<<16)}
@@ -39,8 +40,8 @@ func (p *Plan) Title() string {
 	return text
 }
 
-// encoder writes a plan in a canonical form: numbers are varints, and each list is preceded by its length, so that no
-// two plans have the same encoding.
+// encoder writes a plan in a canonical form: numbers are varints, and each list is preceded by its length.
+// Therefore no two plans have the same encoding.
 type encoder struct {
 	w   *bufio.Writer
 	buf [binary.MaxVarintLen64]byte

@@ -4,10 +4,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Meets reports whether the plan also terminates if the members of every collective wait until all members have begun.
-// The language (S5) requires members to wait for each other only in collectives in which each member reads from every
-// other; for example, the root of a broadcast need not wait. No command prevents another from executing, so it suffices
-// to examine one order of execution.
+// Meets reports whether the plan also terminates if, in every collective, each member waits until all members have
+// begun. Section S5 of the language requires members to wait for each other only in collectives in which each
+// member reads from every other; the root of a broadcast, for example, need not wait. No command prevents another
+// from executing, so it suffices to examine one order of execution.
 func (p *Plan) Meets() bool {
 	for i := range p.Colls {
 		switch p.Colls[i].Op {
@@ -26,15 +26,15 @@ type rehearsal struct {
 	done    map[int32]bool // events that have been recorded
 	count   map[counterKey]int64
 	begun   []int          // number of members of each collective that have begun
-	posted  map[int32]int  // number of sides of each pair that have been posted
-	arrived map[int32]bool // commands that are counted in begun and posted
+	posted  map[int32]int  // number of ranks of each send/recv pair that have posted their side
+	arrived map[int32]bool // commands that have been counted in begun and posted
 	waiting map[any][]int32
 	ready   []int32 // streams that may be able to continue
 }
 
 type counterKey struct{ rank, counter, elem int32 }
 
-// The types of the events that streams wait for, in addition to counterKey.
+// These types identify the events that streams wait for. Counters are identified by counterKey.
 type (
 	recordKey int32
 	collKey   int32
@@ -82,7 +82,7 @@ func (r *rehearsal) ends() bool {
 	return true
 }
 
-// step marks a command as done, or returns the event that it waits for.
+// step marks command i as done and returns nil, or returns the event that the command waits for.
 func (r *rehearsal) step(i int32) any {
 	c := &r.p.Cmds[i]
 	switch c.Kind {

@@ -1,8 +1,8 @@
-// Package plan defines plans. A plan is the flat list of resolved commands that a program becomes once its dims are
-// bound and its memory is laid out.
+// Package plan defines plans. A plan is the flat list of commands that a program becomes when its dims are bound
+// and its memory is laid out.
 //
-// A plan is plain data, the same on every machine: no pointer, no map, no handle. It contains everything that ranks
-// must agree on: offsets, channels and signal counts. Plans with the same Hash execute in the same way.
+// A plan is plain data without pointers, maps and handles, and the same on every machine. It contains everything
+// that ranks must agree on: offsets, channels and signal counts. Plans with the same Hash execute in the same way.
 package plan
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Plan is a program for all ranks of a world, with all dims bound.
 type Plan struct {
-	Program string // source name
+	Program string // name of the program's source file
 	Func    string
 	Ranks   int
 	Dims    []Dim // sorted by name
@@ -68,13 +68,13 @@ type Dim struct {
 type Site struct {
 	Pos  ir.Pos
 	Op   ir.Op
-	Text string // the statement's header, printed
+	Text string // the first line of the statement, as text
 }
 
 // Stream is one stream of one rank.
 type Stream struct {
 	Rank int32
-	Name string // "main", "%s[1]"
+	Name string // name in the program: "main", or "%s[1]"
 	// High requests a high-priority stream, and Low a low-priority one.
 	High, Low bool
 }
@@ -83,8 +83,8 @@ type Stream struct {
 type Counter struct {
 	Name string
 	Len  int32
-	// PerRun[rank*Len+elem] is the number of signals that raise the element in each run. In run k, the program counts
-	// the element's value from k·PerRun.
+	// PerRun[rank*Len+elem] is the number of signals that raise the element on that rank in each run. The program
+	// counts the element's value within a run; in run k, the value therefore starts at k·PerRun.
 	PerRun []int64
 }
 
@@ -98,27 +98,27 @@ type Channel struct {
 type Coll struct {
 	Op      ir.Op // a collective or OpBarrier
 	Channel int32
-	Seq     int32 // position in the channel, from 0, in each run
+	Seq     int32 // position among the collectives of the channel, from 0, in each run
 	Red     ir.Red
-	Root    int32 // team index, for rooted ops
-	Axis    int32 // concatenation or split axis (all_to_all: concat)
-	Split   int32 // all_to_all: the axis that is split
-	AnyOrd  bool  // the program contains order=any
+	Root    int32 // for ops with a root: the root's index in the team
+	Axis    int32 // the axis of concatenation or of the split; for all_to_all, that of concatenation
+	Split   int32 // for all_to_all: the axis that is split
+	AnyOrd  bool  // the program permits any order of summation (order=any)
 	Algo    string
 	CTAs    int32 // maximum number of thread blocks on a GPU; 0 for no limit
-	// Parts[i] is the part of Team[i].
+	// Parts[i] is the part of the member Team[i].
 	Parts []CollPart
 }
 
-// CollPart is one member's part of a collective. In or Out is absent (NoBuffer) if the member does not read or does not
-// write.
+// CollPart is one member's part of a collective. In is absent (NoBuffer) if the member reads nothing, and Out if it
+// writes nothing.
 type CollPart struct {
 	In, Out Ref
-	To      int32 // permute: team index of the member that receives In; -1 for none
-	From    int32 // permute: team index of the member that sends Out; -1 for none
-	// An uneven collective has one count of rows along Axis for each member. Counts that are known when the program is
-	// planned are in Rows. Otherwise Counts refers to an i32 tensor in device memory, which is read when the collective
-	// runs; such counts are checked only then.
+	To      int32 // for permute: team index of the member that receives In; -1 for none
+	From    int32 // for permute: team index of the member that sends Out; -1 for none
+	// These fields are for uneven collectives, in which each member has its own count of rows along Axis. If the
+	// counts are known when the program is planned, Rows contains them. Otherwise Counts refers to an i32 tensor in
+	// device memory, which is read and checked only when the collective runs.
 	Rows   []int64
 	Counts []Ref
 }
@@ -223,13 +223,13 @@ const (
 
 // Buffer is one range of memory. It has the same offset on all ranks that have it.
 type Buffer struct {
-	Name      string // "%p", or "%p@3" with the iteration
+	Name      string // name in the program: "%p", or with the iteration "%p@3"
 	Site      int32
 	Space     Space
 	Role      Role
 	Symmetric bool
 	Offset    int64 // bytes from the arena's start, a multiple of Align
-	Bytes     int64 // size; the largest that any rank needs
+	Bytes     int64 // size in bytes; the largest that any rank needs
 	// First and Last are the indices in Cmds of the first and the last command, on any rank, that uses the buffer, or
 	// -1 if no command uses it.
 	First, Last int32
@@ -244,9 +244,9 @@ func Aligned(bytes int64) int64 { return (bytes + Align - 1) / Align * Align }
 
 // IO describes one parameter or result of the function.
 type IO struct {
-	Name  string // without "%"; "out", "out.0", … where a result has no name
+	Name  string // name without "%"; "out", "out.0", … for a result without a name
 	DType ir.DType
-	Shape []int64 // global
+	Shape []int64 // shape of the global tensor
 	Parts []IOPart
 	Inout bool
 }
@@ -254,38 +254,39 @@ type IO struct {
 // IOPart describes the block of a parameter or result that one rank holds.
 type IOPart struct {
 	Ref Ref
-	Lo  []int64 // position in the global tensor at which the block begins
+	Lo  []int64 // position of the block's first element in the global tensor
 }
 
 // Cmd is one command. Kind determines which fields are used.
 type Cmd struct {
 	Kind   Kind
 	Rank   int32
-	Stream int32 // index in Plan.Streams
+	Stream int32 // index of the stream in Plan.Streams
 	Site   int32
-	// Iter is the iteration path: the values of the enclosing loops'
-	// variables, outermost first. Commands share slices.
+	// Iter contains the values of the variables of the enclosing loops, outermost first. Commands share these
+	// slices.
 	Iter []int64
 
-	Op   ir.Op    // Compute: what it computes
-	Ins  []Ref    // Compute, Copy (1), Input/Output: none
-	Outs []Ref    // Compute, Copy (1)
-	Attr ir.Attrs // Compute
-	// Launch is one more than an index in Plan.Launches if the command is the Compute of an OpLaunch, and otherwise 0.
+	Op   ir.Op    // for Compute: the operation
+	Ins  []Ref    // operands of a Compute; the source of a Copy
+	Outs []Ref    // results of a Compute; the destination of a Copy
+	Attr ir.Attrs // for Compute: attributes of the operation
+	// If the command is the Compute of an OpLaunch, Launch is its index in Plan.Launches plus one. Otherwise it is
+	// 0.
 	Launch int32
 
-	Event   int32 // Record, WaitEvent
-	Counter int32 // Signal, WaitCounter
-	Elem    int32 // Signal, WaitCounter: element
-	Peer    int32 // Signal: rank whose counter is raised; Copy: the remote rank, or -1
-	SM      bool  // Copy: on a GPU, a kernel copies and not a copy engine
-	CTAs    int32 // Copy by a kernel: maximum number of thread blocks; 0 for the machine's default
-	Value   int64 // WaitCounter: least value within this run
-	Late    bool  // WaitCounter: a signal that satisfies the wait is later in Cmds, so the wait must be implemented by polling a flag
-	Coll    int32 // Collective: index in Colls
-	Part    int32 // Collective: index in the team
-	Group   []P2P // Group
-	IO      int32 // Input, Output: index in Inputs or Outputs
+	Event   int32 // for Record and WaitEvent
+	Counter int32 // for Signal and WaitCounter
+	Elem    int32 // for Signal and WaitCounter: index of the counter's element
+	Peer    int32 // for Signal: the rank whose counter is raised; for Copy: the remote rank, or -1
+	SM      bool  // for Copy on a GPU: a kernel copies, not a copy engine
+	CTAs    int32 // for Copy by a kernel: maximum number of thread blocks; 0 for the machine's default
+	Value   int64 // for WaitCounter: the least value, counted within this run
+	Late    bool  // for WaitCounter: a signal that satisfies the wait is later in Cmds, so the stream must poll a flag
+	Coll    int32 // for Collective: index in Plan.Colls
+	Part    int32 // for Collective: index of the rank in the team
+	Group   []P2P // for Group: the sends and recvs
+	IO      int32 // for Input and Output: index in Plan.Inputs or Plan.Outputs
 }
 
 // Kind is the kind of a command.
@@ -293,16 +294,17 @@ type Kind uint8
 
 // The kinds of commands.
 const (
-	Compute     Kind = iota // Op on Ins into Outs
-	Copy                    // Ins[0] to Outs[0], same shape and dtype; either may be a peer's (put, get)
-	Collective              // this rank's part of a collective or barrier
-	Group                   // sends and recvs
-	Record                  // Event records the stream's work so far
-	WaitEvent               // the stream waits for Event
-	Signal                  // raises Peer's counter by one after the stream's work so far
-	WaitCounter             // the stream waits until its rank's counter is at least Value
-	Input                   // the caller's upload of an input, on main
-	Output                  // the caller's read-back of an output, on main
+	Compute Kind = iota // computes Outs from Ins by Op
+	// copies Ins[0] to Outs[0], of the same shape and dtype; one of them may be in the memory of a peer (put, get)
+	Copy
+	Collective  // this rank's part of a collective or barrier
+	Group       // sends and recvs that run together
+	Record      // Event records that the stream's work so far has ended
+	WaitEvent   // the stream waits for Event
+	Signal      // raises Peer's counter by one when the stream's work so far has ended
+	WaitCounter // the stream waits until its rank's counter is at least Value
+	Input       // the caller's upload of an input, on the main stream
+	Output      // the caller's read-back of an output, on the main stream
 	numKinds
 )
 
@@ -325,16 +327,17 @@ type Launch struct {
 	Params      []LaunchParam
 }
 
-// LaunchParam is an argument of a launch: a tensor or a number. In is the index of a tensor that the command reads, and
-// Out is the index of a tensor that it writes. If a kernel reads and writes a tensor, both are set. If neither is set,
-// the argument is a number.
+// LaunchParam is an argument of a kernel launch: a tensor or a number. For a tensor that the command reads, In is
+// its index in the command's Ins; for a tensor that it writes, Out is its index in Outs. If the kernel reads and
+// writes the tensor, both are set. If neither is set, the argument is a number.
 type LaunchParam struct {
 	In, Out int32    // -1 for none
-	DType   ir.DType // of a number
-	Bits    uint64   // the number: an integer, or the bits of an f64
+	DType   ir.DType // type of a number
+	Bits    uint64   // value of a number: an integer, or the bits of an f64
 }
 
-// Updates reports whether a kernel reads and writes the command's j-th operand as one argument.
+// Updates reports whether the kernel both reads and writes the command's j-th operand, which it gets as one
+// argument.
 func (l *Launch) Updates(j int) bool {
 	return slices.ContainsFunc(l.Params, func(p LaunchParam) bool { return int(p.In) == j && p.Out >= 0 })
 }
@@ -345,13 +348,14 @@ type Memory struct {
 	Inputs int64
 	// Peak is equal to ArenaBytes: the size of the layout of all buffers, inputs included.
 	Peak int64
-	// Bound is the maximum number of bytes that are live at once in issue order, inputs included. For a program with
-	// one stream, no layout that preserves the lifetimes of its buffers is smaller.
+	// Bound is the maximum, over the commands in issue order, of the number of bytes that are live at once, inputs
+	// included. For a program with one stream, no layout that preserves the lifetimes of its buffers is smaller.
 	Bound int64
 }
 
-// Moved returns the minimum number of bytes that member i receives from other ranks in a collective, whichever
-// algorithm is used. If the counts are in device memory, the whole capacity is assumed to be used.
+// Moved returns the minimum number of bytes that member i of a collective must receive from other ranks, with any
+// algorithm. If the counts of an uneven collective are in device memory, Moved assumes that each member uses its
+// whole capacity.
 func (c *Coll) Moved(i int) int64 {
 	if c.Op == ir.OpBarrier {
 		return 0

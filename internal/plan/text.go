@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// String returns the plan as text: sizes, streams, a map of memory, channels, and then one command in each line, in the
-// order of Cmds. Equal plans have equal texts.
+// String returns the plan as text: sizes, streams, a map of memory, channels, and then one command in each line, in
+// the order of Cmds. Equal plans have equal texts.
 func (p *Plan) String() string {
 	pr := &printer{p: p}
 	pr.head()
@@ -122,7 +122,7 @@ func (pr *printer) commands() {
 	}
 }
 
-// command prints the operation and operands of c, without its source position.
+// command returns the text of command c: its operation and operands, without its source position.
 func (pr *printer) command(c *Cmd) string {
 	switch c.Kind {
 	case Compute:
@@ -176,7 +176,7 @@ func (pr *printer) launch(c *Cmd) string {
 	return fmt.Sprintf(" %s:%s(%s) grid=%v block=%v shared=%d", k.File, k.Name, strings.Join(words, ", "), l.Grid, l.Block, l.Shared)
 }
 
-// engine returns the text for the engine that executes a copy, if the program requests one.
+// engine returns a text that names the engine of a copy, if the program requests a particular one.
 func engine(c *Cmd) string {
 	switch {
 	case !c.SM:
@@ -253,8 +253,8 @@ func (pr *printer) refs(rank int32, refs []Ref) string {
 	return strings.Join(words, ",")
 }
 
-// ref prints a tensor, for example " %x+64 bf16[3 5]": the buffer, the offset in bytes from its start, the strides if
-// the tensor has gaps, and the rank if it is not the command's rank.
+// ref returns the text of a tensor, for example " %x+64 bf16[3 5]". The text contains the buffer, the offset in
+// bytes from the buffer's start, the strides if the tensor has gaps, and the rank if it is not the command's rank.
 func (pr *printer) ref(rank int32, r Ref) string {
 	var b strings.Builder
 	b.WriteByte(' ')

@@ -13,7 +13,7 @@ import (
 // that.
 func Validate(p *Plan) error {
 	if p.Ranks < 1 {
-		return fmt.Errorf("it is for %d ranks", p.Ranks)
+		return fmt.Errorf("the plan is for %d ranks, which is not supported", p.Ranks)
 	}
 	c := &validator{p: p, inputs: Held(p.Inputs), outputs: Held(p.Outputs)}
 	for _, f := range []func() error{c.streams, c.buffers, c.counters, c.channels, c.colls, c.pairs, c.ios, c.cmds, c.totals} {
@@ -39,7 +39,7 @@ func (c *validator) streams() error {
 	p := c.p
 	for i, s := range p.Streams {
 		if !within(s.Rank, p.Ranks) {
-			return fmt.Errorf("stream %d: no rank %d", i, s.Rank)
+			return fmt.Errorf("stream %d belongs to rank %d, which does not exist", i, s.Rank)
 		}
 	}
 	if len(p.Main) != p.Ranks {
@@ -57,7 +57,8 @@ func within(i int32, n int) bool { return i >= 0 && int(i) < n }
 
 func (c *validator) buffers() error {
 	if c.p.ArenaBytes < 0 || c.p.HostBytes < 0 || c.p.Events < 0 || c.p.Events > len(c.p.Cmds) {
-		return fmt.Errorf("an arena of %d bytes, %d events", c.p.ArenaBytes, c.p.Events)
+		return fmt.Errorf("the size of the arena (%d bytes) or the number of events (%d) is out of range",
+			c.p.ArenaBytes, c.p.Events)
 	}
 	for i := range c.p.Buffers {
 		b, space, size := &c.p.Buffers[i], "the arena", c.p.ArenaBytes
@@ -125,7 +126,8 @@ func (c *validator) counters() error {
 	for i := range c.p.Counters {
 		ctr := &c.p.Counters[i]
 		if ctr.Len < 0 || int64(len(ctr.PerRun)) != int64(ctr.Len)*int64(c.p.Ranks) {
-			return fmt.Errorf("counter %s of %d elements on %d ranks tells the raises of %d", ctr.Name, ctr.Len, c.p.Ranks, len(ctr.PerRun))
+			return fmt.Errorf("counter %s has %d elements on each of %d ranks, but numbers of signals for %d elements",
+				ctr.Name, ctr.Len, c.p.Ranks, len(ctr.PerRun))
 		}
 		c.raised = append(c.raised, make([]int64, len(ctr.PerRun)))
 	}
@@ -155,7 +157,7 @@ func (c *validator) colls() error {
 	for i := range c.p.Colls {
 		coll := &c.p.Colls[i]
 		if !within(coll.Channel, len(c.p.Channels)) {
-			return fmt.Errorf("collective %d: no channel %d", i, coll.Channel)
+			return fmt.Errorf("collective %d: channel %d does not exist", i, coll.Channel)
 		}
 		ch := &c.p.Channels[coll.Channel]
 		if int(coll.Seq) != c.inChannel[coll.Channel] || len(coll.Parts) != len(ch.Team) {
@@ -184,7 +186,7 @@ func (c *validator) part(refs []Ref, rank int32) error {
 			return err
 		}
 		if r.Rank != rank {
-			return fmt.Errorf("the part of rank %d names memory of rank %d", rank, r.Rank)
+			return fmt.Errorf("the part of rank %d refers to memory of rank %d", rank, r.Rank)
 		}
 	}
 	return nil
@@ -199,8 +201,8 @@ func (c *validator) pairs() error {
 	return nil
 }
 
-// ios checks that each block is inside its global tensor at the correct position, and that the blocks of each output
-// together cover the whole tensor.
+// ios checks the inputs and outputs: each block must be inside its global tensor at the correct position, and the
+// blocks of an output must together cover the global tensor.
 func (c *validator) ios() error {
 	for k, ios := range [][]IO{c.inputs, c.outputs} {
 		names := map[string]bool{}
@@ -267,11 +269,11 @@ func (c *validator) cmd(m *Cmd) error {
 	p := c.p
 	switch {
 	case m.Kind > Output:
-		return fmt.Errorf("it has no kind")
+		return fmt.Errorf("its kind does not exist")
 	case !within(m.Rank, p.Ranks) || !within(m.Stream, len(p.Streams)) || p.Streams[m.Stream].Rank != m.Rank:
 		return fmt.Errorf("stream %d is not one of the rank's", m.Stream)
 	case !within(m.Site, len(p.Sites)):
-		return fmt.Errorf("no site %d", m.Site)
+		return fmt.Errorf("its site %d does not exist", m.Site)
 	}
 	checks := [...]func(*Cmd) error{
 		Compute: c.compute, Copy: c.copying, Collective: c.collective, Group: c.group,
@@ -283,7 +285,7 @@ func (c *validator) cmd(m *Cmd) error {
 
 func (c *validator) compute(m *Cmd) error {
 	if len(m.Outs) == 0 {
-		return fmt.Errorf("it writes nothing")
+		return fmt.Errorf("it has no tensor to write")
 	}
 	if err := c.refs(m.Ins, m.Outs); err != nil {
 		return err
@@ -294,7 +296,7 @@ func (c *validator) compute(m *Cmd) error {
 	for _, refs := range [][]Ref{m.Ins, m.Outs} {
 		for _, r := range refs {
 			if r.Rank != m.Rank {
-				return fmt.Errorf("it names memory of rank %d", r.Rank)
+				return fmt.Errorf("it refers to memory of rank %d", r.Rank)
 			}
 		}
 	}
@@ -307,12 +309,13 @@ func (c *validator) launch(m *Cmd) error {
 		return nil
 	}
 	if !within(m.Launch-1, len(c.p.Launches)) || !within(c.p.Launches[m.Launch-1].Kernel, len(c.p.Kernels)) {
-		return fmt.Errorf("there is no launch %d", m.Launch-1)
+		return fmt.Errorf("launch %d does not exist", m.Launch-1)
 	}
 	ins, outs := 0, 0
 	for _, p := range c.p.Launches[m.Launch-1].Params {
 		if p.In >= 0 && int(p.In) != ins || p.Out >= 0 && int(p.Out) != outs {
-			return fmt.Errorf("an argument is operand %d and result %d, out of turn", p.In, p.Out)
+			return fmt.Errorf("an argument is operand %d and result %d, which is not the next operand or result",
+				p.In, p.Out)
 		}
 		if p.In >= 0 {
 			ins++
@@ -340,7 +343,7 @@ func (c *validator) copying(m *Cmd) error {
 // collective checks that each member issues the instances of a channel in order.
 func (c *validator) collective(m *Cmd) error {
 	if !within(m.Coll, len(c.p.Colls)) {
-		return fmt.Errorf("no collective %d", m.Coll)
+		return fmt.Errorf("collective %d does not exist", m.Coll)
 	}
 	coll := &c.p.Colls[m.Coll]
 	ch := &c.p.Channels[coll.Channel]
@@ -358,14 +361,14 @@ func (c *validator) collective(m *Cmd) error {
 func (c *validator) group(m *Cmd) error {
 	for _, t := range m.Group {
 		if !within(t.Pair, len(c.p.Pairs)) {
-			return fmt.Errorf("no send/recv pair %d", t.Pair)
+			return fmt.Errorf("send/recv pair %d does not exist", t.Pair)
 		}
 		ref := c.p.Pairs[t.Pair].Dst
 		if t.Send {
 			ref = c.p.Pairs[t.Pair].Src
 		}
 		if ref.Rank != m.Rank || c.posted[t] {
-			return fmt.Errorf("this side of send/recv pair %d is another rank's, or issued before", t.Pair)
+			return fmt.Errorf("its side of send/recv pair %d belongs to another rank, or was already issued", t.Pair)
 		}
 		c.posted[t] = true
 	}
@@ -380,21 +383,22 @@ func (c *validator) record(m *Cmd) error {
 	return nil
 }
 
-// wait checks a wait for an event. In particular, only the rank that records an event may wait for it. Ranks must be
+// wait checks a wait for an event. Only the rank that records an event may wait for it. Different ranks must be
 // ordered by counters, collectives, or pairs of send and recv, which also work between processes.
 func (c *validator) wait(m *Cmd) error {
 	switch {
 	case !within(m.Event, len(c.event)) || c.event[m.Event] < 0:
-		return fmt.Errorf("event %d is not recorded before it is waited for", m.Event)
+		return fmt.Errorf("it waits for event %d, which no earlier command records", m.Event)
 	case c.event[m.Event] != m.Rank:
-		return fmt.Errorf("event %d is recorded on rank %d: ranks wait for each other by counters", m.Event, c.event[m.Event])
+		return fmt.Errorf("it waits for event %d of rank %d; a rank can wait for other ranks only by counters and "+
+			"communication", m.Event, c.event[m.Event])
 	}
 	return nil
 }
 
 func (c *validator) element(m *Cmd, rank int32) (int32, error) {
 	if !within(m.Counter, len(c.p.Counters)) || !within(m.Elem, int(c.p.Counters[m.Counter].Len)) || !within(rank, c.p.Ranks) {
-		return 0, fmt.Errorf("no element %d of counter %d on rank %d", m.Elem, m.Counter, rank)
+		return 0, fmt.Errorf("counter %[2]d has no element %[1]d on rank %[3]d", m.Elem, m.Counter, rank)
 	}
 	return rank*c.p.Counters[m.Counter].Len + m.Elem, nil
 }
@@ -417,14 +421,14 @@ func (c *validator) output(m *Cmd) error { return c.transfer(m, 1, c.outputs) }
 
 func (c *validator) transfer(m *Cmd, way int32, ios []IO) error {
 	if !within(m.IO, len(ios)) || ios[m.IO].Of(m.Rank) == nil {
-		return fmt.Errorf("the rank holds no block of number %d", m.IO)
+		return fmt.Errorf("the rank holds no block of parameter or result %d", m.IO)
 	}
 	if m.Stream != c.p.Main[m.Rank] {
-		return fmt.Errorf("it is not on main")
+		return fmt.Errorf("it is not on the main stream")
 	}
 	key := [3]int32{way, m.IO, m.Rank}
 	if c.moved[key] {
-		return fmt.Errorf("block %d is moved twice", m.IO)
+		return fmt.Errorf("the block of parameter or result %d is uploaded or read back twice", m.IO)
 	}
 	c.moved[key] = true
 	return nil
@@ -441,7 +445,8 @@ func (c *validator) totals() error {
 	}
 	for i := range c.p.Counters {
 		if !slices.Equal(c.raised[i], c.p.Counters[i].PerRun) {
-			return fmt.Errorf("counter %s: its signals do not add up to what it says", c.p.Counters[i].Name)
+			return fmt.Errorf("counter %s: the commands signal it another number of times than the plan states",
+				c.p.Counters[i].Name)
 		}
 	}
 	for i := range c.outputs {
@@ -452,7 +457,7 @@ func (c *validator) totals() error {
 		}
 	}
 	if len(c.posted) != 2*len(c.p.Pairs) {
-		return fmt.Errorf("%d sides of %d send/recv pairs are issued", len(c.posted), len(c.p.Pairs))
+		return fmt.Errorf("%d sides of %d send/recv pairs are issued; each pair has two", len(c.posted), len(c.p.Pairs))
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Where describes a command's statement: "put %x into … (file:12:5, iteration 1, run 3)". id is the command's index
-// plus the number of commands times the number of the run.
+// Where describes the statement of a command, for example "put %x into … (file:12:5, iteration 1, run 3)". The
+// argument id is the index of the command plus the number of commands times the number of the run.
 func (p *Plan) Where(id int64) string {
 	if id < 0 || len(p.Cmds) == 0 {
 		return "outside of any command"

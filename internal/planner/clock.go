@@ -1,11 +1,11 @@
 package planner
 
-// The commands of a stream are numbered over all runs: position p is the p-th command that the stream executes, counted
-// from 1. The knowledge of a stream is a vector clock. It has one entry for each stream of each rank: the number of
-// commands of that stream that are certain to be done.
+// The commands of a stream are numbered over all runs: position p is the p-th command that the stream executes,
+// counted from 1. The knowledge of a stream is a vector clock with one entry for each stream of each rank: how many
+// commands of that stream are certain to be done when this stream continues.
 
-// clock is a snapshot of a stream's knowledge. vec is shared and never changes; a nil vec is all zeros. pos holds the
-// entry for the stream itself.
+// clock is a snapshot of the knowledge of a stream. Snapshots share vec, which never changes; if it is nil, all
+// entries are zero. pos is the entry for the stream itself.
 type clock struct {
 	vec         []int32
 	stream, pos int32
@@ -25,8 +25,8 @@ func (c *clock) at(stream int32) int32 {
 	return c.vec[stream]
 }
 
-// knowledge is the current vector clock of one stream. Its vector is copied only when it changes after a snapshot, so
-// the snapshots between two joins share memory.
+// knowledge is the current vector clock of one stream. It copies its vector only if the vector changes after a
+// snapshot, so snapshots share memory as long as the stream does not wait.
 type knowledge struct {
 	vec    []int32
 	frozen bool
@@ -46,9 +46,9 @@ func (k *knowledge) snapshot() clock {
 	return clock{k.vec, k.stream, k.pos}
 }
 
-// join adds to k the knowledge in c. If k includes a position of another stream, it also includes everything that the
-// other stream knew at that position, because knowledge grows only by commands. Joining a clock whose own position is
-// already in k therefore changes nothing.
+// join adds the knowledge in c to k. If k contains a position of another stream, it also contains everything that
+// the other stream knew at that position, because the knowledge of a stream grows only by commands. Therefore
+// joining a clock whose own position is already in k changes nothing.
 func (k *knowledge) join(c clock, width int) {
 	if k.knows(c.stream, c.pos) {
 		return

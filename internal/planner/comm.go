@@ -9,26 +9,27 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// communication emits the commands of collectives and transfers.
+// communication emits the commands of collectives and of transfers between ranks.
 type communication struct {
 	*emitter
 	group *openGroup
 }
 
-// team is an ordered list of ranks that execute collectives together, with the collectives that each rank has issued.
+// team is an ordered list of ranks that execute collectives together. It also lists the collectives that each of
+// them has issued.
 type team struct {
 	ranks  []int
 	issued [][]issue // for each member, its issues in issue order
 }
 
-// issue describes one member's part of a collective, before the parts of all members are matched.
+// issue is the part of one member in a collective, before the parts of all members are matched.
 type issue struct {
 	cmd  int32 // index in the rank's commands
 	coll plan.Coll
 	part plan.CollPart
 }
 
-// lane holds the sends and recvs from one rank to another along an axis.
+// lane holds the sends and recvs that move data from one rank to another along an axis.
 type lane struct {
 	key          laneKey
 	sends, recvs []endpoint
@@ -39,7 +40,7 @@ type laneKey struct {
 	src, dst int32
 }
 
-// endpoint is one send or recv: entry i of the group command with index cmd.
+// endpoint is one send or recv. It is entry i of the group command with index cmd.
 type endpoint struct {
 	rank, cmd int32
 	entry     int32
@@ -53,16 +54,16 @@ type seatKey struct {
 	rank int
 }
 
-// seat holds the team of a rank and the rank's index in the team. The zero value means that the rank is in no team over
-// these axes.
+// seat says in which team a rank is, for a set of axes, and at which index. The zero value means that the rank is
+// in no team over these axes.
 type seat struct {
 	team   *team
 	member int
 }
 
-// team returns the team, over the axes of s, that this rank is in, and the rank's index in it. The first call for a
-// team creates the seats of all its members. If each member built the team again, the time would be quadratic in the
-// number of ranks.
+// team returns the team over the axes of s in which this rank is, and the index of the rank in it. The first call
+// for a team creates the seats of all its members. If each member built the team again, the time would be quadratic
+// in the number of ranks.
 func (u *communication) team(s *ir.Stmt) (t *team, member int, ok bool) {
 	axes := s.Over()
 	key := seatKey{strings.Join(axes, "\x00"), u.rank}
@@ -113,8 +114,8 @@ func (u *communication) join(s *ir.Stmt, t *team, member int, coll plan.Coll, pa
 	return nil
 }
 
-// collective issues this rank's part of a collective. The part includes the operand only if the op reads it on this
-// rank, and the result only if the op writes it on this rank.
+// collective issues the part of this rank in a collective. The part contains the operand only if the op reads it on
+// this rank, and the result only if the op writes it on this rank.
 func (u *communication) collective(s *ir.Stmt, ins []plan.Ref) error {
 	in := ins[0]
 	t, member, ok := u.team(s)
@@ -281,8 +282,8 @@ func (u *communication) putGet(s *ir.Stmt, x plan.Ref, peer int32) error {
 		remote = &x
 	}
 	if !u.w.p.Buffers[remote.Buf].Symmetric {
-		return u.errf("type", s.Pos, "alloc it with the word symmetric behind its type",
-			"%s reaches the peer's copy of a symmetric buffer", s.Op)
+		return u.errf("type", s.Pos, "add the word symmetric after the type in its alloc statement",
+			"%s accesses the peer's copy of a buffer, so the buffer must be symmetric", s.Op)
 	}
 	remote.Rank = peer
 	return u.emitCopy(s, x, y, peer)

@@ -19,10 +19,11 @@ const mostOverlaps = 16 << 20
 // packItems returns the input of package pack: the items with their lifetimes on rank 0, and the conflicts between
 // items whose lifetimes on rank 0 do not overlap. If there are too many pairs to compare, ok is false.
 //
-// Two buffers conflict if their lifetimes overlap in the issue order of a rank. Other pairs are compared only if a use
-// of one buffer is not certain to be done before a use of the other begins. These pairs are found stream by stream. The
-// knowledge of a stream only grows. Therefore the uses on one stream that are neither done before a use y begins nor
-// begin after y is done are consecutive. They form a window of the stream's uses.
+// Two buffers conflict if their lifetimes overlap in the issue order of some rank. Other pairs of buffers may
+// conflict only if some use of one buffer is not certain to be done before a use of the other begins; only such
+// pairs are compared. They are found stream by stream. The knowledge of a stream only grows. Therefore, for a given
+// use y, the uses on another stream that are neither done before y begins nor begin after y is done are
+// consecutive: they form a window of the uses on that stream.
 func packItems(p *plan.Plan, u *usage, items []item, stats *Stats) (out []pack.Item, ok bool) {
 	out = make([]pack.Item, len(items))
 	index := make([]int32, len(p.Buffers))
@@ -64,9 +65,9 @@ type pairFinder struct {
 	p     *plan.Plan
 	u     *usage
 	items []pack.Item
-	index []int32 // by buffer
+	index []int32 // by buffer: its index in items
 	pairs []uint64
-	most  int // pairs
+	most  int // maximum number of pairs
 	stats *Stats
 }
 
@@ -127,8 +128,8 @@ func (f *pairFinder) onRank(r int32) bool {
 	return true
 }
 
-// window adds the pairs of y with those uses on stream s that are neither done before y begins nor begin after y is
-// done. Both orders are considered within one run and from one run to the next.
+// window adds the pairs of y with those uses on the stream s that are neither done before y begins nor begin after
+// y is done. It considers both orders within one run and from one run to the next.
 func (f *pairFinder) window(y rankUse, s *usesOf) {
 	known := y.use.before[0].at(s.stream)
 	after, _ := slices.BinarySearchFunc(s.uses, y, func(x, y rankUse) int {
@@ -168,7 +169,8 @@ func (f *pairFinder) meeting(spans []pack.Item, ids []int32) bool {
 	return true
 }
 
-// compare keeps the pairs of buffers that must not share memory and adds each to the conflicts of its two items.
+// compare examines all pairs, and keeps those of buffers that must not share memory. It adds each of these to the
+// conflicts of its two items.
 func (f *pairFinder) compare(items []item) bool {
 	slices.Sort(f.pairs)
 	f.pairs = slices.Compact(f.pairs)
@@ -186,8 +188,8 @@ func (f *pairFinder) compare(items []item) bool {
 	return true
 }
 
-// usesOf holds the uses on one stream, sorted by first command, and a tree over their last commands. The tree finds the
-// uses whose last command is after a given command without visiting the other uses.
+// usesOf holds the uses on one stream, sorted by first command, and a tree over their last commands. With the tree,
+// the uses whose last command follows a given command are found without visiting the other uses.
 type usesOf struct {
 	stream int32
 	uses   []rankUse

@@ -64,7 +64,8 @@ func (u *emitter) count(s *ir.Stmt) (int64, error) {
 	return n, err
 }
 
-// counter declares a counter on all ranks. It reports an error if the length of the counter differs between ranks.
+// counter declares a counter on this rank. If the length of the counter differs from that on an earlier rank, it
+// returns an error.
 func (u *declarations) counter(s *ir.Stmt, name string, n int64) (int32, error) {
 	k := instance{u.path(), s, 0}
 	id, ok := u.w.counters[k]
@@ -131,8 +132,8 @@ func (u *declarations) alloc(s *ir.Stmt) error {
 	return nil
 }
 
-// newBuffer returns this rank's copy of the buffer that s creates for element elem in the current iteration. All ranks
-// use the same plan.Buffer, whose size is the largest that any rank needs.
+// newBuffer returns this rank's copy of the buffer for element elem that s creates in the current iteration. The
+// copies of all ranks belong to the same plan.Buffer, whose size is the largest that any rank needs.
 func (u *emitter) newBuffer(s *ir.Stmt, elem int64, name string, role plan.Role, dt ir.DType, shape []int64) (plan.Ref,
 	error) {
 	r := plan.Ref{Rank: int32(u.rank), DType: dt, Shape: shape, Strides: rowMajor(shape)}

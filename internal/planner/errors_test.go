@@ -54,10 +54,10 @@ func TestRefusedPrograms(t *testing.T) {
 		{"too few signals", 2, `
   %c = counter
   signal %c at tp[1 - rank(tp)]
-  wait %c >= 2`, "deadlock", []string{"the wait needs %c[0] >= 2, but the counter is raised only 1 times in a run"}},
+  wait %c >= 2`, "deadlock", []string{"the wait needs %c[0] >= 2, but the counter is signalled only 1 times in a run"}},
 		{"two raisers", 3, `
   %c = counter
-  if rank(tp) != 0 { signal %c at tp[0] }`, "match", []string{"raised by rank 1 and by rank 2"}},
+  if rank(tp) != 0 { signal %c at tp[0] }`, "match", []string{"signalled by rank 1 and by rank 2"}},
 		{"unordered signals", 2, `
   %s = stream
   %c = counter
@@ -101,11 +101,11 @@ func TestRefusedPrograms(t *testing.T) {
   if rank(tp) == 0 { send %x to tp[1] } else { recv %b from tp[0] }`, "match", []string{"send of f32[8 4] is matched with a recv of f32[4 4]"}},
 		{"event without record", 2, `
   %e = event
-  wait %e`, "structure", []string{"not recorded before", "rank 0"}},
+  wait %e`, "structure", []string{"which no statement above records", "rank 0"}},
 		{"event recorded on one rank only", 2, `
   %e = event
   if rank(tp) == 0 { record %e }
-  wait %e`, "structure", []string{"not recorded before", "rank 1"}},
+  wait %e`, "structure", []string{"which no statement above records", "rank 1"}},
 		{"event of an earlier iteration's declaration", 1, `
   for %i in 0..2 {
     %e = event

@@ -7,12 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// forward removes copies of kernel results. If a kernel's result %k is only used by `copy %k into %slot`, the kernel
-// writes to %slot directly and the copy is dropped.
+// forward removes copies of kernel results. If the result %k of a kernel is used only by `copy %k into %slot`, the
+// kernel is changed to write to %slot, and the copy is removed.
 //
-// The kernel then writes %slot earlier than the copy did. This is safe for two reasons. First, the kernel and the copy
-// are on one stream that does not wait between them, so every command that is ordered before the copy is also ordered
-// before the kernel. Second, no command between them accesses the memory that the copy writes.
+// The kernel then writes %slot earlier than the copy did. This is safe for two reasons. First, the kernel and the
+// copy are on one stream that does not wait between them. Every command that is ordered before the copy is
+// therefore also ordered before the kernel. Second, no command between them accesses the memory that the copy
+// writes.
 func forward(p *plan.Plan) {
 	f := forwarder{p: p}
 	if !slices.ContainsFunc(p.Cmds, f.mayGo) {
@@ -94,8 +95,8 @@ const (
 	mostBetween = 256
 )
 
-// mayGo reports whether command c may be removed by forward. It must be a copy between two dense tensors of its own
-// rank, from a value into an aligned position in the arena.
+// mayGo reports whether the function forward may remove command c. The command must be a copy between two dense
+// tensors of its own rank, from a value to an aligned position in the arena.
 func (f *forwarder) mayGo(c plan.Cmd) bool {
 	if c.Kind != plan.Copy || c.Peer >= 0 {
 		return false
@@ -106,7 +107,7 @@ func (f *forwarder) mayGo(c plan.Cmd) bool {
 }
 
 // maker returns the index of the kernel whose result command i copies, if this kernel can write directly to the
-// destination of command i. If command i is not a copy or there is no such kernel, ok is false.
+// destination of the copy. Otherwise ok is false.
 func (f *forwarder) maker(i int) (from int, ok bool) {
 	c := &f.p.Cmds[i]
 	if !f.mayGo(*c) {

@@ -8,14 +8,14 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// frame holds the names that are defined in one execution of a function. S9 forbids shadowing, so a name has only one
-// meaning at a time within a function. Inner blocks therefore need no frames: a second definition of a name replaces
-// the first.
+// frame holds the names that are defined in one execution of a function. Since S9 of the language forbids
+// shadowing, a name has only one meaning at a time within a function. Inner blocks therefore need no frames: a
+// later definition of a name replaces the earlier one.
 type frame struct {
 	ints     map[string]int64
 	tensors  map[string][]tensor // one tensor, or one for each element of an array
 	streams  map[string][]int32  // plan streams
-	events   map[string][]int32  // slot of the most recent record, -1 before the first record
+	events   map[string][]int32  // slot of the event's last record; -1 before the first record
 	counters map[string]int32    // plan counter
 
 	results  []tensor
@@ -36,8 +36,8 @@ func set[V any](m *map[string]V, name string, v V) {
 	(*m)[name] = v
 }
 
-// tensor is the meaning of a name on this rank: a range of memory, or nothing if the name is a value that exists only
-// on other ranks.
+// tensor is the meaning of a name on this rank: a range of memory, or nothing if the name is a value that exists
+// only on other ranks.
 type tensor struct {
 	plan.Ref
 	at *ir.Stmt // the return statement, if the tensor is a result
@@ -82,7 +82,7 @@ func (u *emitter) index(p *ir.Place, length int) (int, error) {
 func (u *emitter) operand(p *ir.Place) (tensor, error) {
 	ts, ok := u.frame.tensors[p.Name]
 	if !ok {
-		return tensor{}, u.errf("scope", p.Pos, "", "%%%s has no value on this rank", p.Name)
+		return tensor{}, u.errf("scope", p.Pos, "", "%%%s is not defined on this rank", p.Name)
 	}
 	i, err := u.index(p, len(ts))
 	if err != nil {
@@ -92,7 +92,8 @@ func (u *emitter) operand(p *ir.Place) (tensor, error) {
 		return tensor{}, u.errf("bind", p.Pos, "", "%%%s has no elements", p.Name)
 	}
 	if pos, gone := u.freed[ts[i].Buf]; gone && ts[i].Present() {
-		return tensor{}, u.errf("lifetime", p.Pos, "move the free behind the last use", "%s is used after it was freed at %d:%d", p, pos.Line, pos.Col)
+		return tensor{}, u.errf("lifetime", p.Pos, "move the free after the last use", "%s is used after it was "+
+			"freed at %d:%d", p, pos.Line, pos.Col)
 	}
 	return ts[i], nil
 }
@@ -101,7 +102,8 @@ func (u *emitter) operand(p *ir.Place) (tensor, error) {
 func (u *emitter) present(p *ir.Place) (plan.Ref, error) {
 	t, err := u.operand(p)
 	if err == nil && !t.Present() {
-		err = u.errf("bind", p.Pos, "put the statement into an if that selects the ranks of its mesh", "%s is not on this rank", p)
+		err = u.errf("bind", p.Pos, "put the statement into an if that selects the ranks of the value's mesh",
+			"%s is not on this rank", p)
 	}
 	return t.Ref, err
 }
@@ -122,9 +124,10 @@ func (u *emitter) stream(s *ir.Stmt, p *ir.Place) (int32, error) {
 	return ids[i], nil
 }
 
-// instanceOn is the map key of the streams that a declaration creates when it is executed on a given stream. If a loop
-// or another call executes the declaration again on the same stream, the existing streams are used again. Streams are
-// FIFOs, so this only adds order. The number of streams then depends on the text alone.
+// instanceOn identifies the streams that a declaration creates when it is executed while a given stream is current.
+// If a loop or another call executes the declaration again on the same stream, the existing streams are used again.
+// This only adds order, because streams are FIFOs, and makes the number of streams independent of the number of
+// iterations.
 type instanceOn struct {
 	stmt *ir.Stmt
 	elem int64

@@ -2,8 +2,8 @@ package planner
 
 import "hocket.example/hocket/ir"
 
-// Limits of a plan (LANGUAGE S21). They bound the time and memory of planning for every program, because even a short
-// text can produce a large plan.
+// Limits of a plan (docs/language.md, S21). They bound the time and memory of planning for every program, because
+// even a short text can result in a large plan.
 const (
 	maxCommands   = 10_000_000
 	maxIterations = 10_000_000 // maximum number of loop iterations, over all ranks
@@ -19,8 +19,8 @@ const (
 )
 
 const (
-	// longPlan is the number of commands from which Options.Room is called, to find out whether the host has enough
-	// memory for the plan.
+	// longPlan is the number of commands at which Options.Room is called. It then reports whether the host has
+	// enough memory for the plan.
 	longPlan = 20_000
 	// commandBytes is an upper estimate of the bytes of host memory that planning, proving, loading and issuing one
 	// command need. A million commands took between 3.0 and 4.2 GiB when measured.

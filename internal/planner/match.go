@@ -9,9 +9,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// match matches the commands that ranks execute together. The parts of a collective are matched by issue order within
-// each team. Sends are matched with recvs by order within each lane. Waits for counters are checked against the number
-// of signals that raise the counters.
+// match matches the commands that ranks execute together. Within each team, it matches the parts of a collective by
+// their order. Within each lane, it matches sends with recvs by their order. It also checks that waits for counters
+// require no more signals than there are.
 func (w *world) match() error {
 	for _, t := range w.teams {
 		if err := w.matchTeam(t); err != nil {
@@ -26,8 +26,8 @@ func (w *world) match() error {
 	return w.matchCounters()
 }
 
-// matchTeam creates the plan's Colls from the issues of a team. The k-th issues of all members form one collective. The
-// streams of these issues determine its channel.
+// matchTeam creates the plan's Colls from the issues of a team. The k-th issues of all members form one collective.
+// Its channel is determined by the streams on which the members issue it.
 func (w *world) matchTeam(t *team) error {
 	channels := map[string]int32{}
 	longest := 0
@@ -50,7 +50,7 @@ func (w *world) matchTeam(t *team) error {
 	return nil
 }
 
-// matchColl checks that every member's k-th collective is compatible with that of the member lead.
+// matchColl checks that the k-th collective of every member is compatible with that of the member lead.
 func (w *world) matchColl(t *team, lead, k int) (plan.Coll, error) {
 	first := t.issued[lead][k]
 	coll := first.coll
@@ -71,7 +71,8 @@ func (w *world) matchColl(t *team, lead, k int) (plan.Coll, error) {
 		if m == lead && len(t.ranks) > 1 {
 			other = (lead + 1) % len(t.ranks)
 		}
-		if here := describe(&t.issued[m][k]); here == describe(&t.issued[other][k]) { // equal calls: the fault is in member m alone
+		// all other calls are equal, so the mistake is in the call of member m
+		if here := describe(&t.issued[m][k]); here == describe(&t.issued[other][k]) {
 			c := w.issued(t, m, k)
 			return coll, w.diag("match", c, "%s: %s (%s)", here, why, w.where(c))
 		}
@@ -195,7 +196,8 @@ func partsFit(c *plan.Coll) (int, string) {
 	return 0, ""
 }
 
-// unpairedPermute returns a member of a permute whose to= or from= does not match the attributes of the named member.
+// unpairedPermute returns a member of a permute whose attribute to= or from= does not match the attributes of the
+// member that it names.
 func unpairedPermute(c *plan.Coll) int {
 	for m, part := range c.Parts {
 		if part.To >= 0 && c.Parts[part.To].From != int32(m) || part.From >= 0 && c.Parts[part.From].To != int32(m) {
@@ -276,8 +278,9 @@ func (w *world) matchCounters() error {
 			if c.Value <= have {
 				continue
 			}
-			d := w.diag("deadlock", c, "the wait needs %s[%d] >= %d, but the counter is raised only %d times in a run (%s)", ctr.Name, c.Elem, c.Value, have, w.where(c))
-			d.Help = "counters start at 0 in each run, so the signals must be in the same run as the wait"
+			d := w.diag("deadlock", c, "the wait needs %s[%d] >= %d, but the counter is signalled only %d times "+
+				"in a run (%s)", ctr.Name, c.Elem, c.Value, have, w.where(c))
+			d.Help = "counters start at 0 in each run, so a wait can only count signals of the same run"
 			return d
 		}
 	}

@@ -10,7 +10,8 @@ import (
 // Footprint holds two reference sizes for the memory of a plan. Both include the parameters.
 type Footprint struct {
 	// Bound is the maximum number of bytes that can be live at once on a rank, over all orders in which the streams
-	// may run. No layout that keeps the plan's order is smaller. BoundAt lists the buffers that are then live.
+	// may run. No layout that keeps the plan's order of commands is smaller. BoundAt lists the buffers that are
+	// live at that point.
 	Bound   int64
 	BoundAt []int32
 	// Sequential is the maximum number of bytes that are live at once if a rank's commands run one by one in the order
@@ -108,10 +109,11 @@ func arena(p *plan.Plan, u *usage, f func(b int32, h *holder, size int64)) {
 	}
 }
 
-// mostUnordered returns the set of a rank's buffers that has the largest sum of bytes among the sets in which no two
-// buffers are ordered, and this sum. The set is the heaviest antichain of the order "all uses are certain to be done
-// before the other buffer is used". By duality, its weight is the sum of all bytes minus the maximum number of bytes
-// that buffers can hand over to later buffers. This maximum is computed as a maximum flow.
+// mostUnordered returns a set of buffers of a rank, and the sum of their bytes. Among the sets in which no two
+// buffers are ordered, it is the one with the largest sum. Buffer a is ordered before b if all uses of a are
+// certain to be done before b is used; the set is the heaviest antichain of this order. By duality, its sum equals
+// the sum of all bytes minus the maximum number of bytes that buffers can pass on to later buffers. This maximum is
+// computed as a maximum flow.
 func mostUnordered(p *plan.Plan, u *usage, rank int32) (int64, []int32) {
 	var bufs []int32
 	var hs []*holder

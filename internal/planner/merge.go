@@ -2,11 +2,12 @@ package planner
 
 import "hocket.example/hocket/internal/plan"
 
-// merger creates the plan's list of commands. The ranks alternate, one command each. A rank stops at a collective until
-// all members have arrived, so that the commands of the collective are adjacent in the list. It stops at a wait for a
-// counter until the signals are in the list. If all ranks have stopped, the rank that stopped first continues. If it
-// had stopped at a wait, the wait is marked Late. If it had stopped at a collective, the commands of the collective are
-// not adjacent. The function simulate later decides whether the program deadlocks.
+// merger creates the plan's list of commands from the lists of the ranks. The ranks alternate, one command each. A
+// rank stops at a collective until all members have arrived, so that the commands of the collective are adjacent in
+// the list. It stops at a wait for a counter until the signals are in the list. If all ranks have stopped, the rank
+// that stopped first continues. If it had stopped at a wait, the wait is marked Late. If it had stopped at a
+// collective, the commands of the collective are not adjacent. The function simulate decides later whether the
+// program deadlocks.
 type merger struct {
 	w     *world
 	out   []plan.Cmd
@@ -91,7 +92,7 @@ func (m *merger) stop(r int32) {
 	m.stuck = append(m.stuck, r)
 }
 
-// step appends rank r's next command to the list, or records the reason why the rank stops.
+// step appends the next command of rank r to the list, or records why the rank stops.
 func (m *merger) step(r int32) {
 	if m.next[r] == len(m.w.cmds[r]) {
 		return
@@ -145,7 +146,7 @@ func (m *merger) open(r, coll int32) bool {
 	if m.forced[r] {
 		return true
 	}
-	m.queue = append(m.queue, r) // this rank is last, so that the parts of all members are adjacent
+	m.queue = append(m.queue, r) // r becomes the last one, so that the parts of all members are adjacent
 	return false
 }
 

@@ -9,9 +9,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// The online layout places buffers in the order of their first use, like an allocator. A buffer may use a free range if
-// happens-before orders the buffer after all buffers that used the range. At most maxProbes free ranges are examined
-// for each buffer.
+// The online layout places buffers in the order of their first use, as an allocator does. A buffer may use a free
+// range if it is ordered, by happens-before, after all buffers that used the range. For each buffer, at most
+// maxProbes free ranges are examined.
 
 // maxProbes is the maximum number of free ranges that are examined for one buffer.
 const maxProbes = 64
@@ -25,10 +25,10 @@ type rangeOf struct {
 	off, size  int64
 	prev, next int32 // neighbours by address, -1 at the ends
 	free, gone bool
-	// first and last hold the buffers that used these bytes first and last in a run. A new buffer must be ordered after
-	// the buffers in last, and the buffers in first, in the next run, must be ordered after the new buffer. All other
-	// buffers of the range are then ordered too. Order is checked rank by rank. Therefore a buffer remains in last
-	// until it is replaced by a buffer that exists on all of its ranks.
+	// first and last list the buffers that used these bytes first and last in a run. A new buffer must be ordered
+	// after the buffers in last, and the buffers in first must, in the next run, be ordered after the new buffer.
+	// Then all other buffers of the range are ordered, too. The order is checked rank by rank. Therefore a buffer
+	// remains in last until it is replaced by a buffer that exists on all of its ranks.
 	first, last []int32
 }
 
@@ -88,7 +88,7 @@ func (o *onlineLayout) replaceLast(last []int32, buf int32) []int32 {
 	return out
 }
 
-// covers reports whether a is used on every rank that uses b.
+// covers reports whether the buffer a is used on every rank that uses b.
 func (o *onlineLayout) covers(a, b int32) bool {
 	x, y := o.u.holders[a], o.u.holders[b]
 	if len(x) == o.p.Ranks {
@@ -215,9 +215,9 @@ func (o *onlineLayout) coalesce(at int32) int32 {
 	return at
 }
 
-// pruned removes redundant buffers from list. Of two ordered buffers, only the later one is kept, if it exists on all
-// ranks of the other: a buffer that is ordered after the later one is ordered after both. implies(x, y) compares the
-// uses of two buffers on one rank, and reports whether y makes x redundant.
+// pruned removes redundant buffers from a list. Of two ordered buffers, it keeps only the later one, if that one
+// exists on all ranks of the other: a buffer that is ordered after the later one is ordered after both. The
+// function implies(x, y) compares the uses of two buffers on one rank, and reports whether y makes x redundant.
 func (o *onlineLayout) pruned(list []int32, implies func(x, y *holder) bool) []int32 {
 	var out []int32
 	for i, a := range list {
@@ -256,7 +256,7 @@ func (o *onlineLayout) link(r rangeOf) int32 {
 	return id
 }
 
-// grow extends the arena at the top. If buf may use the topmost range and it is free, the new range includes it.
+// grow extends the arena at the top. If the topmost range is free and buf may use it, the new range includes it.
 func (o *onlineLayout) grow(buf int32, size int64) int32 {
 	r := rangeOf{size: size, prev: o.tail, next: -1, free: true}
 	if o.tail >= 0 {

@@ -5,8 +5,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// settle sets the attributes of an operation whose defaults depend on its operands. It returns the operands, restricted
-// to the parts that the operation reads.
+// settle sets those attributes of an operation whose defaults depend on the operands. It returns the operands,
+// restricted to the parts that the operation reads.
 func (u *computing) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.Ref) ([]plan.Ref, error) {
 	switch s.Op {
 	case ir.OpExpand:
@@ -41,7 +41,8 @@ func (u *computing) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.
 	return ins, nil
 }
 
-// tablePart sets First and Rows in attr: the rows, or the experts, of the whole tensor of sym that this rank has.
+// tablePart sets First and Rows in attr. They say which rows, or which experts, of the whole tensor of sym this
+// rank has.
 func (u *computing) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref, sym *ir.Sym) error {
 	attr.First, attr.Rows = 0, table.Shape[0]
 	if first := s.Attr("first"); first != nil {

@@ -9,7 +9,7 @@ import (
 // ordering emits the commands that order streams: waits, records and signals.
 type ordering struct {
 	*emitter
-	waited map[[2]int32]int32 // (waiting stream, recording stream) → last slot waited for
+	waited map[[2]int32]int32 // by (waiting stream, recording stream): the last slot for which the stream has waited
 }
 
 // order executes wait, record, signal and barrier.
@@ -40,8 +40,8 @@ func (u *ordering) wait(s *ir.Stmt) error {
 	return u.waitStream(s, u.cur, on)
 }
 
-// waitStream orders the stream waiter after all commands that were issued to the stream on so far. These include
-// commands of earlier runs, so the wait is emitted even if on has no command yet (S13).
+// waitStream orders the stream waiter after all commands that have been issued to the stream on. These include
+// commands of earlier runs, so a wait is emitted even if the stream on has no command yet in this run (S13).
 func (u *ordering) waitStream(s *ir.Stmt, waiter, on int32) error {
 	if waiter == on {
 		return nil
@@ -70,8 +70,8 @@ func (u *ordering) record(s *ir.Stmt, stream int32) (int32, error) {
 	return slot, nil
 }
 
-// waitSlot makes waiter wait for an event slot. The slots of a stream are numbered in issue order, so if waiter has
-// already waited for a later slot, no command is emitted.
+// waitSlot makes the stream waiter wait for an event slot. The slots of a stream are numbered in issue order, so no
+// command is emitted if waiter has already waited for a later slot.
 func (u *ordering) waitSlot(s *ir.Stmt, waiter, slot int32) error {
 	from := u.w.slotFrom[slot]
 	if from == waiter {
@@ -105,7 +105,8 @@ func (u *ordering) waitEvent(s *ir.Stmt, p *ir.Place, slots []int32) error {
 		return err
 	}
 	if slots[i] < 0 {
-		return u.errf("structure", p.Pos, "record the event above the wait, in text order", "%s is waited for but not recorded before", p)
+		return u.errf("structure", p.Pos, "put the record statement above the wait", "this waits for the event "+
+			"%s, which no statement above records", p)
 	}
 	return u.waitSlot(s, u.cur, slots[i])
 }
@@ -129,7 +130,7 @@ func (u *ordering) waitCounter(s *ir.Stmt, p *ir.Place, id int32) error {
 		return err
 	}
 	if len(s.Exprs) == 0 {
-		return u.errf("structure", s.Pos, "wait "+p.String()+" >= 1", "waiting for a counter needs a least value")
+		return u.errf("structure", s.Pos, "wait "+p.String()+" >= 1", "the wait for a counter has no least value")
 	}
 	v, err := u.eval(s, s.Exprs[0])
 	if err != nil || v <= 0 { // the value of a counter is never below 0, so this wait needs no command
@@ -153,7 +154,8 @@ func (u *ordering) signal(s *ir.Stmt) error {
 		*r = int32(u.rank)
 	} else if *r != int32(u.rank) {
 		return u.errf("match", s.Pos, "use a separate counter element for each rank that signals",
-			"rank %d's %s is raised by rank %d and by rank %d, but only one rank may raise a counter element", peer, s.Args[0], *r, u.rank)
+			"on rank %d, %s is signalled by rank %d and by rank %d, but only one rank may signal an element of a "+
+				"counter", peer, s.Args[0], *r, u.rank)
 	}
 	c.PerRun[slot]++
 	return u.emit(s, plan.Cmd{Kind: plan.Signal, Counter: id, Elem: elem, Peer: peer})

@@ -1,11 +1,12 @@
-// Package planner turns a bound program into a plan. It executes the program text once for each rank and emits the
-// rank's commands. It then matches the commands that ranks execute together, and merges the commands of all ranks into
-// one list. It computes the happens-before order of the commands over two consecutive runs. Finally it assigns memory
-// to buffers, so that two buffers share bytes only where the order allows it.
+// Package planner turns a bound program into a plan. It executes the program text once for each rank, and emits the
+// commands of the rank. It then matches the commands that ranks execute together, and merges the commands of all
+// ranks into one list. It computes the happens-before order of the commands over two consecutive runs. Finally it
+// assigns memory to buffers, so that two buffers share bytes only if the order allows it. References such as S5 are
+// to sections of docs/language.md.
 //
-// Each step is in one file: unroll (control flow); tensor, view, order and comm (the commands of statements); match;
-// merge; broadcast and forward (removal of copies); simulate (happens-before); layout. All steps after unroll use only
-// plan.Plan.
+// The files contain these steps: unroll.go (control flow); tensor.go, view.go, order.go and comm.go (the commands
+// of statements); match.go; merge.go; broadcast.go and forward.go (removal of copies); simulate.go (happens-before); layout.go. All
+// steps after unroll.go use only plan.Plan.
 package planner
 
 import (
@@ -38,8 +39,8 @@ type Stats struct {
 	Probes     int64 // free ranges examined by the online layout
 }
 
-// Plan returns the plan for a bound function. The function and all functions that it calls must be explicit: every op
-// works on local shards (ir.Info.Explicit). Errors have a position and name the rank and the iteration.
+// Plan returns the plan for a bound function. The function and all functions that it calls must be explicit: every
+// op works on local shards (see ir.Info.Explicit). Errors have a position, and name the rank and the iteration.
 func Plan(b *ir.Bound, opts Options) (*plan.Plan, ir.Diagnostics) {
 	if opts.Stats == nil {
 		opts.Stats = new(Stats)

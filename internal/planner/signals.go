@@ -4,8 +4,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// elemState holds the state of one counter element over all runs. The signals are numbered in the order in which the
-// raising rank issues them.
+// elemState is the state of one element of a counter over all runs. The signals to it are numbered in the order in
+// which the rank that raises the element issues them.
 type elemState struct {
 	signals []raised
 	fired   int
@@ -56,8 +56,8 @@ func (s *simulator) raise(cmd int32, run int, k *knowledge) {
 	s.wake(&e.waiting)
 }
 
-// maxUnordered is the maximum number of unordered earlier signals that are examined. A signal with more unordered
-// earlier signals is treated as if no earlier signal were ordered before it.
+// maxUnordered is the maximum number of earlier signals not ordered before a signal that are examined. If there are
+// more, the signal is treated as if no earlier signal were ordered before it.
 const maxUnordered = 64
 
 // knownPrefix returns the largest m < n such that, according to k, the signals 1 to m are certain to be done.
@@ -78,9 +78,9 @@ func (e *elemState) knownPrefix(n int, k *knowledge) int {
 	return m
 }
 
-// hear adds to k the knowledge of the first want signals of an element. It visits the signals in reverse order and
-// stops at a signal that is ordered after all earlier signals. It is safe to add less knowledge than a wait guarantees:
-// then fewer buffers may share memory.
+// hear adds to k the knowledge of the first want signals to an element. It visits the signals in reverse order, and
+// stops at a signal that is ordered after all earlier ones. It may add less knowledge than a wait guarantees, which
+// is safe: then fewer buffers share memory.
 func (s *simulator) hear(k *knowledge, e *elemState, want int) {
 	for j := want; j > 0; j-- {
 		g := &e.signals[j-1]
@@ -91,9 +91,9 @@ func (s *simulator) hear(k *knowledge, e *elemState, want int) {
 	}
 }
 
-// ambiguousWait returns an error for a wait that counts n signals but that other signals than the first n could
-// satisfy. This happens if a later signal is not ordered after the wait, so that it may arrive earlier (S12). Two runs
-// are examined, because signals of the next run count as well.
+// ambiguousWait returns an error for a wait that counts n signals if other signals than the first n could also
+// satisfy it. This is possible if a later signal is not ordered after the wait, so that it may arrive earlier
+// (S12). Two runs are examined, because signals of the next run count, too.
 func (s *simulator) ambiguousWait() error {
 	least := map[elemOf][]int{} // by element: the smallest prefix among the signals after the v-th
 	for i := range s.p.Cmds {

@@ -13,9 +13,9 @@ import (
 const runs = 2
 
 // simulator executes a plan greedily on an idealized machine, on which every stream is a separate FIFO. No command
-// prevents another from executing, and there are no wildcard receives, so the system is confluent: executing the plan
-// in one order determines whether any order can deadlock. During the execution, the simulator maintains the vector
-// clock of each stream.
+// prevents another one from executing, and no receive matches several sends, so the order of execution does not
+// affect the outcome: one execution shows whether any order can deadlock. During the execution, the simulator
+// maintains the vector clock of each stream.
 type simulator struct {
 	w     *world
 	p     *plan.Plan
@@ -181,8 +181,9 @@ func (s *simulator) meet(st, cmd int32, run int) bool {
 	return true
 }
 
-// exchange adds to each member's clock the knowledge that the collective guarantees. For some collectives this is the
-// knowledge of all members. For others it is only the knowledge of the members whose data the member receives (S5).
+// exchange adds to the clock of each member the knowledge that the collective guarantees. For some collectives,
+// this is the knowledge of all members. For others, it is only the knowledge of the members whose data the member
+// receives (S5).
 func (s *simulator) exchange(coll *plan.Coll, streams []int32) {
 	before := make([]*knowledge, len(streams))
 	for i, st := range streams {
@@ -215,9 +216,9 @@ func (s *simulator) exchange(coll *plan.Coll, streams []int32) {
 	}
 }
 
-// post starts the transfers of a group. A transfer is complete when its other side is posted too, and the group is
-// complete when all its transfers are (S7). Each side then has the knowledge that the other side had when it was
-// posted.
+// post starts the transfers of a group. A transfer is complete when its other side has been posted, too. The group
+// is complete when all of its transfers are (S7). Each side then has the knowledge that the other side had when it
+// was posted.
 func (s *simulator) post(st, cmd int32, run int) bool {
 	if _, posted := s.groups[run][cmd]; posted {
 		return false

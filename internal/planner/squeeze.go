@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Wait describes a wait that Squeeze inserted: the first uses of the buffer Behind wait until all uses of the buffer
-// Before are done. Both buffers can then share the same bytes.
+// Wait describes a wait that Squeeze has inserted: the first uses of the buffer Behind wait until all uses of the
+// buffer Before are done. The two buffers can then share bytes.
 type Wait struct {
 	Before, Behind int32 // buffers
 	// Time is the predicted increase of the plan's run time that the wait causes.
@@ -28,10 +28,11 @@ const (
 	mostTried = 6
 )
 
-// Squeeze inserts waits into a plan until its arena is no larger than budget. For each wait, it examines some pairs of
-// buffers that can be live at once, the largest first, and selects the pair whose wait has the lowest predicted cost
-// for the memory that it saves. The function time predicts the time of a run. The given plan is not changed. If waits
-// are not enough, Squeeze returns the smallest plan that it found and ErrBudget. When ctx ends, it returns ctx's error.
+// Squeeze inserts waits into a plan until its arena is no larger than budget. For each wait, it examines some pairs
+// of buffers that can be live at once, the largest pairs first. It selects the pair whose wait has the lowest
+// predicted cost relative to the memory that it saves. The function time predicts the time of a run. The given plan
+// is not changed. If waits are not enough, Squeeze returns the smallest plan that it has found and ErrBudget. If
+// ctx ends, Squeeze returns the error of ctx.
 func Squeeze(
 	ctx context.Context, p *plan.Plan, budget int64, time func(*plan.Plan) (float64, error),
 ) (*plan.Plan, []Wait, error) {
@@ -75,14 +76,15 @@ func Squeeze(
 		best, waits = fewer, fewerWaits
 	}
 	if best.ArenaBytes > budget {
-		err = fmt.Errorf("%w: with all waits that help, the plan needs %d bytes", ErrBudget, best.ArenaBytes)
+		err = fmt.Errorf("%w: with the inserted waits that save the most, the plan still needs %d bytes", ErrBudget,
+			best.ArenaBytes)
 	}
 	return best, waits, err
 }
 
-// again inserts the waits into the original plan, in reverse order, and omits waits that other waits imply. A wait can
-// have become redundant because waits that were inserted later also order its commands. If the plan cannot be laid out,
-// the returned plan is nil.
+// again inserts the waits into the original plan, in reverse order, and omits waits that others imply. A wait can
+// have become redundant, because a wait that was inserted later also orders its commands. If the plan cannot be
+// laid out, the returned plan is nil.
 func (u *usage) again(
 	ctx context.Context, p *plan.Plan, waits []Wait, now float64, time func(*plan.Plan) (float64, error),
 ) (*plan.Plan, []Wait, error) {
@@ -133,8 +135,8 @@ func squeezeOnce(
 			}
 		}
 	}
-	// Sort larger pairs first. Among pairs of equal size, sort those last whose uses are closest in issue order,
-	// because their waits stall the most.
+	// Sort larger pairs first. Among pairs of equal size, those whose uses are closest in issue order are last,
+	// because waits between them would stall the most.
 	slices.SortStableFunc(pairs, func(x, y pair) int {
 		far := func(z pair) int32 { return p.Buffers[z.b].First - p.Buffers[z.a].Last }
 		return cmp.Or(cmp.Compare(y.saves, x.saves), cmp.Compare(far(y), far(x)))
@@ -187,8 +189,9 @@ func (u *usage) inOrder(p *plan.Plan, a, b int32) bool {
 	return both
 }
 
-// ordered returns the plan in which each use of b waits for the uses of a on the same rank, and its usage. The plan is
-// not laid out yet. If events cannot order the uses, or if the plan would deadlock, behind returns nil.
+// ordered returns the plan in which each use of b waits for the uses of a on the same rank, and the plan's usage.
+// The plan is not laid out yet. If events cannot order the uses, or if the plan would deadlock, ordered returns
+// nil.
 func (u *usage) ordered(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 	at := make([][]int32, len(p.Streams)) // by stream: its commands
 	for i := range p.Cmds {
@@ -209,7 +212,7 @@ func (u *usage) ordered(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 				if to.before[0].knows(from.stream, from.last) {
 					continue
 				}
-				// A peer's transfer may use the buffer, but an event cannot order streams of different ranks.
+				// The transfer of a peer may use the buffer, but an event cannot order streams of different ranks.
 				if p.Streams[from.stream].Rank != p.Streams[to.stream].Rank {
 					return nil, nil
 				}

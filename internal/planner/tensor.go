@@ -48,7 +48,7 @@ func (u *unroller) runsHere(s *ir.Stmt) (bool, error) {
 	if sym.Kind == ir.SymValue {
 		return u.w.b.Holds(sym.Type, u.rank), nil
 	}
-	// The local tensor of a value is absent on the ranks where the value is absent.
+	// The tensor of a value is absent on those ranks on which the value is absent.
 	for i := range s.Args {
 		t, err := u.operand(&s.Args[i])
 		if err != nil || !t.Present() && sym.Base != nil {
@@ -285,7 +285,7 @@ func (u *computing) transpose(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
 		return permute(x, perm), nil
 	}
 	if a == nil || len(a.Exprs) != n {
-		return x, u.errf("bind", s.Pos, "", "transpose of a tensor with %d dimensions", n)
+		return x, u.errf("bind", s.Pos, "", "transpose needs a tensor with 2 or more dimensions, not %d", n)
 	}
 	for i, e := range a.Exprs {
 		d, err := u.eval(s, e)
@@ -293,15 +293,15 @@ func (u *computing) transpose(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
 			return x, err
 		}
 		if d < 0 || d >= int64(n) || slices.Contains(perm[:i], int(d)) {
-			return x, u.errf("bind", e.Pos, "", "perm is not an order of %d dimensions", n)
+			return x, u.errf("bind", e.Pos, "", "perm does not list each of the %d dimensions once", n)
 		}
 		perm[i] = int(d)
 	}
 	return permute(x, perm), nil
 }
 
-// reshape returns a view of dense memory with another shape. A value that is not dense is copied first. A buffer that
-// is not dense is an error, because the result must share the buffer's memory.
+// reshape returns a view of dense memory with another shape. A value that is not dense is copied first. For a
+// buffer that is not dense, reshape returns an error, because the result must share the memory of the buffer.
 func (u *computing) reshape(s *ir.Stmt, x plan.Ref) error {
 	if s.Into != nil {
 		return u.reshapeInto(s, x)

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// counts evaluates the counts of an uneven collective. Counts in the text become numbers; counts in memory, which are
-// the second operand, become a reference.
+// counts evaluates the counts of an uneven collective. If the text contains the counts, they become numbers in
+// part. If the counts are in memory, which is the second operand, part refers to that memory.
 func (u *communication) counts(s *ir.Stmt, ins []plan.Ref, part *plan.CollPart) error {
 	if len(ins) == 2 {
 		part.Counts = ins[1:]
@@ -40,16 +40,16 @@ func countsDiffer(a, b *issue) string {
 	switch x, y := &a.part, &b.part; {
 	case !a.coll.Op.Uneven():
 	case len(x.Counts) != len(y.Counts):
-		return "the counts of one are in the text, and the counts of the other in memory"
+		return "one member has its counts in the text, the other in memory"
 	case a.coll.Op != ir.OpAllToAllV && !slices.Equal(x.Rows, y.Rows):
 		return fmt.Sprintf("counts=%v and counts=%v", y.Rows, x.Rows)
 	}
 	return ""
 }
 
-// countsFit checks counts that the text gives: each operand must have as many rows as are sent from it, and each
-// destination must have room for the received rows. It returns the first member for which this does not hold, and the
-// reason. Both shapes must include the dimension axis.
+// countsFit checks counts that the text contains: each operand must have as many rows as are sent from it, and each
+// destination must have room for the rows that it receives. It returns the first member for which this is not true,
+// and the reason. The shapes in and out must include the dimension along which the counts are.
 func countsFit(c *plan.Coll, in, out []int64) (int, string) {
 	if c.Parts[0].Rows == nil {
 		return 0, ""

@@ -10,9 +10,10 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// unroller executes the program text for one rank, in the order in which the host would issue the commands. It executes
-// control flow itself and calls a component for each other kind of statement. All components emit commands through one
-// emitter. Calls are inlined: each call has a separate frame in which the parameters are bound to the caller's tensors.
+// unroller executes the program text for one rank, in the order in which a host would issue the commands. It
+// executes control flow itself, and calls a component for each other kind of statement. All components emit
+// commands through one emitter. Calls are inlined: each call has a separate frame, in which the parameters are
+// bound to the tensors of the caller.
 type unroller struct {
 	*emitter
 	ordering
@@ -32,9 +33,9 @@ type emitter struct {
 	// main is the stream on which the current function was called. cur is the stream of the innermost on statement.
 	main, cur int32
 
-	// steps holds the loop iterations and calls that lead to the current statement. loops and iter hold the variables
-	// of the enclosing loops and their values. shared is a copy of iter to which commands refer. It is nil until a
-	// command needs it.
+	// steps holds the loop iterations and calls that lead to the current statement. loops and iter hold the
+	// variables of the enclosing loops and their values. shared is a copy of iter that commands refer to. It is nil
+	// until a command needs it.
 	steps  []step
 	loops  []string
 	iter   []int64
@@ -53,8 +54,8 @@ func newUnroller(w *world, rank int) *unroller {
 	}
 }
 
-// step is one loop iteration or call on the path to a statement. path is the number that the world gives to the path up
-// to this step; it is 0 until it is requested.
+// step is one loop iteration or call on the path to a statement. path is the number of the path up to and including
+// this step; it is 0 until it is needed.
 type step struct {
 	stmt *ir.Stmt
 	iter int64
@@ -174,8 +175,8 @@ func (u *unroller) branch(s *ir.Stmt) error {
 	return u.block(s.Else)
 }
 
-// loop executes a for statement. With stream(n), it forks n workers from the current stream, runs iteration i on worker
-// i mod n, and joins them all, as LANGUAGE defines.
+// loop executes a for statement. With stream(n), it forks n workers from the current stream, runs iteration i on
+// worker i mod n, and joins all workers, as docs/language.md defines.
 func (u *unroller) loop(s *ir.Stmt) error {
 	lo, err := u.eval(s, s.Exprs[0])
 	if err != nil {
@@ -219,8 +220,7 @@ func (u *unroller) spendIterations(s *ir.Stmt, lo, hi int64) error {
 	return u.spend(&u.w.iterations, int64(min(n, 1<<62)), maxIterations, "loop iterations", s.Pos)
 }
 
-// carried returns the operands of a loop or yield as dense tensors. Values with gaps are copied, as for other
-// statements.
+// carried returns the operands of a loop or yield as dense tensors. Values with gaps are copied to dense memory.
 func (u *unroller) carried(s *ir.Stmt) ([]tensor, error) {
 	out := make([]tensor, len(s.Args))
 	for k := range s.Args {
@@ -283,7 +283,7 @@ func (u *unroller) call(s *ir.Stmt) error {
 		return u.errf("scope", s.Callee.Pos, "", "there is no function %s", s.Callee.Text)
 	}
 	if u.depth++; u.depth > maxCallDepth {
-		return u.errf("limit", s.Pos, "", "calls nest deeper than %d", maxCallDepth)
+		return u.errf("limit", s.Pos, "", "calls are nested deeper than %d, the limit", maxCallDepth)
 	}
 	if err := u.spend(&u.w.calls, 1, maxCalls, "calls", s.Pos); err != nil {
 		return err
@@ -310,8 +310,8 @@ func (u *unroller) call(s *ir.Stmt) error {
 	return nil
 }
 
-// path returns a number for the current path of execution. The number is the same on all ranks that executed the same
-// iterations and calls.
+// path returns a number for the current path of execution. All ranks that have executed the same iterations and
+// calls get the same number.
 func (u *emitter) path() int32 {
 	from := len(u.steps)
 	for from > 0 && u.steps[from-1].path == 0 {
@@ -358,7 +358,8 @@ func (u *emitter) emitOn(stream int32, s *ir.Stmt, c plan.Cmd) error {
 		u.w.bound()
 	}
 	if u.shared == nil && len(u.iter) > 0 {
-		if err := u.spend(&u.w.pathBytes, 8*int64(len(u.iter)), maxPathBytes, "bytes of numbers of iterations", pos); err != nil {
+		if err := u.spend(&u.w.pathBytes, 8*int64(len(u.iter)), maxPathBytes, "bytes of iteration numbers",
+			pos); err != nil {
 			return err
 		}
 		u.shared = slices.Clone(u.iter)

@@ -6,8 +6,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// use records how one stream uses one rank's copy of a buffer: the positions of its first and last command that access
-// the copy, and the knowledge of the stream before the first command in each of two runs.
+// use records how one stream uses one rank's copy of a buffer: the positions of the first and the last command of
+// the stream that access the copy, and, in each of two runs, the knowledge of the stream before the first of these
+// commands.
 type use struct {
 	stream      int32
 	first, last int32
@@ -33,8 +34,8 @@ type usage struct {
 	opens []int32
 }
 
-// refs calls f for every tensor that command c accesses. For a collective or transfer, it visits only the part of c's
-// rank.
+// refs calls f for every tensor that command c accesses. For a collective or transfer, these are only the tensors
+// of the rank that executes c.
 func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref)) {
 	visit := func(r *plan.Ref) {
 		if r.Present() {
@@ -126,9 +127,9 @@ func (u *usage) holder(buf, rank int32) *holder {
 	return &hs[i]
 }
 
-// mayShare reports whether buffers a and b may share bytes. On every rank that uses both, all uses of one must be done
-// before the uses of the other begin, and the uses of the other must be done before those of the first begin again in
-// the next run.
+// mayShare reports whether the buffers a and b may share bytes. On every rank that uses both, all uses of one must
+// be done before the uses of the other begin. The uses of the other must then be done before those of the first
+// begin again in the next run.
 func (u *usage) mayShare(a, b int32) bool {
 	x, y := u.holders[a], u.holders[b]
 	for len(x) > 0 && len(y) > 0 {

@@ -48,8 +48,8 @@ func permute(r plan.Ref, perm []int) plan.Ref {
 	return out
 }
 
-// repeated returns r with leading dimensions of stride 0 added, so that it has as many dimensions as shape. The second
-// operand of add, sub, mul and div may lack leading dimensions.
+// repeated returns r with additional leading dimensions of stride 0, so that it has as many dimensions as shape. It
+// is for the second operand of add, sub, mul and div, which may lack leading dimensions.
 func repeated(r plan.Ref, shape []int64) plan.Ref {
 	n := len(shape) - len(r.Shape)
 	if n <= 0 {
@@ -61,8 +61,8 @@ func repeated(r plan.Ref, shape []int64) plan.Ref {
 	return out
 }
 
-// stretched is the same as repeated, but also gives stride 0 to a dimension in which r's extent is 1 and shape's extent
-// is not. It is used for the operand of broadcast.
+// stretched is like repeated, but also gives stride 0 to each dimension in which r has extent 1 and shape has
+// another extent. It is for the operand of broadcast.
 func stretched(r plan.Ref, shape []int64) plan.Ref {
 	out := repeated(r, shape)
 	out.Shape, out.Strides = append([]int64(nil), out.Shape...), append([]int64(nil), out.Strides...)

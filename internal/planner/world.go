@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// world holds the state that all unrolled ranks share: the plan under construction, and tables that map the same
-// execution of a statement to the same buffer or counter on every rank.
+// world holds the state that all unrolled ranks share: the plan under construction, and tables that find, on every
+// rank, the same buffer or counter for the same execution of a statement.
 type world struct {
 	b     *ir.Bound
 	p     *plan.Plan
@@ -21,19 +21,19 @@ type world struct {
 	cmds [][]plan.Cmd // by rank, in issue order; merge joins them into one list
 
 	sites    map[*ir.Stmt]int32
-	launches map[string]int32 // by their contents
+	launches map[string]int32 // launches of kernels by their contents
 	paths    map[pathKey]int32
 	buffers  map[instance]int32
 	counters map[instance]int32
 	raisers  [][]int32 // by counter: the raising rank of each element rank·Len+elem, or -1
 
-	tails    []tail  // by stream
+	tails    []tail  // by stream: the commands issued so far
 	slotFrom []int32 // by event slot: the stream on which the slot is recorded
 
 	teams   []*team
-	teamIDs map[string]int32 // by their ranks
-	seats   map[seatKey]seat // by axes and rank
-	lanes   []*lane          // send/recv, in order of first use
+	teamIDs map[string]int32 // teams by their ranks
+	seats   map[seatKey]seat // seats by axes and rank
+	lanes   []*lane          // lanes of sends and recvs, in order of first use
 	laneIDs map[laneKey]int32
 
 	room         func() int64 // see Options
@@ -53,15 +53,15 @@ type pathKey struct {
 	iter   int64
 }
 
-// instance identifies one execution of a declaration. It is the same on every rank that takes the same path; elem is
-// the index of an element of the declared array.
+// instance identifies one execution of a declaration. It is equal on all ranks that take the same path. elem is the
+// index of an element of the declared array.
 type instance struct {
 	path int32
 	stmt *ir.Stmt
 	elem int64
 }
 
-// tail records how many commands have been issued to a stream, and how many had been issued when an event was last
+// tail records how many commands have been issued to a stream, and how many of them before an event was last
 // recorded on the stream.
 type tail struct {
 	issued   int32 // commands other than records
@@ -88,8 +88,8 @@ func newWorld(b *ir.Bound, stats *Stats) *world {
 	}
 }
 
-// path returns the number of the execution path that consists of the path parent and one more step. The empty path has
-// the number 0.
+// path returns the number of the execution path that consists of the path with the number parent and one more step.
+// The empty path has the number 0.
 func (w *world) path(parent int32, s *ir.Stmt, iter int64) int32 {
 	k := pathKey{parent, s, iter}
 	id, ok := w.paths[k]
@@ -111,7 +111,7 @@ func (w *world) site(s *ir.Stmt) int32 {
 	return id
 }
 
-// paramSite returns the site for commands that belong to no statement: the caller's uploads of a parameter.
+// paramSite returns the site for commands that belong to no statement, namely the uploads of a parameter.
 func (w *world) paramSite(par *ir.Param) int32 {
 	text := "%" + par.Name
 	for i, s := range w.p.Sites {

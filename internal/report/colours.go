@@ -8,10 +8,10 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// tone is a colour on light and on dark ground.
+// tone is a colour in two variants: one for a light background, one for a dark one.
 type tone struct{ light, dark string }
 
-// palette holds the colours of operations. No two are equal, neighbours in a list differ in their hue, and white
+// palette holds the colours of operations. No two colours are equal, neighbours in a list differ in hue, and white
 // letters are readable on all of them.
 var palette = map[trace.Class][]tone{
 	trace.Compute: {
@@ -28,8 +28,8 @@ var palette = map[trace.Class][]tone{
 	trace.IO:   {{"#6f7f8c", "#52606b"}},
 }
 
-// roles are the colours of buffers, by their role. Dark letters are readable on the light ones, light letters on the
-// dark ones.
+// roles are the colours of buffers, by role. Dark letters are readable on the light variants, and light letters on
+// the dark ones.
 var roles = []struct {
 	role, name string
 	tone
@@ -41,7 +41,7 @@ var roles = []struct {
 // lines are the colours of curves.
 var lines = []tone{{"#c0392b", "#ef6a5b"}, {"#2a78c4", "#6aaef0"}, {"#c98a12", "#e0ac4b"}, {"#7d3c98", "#c08ad8"}}
 
-// rule assigns a colour to a class of marks. property is the CSS property that has the colour.
+// rule assigns a colour to a class of marks. property is the CSS property whose value is the colour.
 type rule struct {
 	class, property string
 	tone
@@ -70,7 +70,8 @@ var rules = func() []rule {
 		rule{"bound", "stroke-width:1.5;stroke-dasharray:2 3;stroke", tone{"#12683a", "#63c088"}})
 }()
 
-// style returns the style of the classes that used accepts, for light and dark ground.
+// style returns CSS rules, for light and dark backgrounds, for those classes for which the function used returns
+// true.
 func style(used func(class string) bool) template.CSS {
 	var light, dark strings.Builder
 	for _, r := range rules {

@@ -9,15 +9,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// column is one text of the page: the source, or the result of a pass.
+// column is one of the texts that the page shows next to each other: the source, or the result of a pass.
 type column struct {
 	Name string
-	// Pass says that the column is the result of a pass. Duration is the time of the pass.
+	// Pass reports that the column is the result of a pass. Duration is the time that the pass took.
 	Pass     bool
 	Duration time.Duration
 	Changed  bool
-	// Folded columns open when they are clicked. All columns are folded except the source and the last one that
-	// changed.
+	// Folded reports that the column is hidden until the user clicks it. All columns are folded except the source
+	// and the last one that differs from its predecessor.
 	Folded bool
 	Parts  []part
 	// Lines is the number of its lines. Added is the number of lines that the previous column does not have, and Removed
@@ -28,7 +28,7 @@ type column struct {
 // part is a function, or the lines between functions. Func is empty for the latter.
 type part struct {
 	Func  string
-	First int // number of its first line in the column
+	First int // number of the part's first line in the column
 	Lines []line
 }
 
@@ -38,12 +38,12 @@ type line struct {
 	HTML template.HTML
 	// Origin is the line of the source from which lowering made this line; 0 if unknown.
 	Origin int32
-	// New says that the previous column does not have this line in this function.
+	// New reports that this line is not in the same function of the previous column.
 	New bool
 }
 
-// columns returns the source and the stages, in order. If the source is not a program of the language, the imported
-// program comes between them.
+// columns returns the source and the results of the passes, in order. If the source is not a program of the
+// language, the imported program is between them.
 func columns(l *Lowering) []*column {
 	canonical := l.canonical()
 	list := []*column{canonical}
@@ -54,7 +54,8 @@ func columns(l *Lowering) []*column {
 			list = append(list, canonical)
 		}
 	}
-	before := canonical // compared in canonical form, because the source may be formatted differently
+	// the source is compared in canonical form, because its formatting may differ from that of the passes
+	before := canonical
 	for i := range l.Stages {
 		c := l.stage(&l.Stages[i])
 		if c.Changed {
@@ -67,7 +68,7 @@ func columns(l *Lowering) []*column {
 	return list
 }
 
-// foldMiddle leaves the source and the result open. The results of the passes between them open on a click.
+// foldMiddle folds the results of all passes between the source and the final result.
 func foldMiddle(list []*column) {
 	result := len(list) - 1
 	for result > 0 && list[result].Pass && !list[result].Changed {
@@ -78,7 +79,8 @@ func foldMiddle(list []*column) {
 	}
 }
 
-// canonical is the source in the format of the passes. If the source was built and has no positions, it has no origins.
+// canonical returns the source in the format in which passes print programs. If the source was built by functions
+// and not parsed, its lines have no origins.
 func (l *Lowering) canonical() *column {
 	text := l.Source.String()
 	p, _ := ir.Parse(l.Source.File, text)
@@ -100,11 +102,11 @@ func (l *Lowering) stage(s *lower.Stage) *column {
 	return c
 }
 
-// origins maps lines of a text to lines of the source.
+// origins maps line numbers of a text to line numbers of the source.
 type origins map[int32]int32
 
-// origins maps the statements of p to their positions in the source. A function is assigned to the source's function
-// of the same name.
+// origins returns, for the statements of p, the lines of the source from which they were made. places holds their
+// positions in the source. A function without positions is assigned to the source's function of the same name.
 func (l *Lowering) origins(places []ir.Pos, p *ir.Program) origins {
 	out := origins{}
 	var stmts []*ir.Stmt
@@ -123,7 +125,7 @@ func (l *Lowering) origins(places []ir.Pos, p *ir.Program) origins {
 	return out
 }
 
-// add keeps the first statement of a line.
+// add records the origin of a line, unless an earlier statement of the line has recorded one.
 func (o origins) add(at, from ir.Pos) {
 	if _, ok := o[at.Line]; !ok && at.Valid() && from.Valid() {
 		o[at.Line] = from.Line
@@ -164,11 +166,12 @@ func newColumn(name, text string, p *ir.Program, from origins) *column {
 	return c
 }
 
-// written is the text of a line without indentation, and the function that it is in.
+// written identifies a line by its text without indentation and the function that contains it.
 type written struct{ fn, text string }
 
-// compare marks the lines of c that before does not have, and counts the differences in both directions. Equal lines
-// count as the same line at any position, since passes do not move the lines that they keep.
+// compare marks the lines of c that the column before does not have, and counts the differences in both directions.
+// Lines with equal text count as the same line wherever they are, because passes do not move the lines that they
+// keep.
 func (c *column) compare(before *column) {
 	count := map[written]int{}
 	for k := range before.each() {

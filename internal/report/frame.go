@@ -1,6 +1,6 @@
-// Package report writes the HTML pages and SVG pictures of all commands, from one set of parts: a frame with a verdict
-// and keys, programs, timelines, pictures of memory, legends and tables. Each file needs no network, loads nothing and
-// runs only its own script. Text from programs is escaped.
+// Package report writes the HTML pages and SVG pictures of all commands. They share a set of parts: a frame with a
+// verdict and keys, programs, timelines, pictures of memory, legends and tables. Each file is self-contained: it
+// loads nothing from the network and runs only its own script. Text from programs is escaped.
 package report
 
 import (
@@ -36,14 +36,16 @@ func asset(name string) string {
 
 // frame holds the elements that all pages have in common.
 type frame struct {
-	// Title is the subject of the page. Command is the command that wrote it, if the title does not name it.
+	// Title is the subject of the page. Command is the command that wrote the page; it is empty if the title names
+	// the command.
 	Title, Command string
 	// About is a line of facts about the subject. Verdict is the first sentence of the page.
 	About, Verdict string
-	// Hint is the first text of the status line.
+	// Hint is the text that the status line shows at first.
 	Hint string
 	Keys []keyHelp
-	// Window makes the page as high as the window, with parts that scroll. Other pages scroll as a whole.
+	// Window makes the page exactly as high as the browser's window; its parts scroll. Without it, the page scrolls
+	// as a whole.
 	Window bool
 
 	Style  template.CSS
@@ -51,29 +53,29 @@ type frame struct {
 	Policy string
 }
 
-// keyHelp says what some keys do.
+// keyHelp describes what some keys do.
 type keyHelp struct {
 	Keys []string
 	What string
 }
 
-// pictureKeys are the keys of pictures, which frame.js handles.
+// pictureKeys describes the keys of pictures, which the script frame.js handles.
 var pictureKeys = []keyHelp{{[]string{"Tab"}, "next picture"}, {[]string{"←", "→"}, "previous, next mark"}}
 
-// write completes the frame with the script of the page, and executes the page's template.
+// write completes the frame with the page's script, and executes the template with the given name.
 func (f *frame) write(w io.Writer, name, script string, view any) error {
 	text := asset("frame.js")
 	if script != "" {
 		text += asset(script)
 	}
-	f.Verdict = strings.ReplaceAll(f.Verdict, " %", "\u00a0%") // a line does not end before the sign
+	f.Verdict = strings.ReplaceAll(f.Verdict, " %", "\u00a0%") // prevents a line break before the sign
 	f.Style = style(func(string) bool { return true }) + template.CSS(asset("look.css"))
 	f.Script, f.Policy = template.JS(text), policy(text)
 	return layout.ExecuteTemplate(w, name, view)
 }
 
-// policy permits only the one script and the styles in the page. Text that was not escaped by mistake could therefore
-// not run or load anything.
+// policy returns a content security policy that permits only the page's script and styles. If some text was not
+// escaped by mistake, it could therefore not run or load anything.
 func policy(script string) string {
 	sum := sha256.Sum256([]byte(script))
 	return fmt.Sprintf("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// highlight marks up one line of a program: values as var, operations and keywords as b, types as samp, comments as i.
-// The elements have no attributes, which keeps pages of long programs small. The script reads the name of a value from
-// its text.
+// highlight returns one line of a program as HTML. Values are in elements var, operations and keywords in b, types
+// in samp, and comments in i. The elements have no attributes, which keeps pages of long programs small. The page's
+// script reads the name of a value from the text of its element.
 func highlight(s string) template.HTML {
 	var b strings.Builder
 	for s != "" {
@@ -25,7 +25,7 @@ func highlight(s string) template.HTML {
 	return template.HTML(b.String())
 }
 
-// token returns the length of the token at the start of s, at least 1, and the element that shows it.
+// token returns the length of the token at the start of s, which is at least 1, and the HTML element for it.
 func token(s string) (n int, tag string) {
 	switch {
 	case strings.HasPrefix(s, "//"):
@@ -40,7 +40,7 @@ func token(s string) (n int, tag string) {
 		if t := typeLen(s, n); t > 0 {
 			return t, "samp"
 		}
-		if strings.HasPrefix(s[n:], "=") { // such as op=sum or axis=0
+		if strings.HasPrefix(s[n:], "=") { // an attribute such as op=sum or axis=0
 			return n + 1 + wordLen(s[n+1:]), ""
 		}
 		if words[s[:n]] {
@@ -48,7 +48,7 @@ func token(s string) (n int, tag string) {
 		}
 		return n, ""
 	}
-	n = 1 // up to a character that may start a token
+	n = 1 // skip to a character at which a token may start
 	for n < len(s) && !isWord(s[n]) && s[n] != '%' && s[n] != '/' {
 		n++
 	}
@@ -67,7 +67,7 @@ func wordLen(s string) int {
 	return n
 }
 
-// valueLen returns the length of "%name". A dot belongs to the name if a word follows.
+// valueLen returns the length of "%name" at the start of s. A dot is part of the name if a word follows it.
 func valueLen(s string) int {
 	n := 1 + wordLen(s[1:])
 	for n > 1 && n+1 < len(s) && s[n] == '.' && isWord(s[n+1]) {
@@ -76,8 +76,9 @@ func valueLen(s string) int {
 	return n
 }
 
-// typeLen returns the length of a type whose first word, of n bytes, is its dtype. The type ends with its closing
-// bracket or with the axes that it is partial over. The result is 0 if it is not a type.
+// typeLen returns the length of the type at the start of s. The first n bytes are its dtype. A type ends with its
+// closing bracket or, if it is partial, with the axes over which it is partial. The result is 0 if s does not start
+// with a type.
 func typeLen(s string, n int) int {
 	if !dtypes[s[:n]] || n == len(s) || s[n] != '[' {
 		return 0

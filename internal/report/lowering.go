@@ -10,30 +10,30 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Lowering is the content of the page of a lowered program: the source and the result of each pass, in columns.
+// Lowering is the content of the page about a lowered program: the source and the result of each pass, in columns.
 type Lowering struct {
 	// Source is the program that was lowered. Origins are positions in its Source.
 	Source *ir.Program
 	Stages []lower.Stage
-	// Log is shown in the side column if there is no Prediction.
+	// Log contains what the passes report. The side column shows it if there is no Prediction.
 	Log []lower.Entry
 	// Memory is the memory of the plan, or nil if it is unknown.
 	Memory *MemoryPlan
-	// Prediction may be nil. Unpredicted may then contain the reason.
+	// Prediction is nil if there is no prediction; Unpredicted may then contain the reason.
 	Prediction  *Prediction
 	Unpredicted string
 }
 
 // Prediction is the predicted run of the lowered program on a machine.
 type Prediction struct {
-	// Subject describes which dims were set. Machine is the name of the machine description.
+	// Subject describes which values the dims have. Machine is the name of the machine description.
 	Subject, Machine string
 	Notes            []Note
-	// Time and Sequential are in microseconds, with overlap and without it; 0 if they are unknown.
+	// Time and Sequential are the times in microseconds with overlap and without it; 0 if unknown.
 	Time, Sequential float64
-	// Exposed and SequentialExposed are the parts of these in which a rank communicates and computes nothing.
+	// Exposed and SequentialExposed are the parts of these times in which a rank communicates and computes nothing.
 	Exposed, SequentialExposed float64
-	// Timeline is the predicted run, or nil. Cut says that the timeline was cut off at its end.
+	// Timeline is the predicted run; nil if unknown. Cut reports that the end of the timeline is missing.
 	Timeline *trace.Trace
 	Cut      bool
 }
@@ -45,10 +45,10 @@ type Note struct {
 	Line int32
 	// Value is the value that the note is about, without "%". It may be empty.
 	Value string
-	// Title is the note, and Detail has more paragraphs about it.
+	// Title is the note's text. Detail has more paragraphs.
 	Title  string
 	Detail []string
-	// Choices are the alternatives.
+	// Choices are the alternatives that the note compares.
 	Choices []Choice
 }
 
@@ -57,7 +57,7 @@ type Choice struct {
 	Name   string
 	Time   float64 // in microseconds
 	Taken  bool
-	Reason string // reason why the choice is not possible; Time is then not valid
+	Reason string // the reason why the choice is not possible; empty if it is. Time is valid only if it is
 }
 
 // view is the input of the template.
@@ -81,12 +81,12 @@ type section struct {
 	Notes []Note
 }
 
-// WriteHTML writes the page. Equal contents make equal pages.
+// WriteHTML writes the page. Equal contents result in equal pages.
 func (l *Lowering) WriteHTML(w io.Writer) error {
 	title := strings.ToValidUTF8(l.Source.File, "\uFFFD") // a file name may have any bytes, but the page is UTF-8
 	v := &view{Lowering: l, Columns: columns(l), Sections: l.sections(), frame: frame{Title: title,
 		Command: "hocket opt", Verdict: l.verdict(), Keys: loweringKeys, Window: true,
-		Hint: "Click a value to follow it through the passes, a line to see what became of it."}}
+		Hint: "Click a value to follow it through the passes, or a line to see its translation."}}
 	if p := l.Prediction; p != nil {
 		v.About = p.Subject
 		if t := p.Timeline; t != nil {
@@ -107,7 +107,7 @@ func (l *Lowering) verdict() string {
 	p := l.Prediction
 	if p == nil || p.Time == 0 {
 		if l.Unpredicted != "" {
-			return "Nothing is predicted: " + l.Unpredicted + "."
+			return "No prediction: " + l.Unpredicted + "."
 		}
 		return ""
 	}

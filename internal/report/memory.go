@@ -12,10 +12,10 @@ import (
 
 // MemoryPlan is the memory of one plan on one rank. Sizes are in bytes.
 type MemoryPlan struct {
-	// Title is the strategy, and Subject the function and the number of ranks.
+	// Title is the name of the strategy. Subject is the function and the number of ranks.
 	Title, Subject string
-	// Peak is the end of the last buffer. Bound is a lower bound for any layout. Sequential is the largest number of
-	// bytes that are live at once if statements execute in the order of the text.
+	// Peak is the end of the last buffer, and Bound a lower bound of Peak for any layout. Sequential is the largest
+	// number of bytes that are live at once if statements execute in the order of the program's text.
 	Peak, Bound, Sequential, Reserved int64
 	Buffers                           []Buffer
 	// Commands are the commands of the rank, in the order of issue.
@@ -33,16 +33,17 @@ type Buffer struct {
 	Begin, End          int32 // the first and the last command that uses it
 }
 
-// chart is a picture of memory in the form that the templates need: commands to the right, offsets upwards.
+// chart is a picture of memory, with the data that the templates need. The horizontal axis is the commands, the
+// vertical axis the offsets.
 type chart struct {
 	*MemoryPlan
 	Blocks   []block
-	Live     string // points of a line, in thousandths of the width and pixels
+	Live     string // points of a line: x in thousandths of the width, y in pixels
 	Levels   []level
 	Scale    []mark
 	Steps    []tick
 	Legend   []legend
-	Constant string // describes the buffers that are drawn in the strip at the bottom; empty if there is no strip
+	Constant string // description of the buffers that the strip at the bottom represents; empty without a strip
 	Left     int    // number of buffers that are not drawn
 }
 
@@ -70,8 +71,8 @@ const (
 // Height is the height of a chart in pixels, without the names of its steps.
 func (*chart) Height() int { return chartHeight }
 
-// field converts bytes to vertical positions. The bytes below base are drawn as a strip, so that the buffers above
-// them are visible even if they are small.
+// field converts numbers of bytes to vertical positions. The bytes below base are drawn as a strip at the bottom,
+// so that the buffers above them are visible even if they are small.
 type field struct{ base, top int64 }
 
 func (f field) y(bytes int64) float64 {
@@ -85,7 +86,7 @@ func (f field) y(bytes int64) float64 {
 	return bottom - whole*float64(bytes-f.base)/float64(max(f.top-f.base, 1))
 }
 
-// fieldOf returns the field in which all plans are drawn.
+// fieldOf returns the field that all pictures of the given plans use.
 func fieldOf(plans []*MemoryPlan) field {
 	f := field{base: -1, top: 1}
 	for _, p := range plans {
@@ -100,12 +101,12 @@ func fieldOf(plans []*MemoryPlan) field {
 	return f
 }
 
-// always reports whether b is in use during all commands.
+// always reports whether the buffer b is in use during all commands.
 func (p *MemoryPlan) always(b *Buffer) bool {
 	return b.Begin == 0 && int(b.End) >= len(p.Commands)-1
 }
 
-// constant returns the size of the memory at the lowest addresses that buffers use during all commands.
+// constant returns the size of that part of memory, from offset 0, whose buffers are in use during all commands.
 func (p *MemoryPlan) constant() int64 {
 	list := slices.Clone(p.Buffers)
 	slices.SortStableFunc(list, func(a, b Buffer) int { return cmp.Compare(a.Offset, b.Offset) })
@@ -153,7 +154,8 @@ func newChart(p *MemoryPlan, f field) *chart {
 	c.Live = line.String()
 	c.Levels = []level{{"reserved", pixels(f.y(p.Reserved))}, {"bound", pixels(f.y(p.Bound))}}
 	if f.base > 0 {
-		c.Constant = fmt.Sprintf("%d buffers of %s in use throughout, drawn smaller", constant, tensor.Size(f.base))
+		c.Constant = fmt.Sprintf("%d buffers of %s that are in use during all commands, not drawn to scale",
+			constant, tensor.Size(f.base))
 	}
 	c.Scale = f.scale()
 	for k, step := 0, max(1, int(roundStep(whole/5, 1, 2, 5, 10))); float64(k) < 0.85*whole; k += step {
@@ -265,7 +267,8 @@ func memoryVerdict(plans []*MemoryPlan) string {
 		if p.Peak == p.Bound {
 			return fmt.Sprintf("A rank needs %s, which no other layout of this plan can reduce.", tensor.Size(p.Peak))
 		}
-		return fmt.Sprintf("A rank needs %s, %.1f %% more than the %s that can be live at once.", tensor.Size(p.Peak),
+		return fmt.Sprintf("A rank needs %s, which is %.1f %% more than the largest live size of %s.",
+			tensor.Size(p.Peak),
 			100*float64(p.Peak-p.Bound)/float64(max(p.Bound, 1)), tensor.Size(p.Bound))
 	}
 	var parts []string
@@ -296,7 +299,7 @@ type Curves struct {
 	// Axis describes the horizontal axis.
 	Axis   string
 	Curves []Curve
-	// Plan is the size of a memory plan for the same lifetimes, or 0 if there is none.
+	// Plan is the size of a memory plan for the same lifetimes of buffers; 0 if there is none.
 	Plan int64
 }
 
@@ -364,11 +367,12 @@ func WriteCurves(w io.Writer, c *Curves) error {
 type Device struct {
 	Title string
 	Curves
-	// Sites are call sites with the memory that each allocated and that waits for other streams.
+	// Sites are call sites, each with the memory that it allocated and that waits for other streams before its
+	// reuse.
 	Sites []Site
 }
 
-// Site is one call site.
+// Site is a call site in the source of the program that made a memory snapshot.
 type Site struct {
 	Name   string
 	Bytes  int64

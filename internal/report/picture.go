@@ -19,7 +19,7 @@ type operation struct {
 	name  string
 }
 
-// legend explains one colour, or one kind of line, which its class selects. Total is an amount as text, and may be
+// legend explains one colour, or one kind of line, which a CSS class selects. Total is an amount as text; it may be
 // empty.
 type legend struct {
 	Class, Name, Total string
@@ -29,15 +29,16 @@ type legend struct {
 // fill is the class of a colour of the palette.
 func fill(class trace.Class, hue int) string { return fmt.Sprintf("%s h%d", class, hue) }
 
-// paint gives operations their colours, as numbers in the palette of the class.
+// paint assigns colours to operations. A colour is a number in the palette of the operation's class.
 type paint map[operation]int
 
-// shared are the names of the last colour of each class if several operations share it.
+// shared gives, for each class, the name in the legend of the last colour if several operations have it.
 var shared = map[trace.Class]string{trace.Compute: "other computations", trace.Comm: "other communication",
 	trace.Sync: "waits and signals", trace.IO: "copies of the host"}
 
-// newPaint gives each operation of the traces a colour of its class, in the order of names, so that a program looks the
-// same on every machine. If a class has more operations than colours, those with the least time share its last colour.
+// newPaint assigns colours to the operations of the traces, in the order of names, so that a program looks the same
+// on every machine. If a class has more operations than colours, the operations with the least time share the last
+// colour.
 func newPaint(traces ...*trace.Trace) (paint, []legend) {
 	sums := map[operation]int64{}
 	for _, t := range traces {
@@ -80,23 +81,23 @@ func newPaint(traces ...*trace.Trace) (paint, []legend) {
 
 func nanoseconds(ns int64) string { return trace.Microseconds(float64(ns) / 1e3) }
 
-// drawing is a timeline in the form that the templates need. Horizontal positions are percentages of the width, so that
-// it fits any window.
+// drawing is a timeline, with the data that the templates need. Horizontal positions are percentages of the width,
+// so that the timeline fits any window.
 type drawing struct {
 	Lanes []*swimlane
 	Ticks []tick
 	Ops   []legend
 }
 
-// swimlane is one stream of one rank.
+// swimlane is one row of a timeline: one stream of one rank.
 type swimlane struct {
 	Name  string
 	Rank  int
 	Spans []span
 }
 
-// span is one event. Wide spans have room for their name in a picture of the usual width, and Roomy spans also on a
-// phone.
+// span is one event. Wide reports that its name fits into it in a picture of the usual width, and Roomy that it
+// fits also on a phone.
 type span struct {
 	X, Width          string
 	Class, Name, Hint string
@@ -121,8 +122,8 @@ func fits(text string, percent, width float64) bool {
 // usual and phone are the widths of pictures, in pixels, in which names must fit.
 const usual, phone = 800, 320
 
-// draw makes the drawing of a trace: one lane for each stream, with main first. whole is the length of the axis in
-// nanoseconds.
+// draw makes the drawing of a trace. It has one lane for each stream, with the main streams first. whole is the
+// length of the time axis in nanoseconds.
 func draw(t *trace.Trace, whole int64, p paint) *drawing {
 	lo, _ := t.Bounds()
 	d := &drawing{Ticks: timeAxis(float64(max(whole, 1)))}
@@ -172,7 +173,8 @@ func timeAxis(ns float64) []tick {
 	return out
 }
 
-// roundStep returns the smallest product of a power of ten and one of the factors that is not less than least.
+// roundStep returns the smallest number that is at least least and is a power of ten multiplied by one of the
+// factors.
 func roundStep(least float64, factors ...float64) float64 {
 	base := math.Pow(10, math.Floor(math.Log10(least)))
 	for _, m := range factors {
@@ -197,18 +199,18 @@ type Strip struct {
 	Trace *trace.Trace
 }
 
-// strip is a Strip with its drawing and its position.
+// strip is a Strip with its drawing and its vertical position.
 type strip struct {
 	*drawing
 	Title string
 	Y     int
 }
 
-// mostLanes is the largest number of lanes in one strip of a picture.
+// mostLanes is the largest number of lanes that one strip of a picture shows.
 const mostLanes = 64
 
-// WriteSVG draws timelines below each other, on one scale, as a self-contained SVG. An operation has the same colour in
-// all of them. Waits and signals are left out.
+// WriteSVG draws timelines below each other, on one time scale, as a self-contained SVG. An operation has the same
+// colour in all of them. Waits and signals are omitted.
 func WriteSVG(w io.Writer, strips []Strip) error {
 	longest := int64(1)
 	var traces []*trace.Trace

@@ -19,15 +19,16 @@ import (
 // Run holds the data that a page about a run shows in addition to the account of its time.
 type Run struct {
 	Title string
-	// Program is the text of the program whose lines the events name. It is empty if there is none.
+	// Program is the text of the program to whose lines the events refer. It is empty if there is none.
 	Program string
-	// Missing are pairs of events that a counterexample leaves unordered, as indices of the report's events.
+	// Missing holds pairs of events that a counterexample leaves unordered, as indices in the report's list of
+	// events.
 	Missing [][2]int
 	// Bad are the lines of the program that a counterexample names.
 	Bad []int
-	// Facts is shown instead of the numbers of the report if it is not empty. The report then has no numbers.
+	// Facts, if it is not empty, is shown in place of the report's numbers. The report then has no numbers.
 	Facts string
-	// Notes are shown first, as problems.
+	// Notes are shown first, as a list of problems.
 	Notes []string
 }
 
@@ -37,18 +38,18 @@ const maxEvents = 400_000
 // runView is the input of the template.
 type runView struct {
 	frame
-	Timed    bool // the account has numbers
-	Waits    bool // some collective has a known wait
+	Timed    bool // whether the report has times
+	Waits    bool // whether the wait for some collective is known
 	Findings []account.Finding
 	More     string // about the other findings; may be empty
 	Problems []string
 	Ops      []legend
 	Program  []programLine
-	Costs    bool // some line has a time
+	Costs    bool // whether some line of the program has a time
 	Data     template.JS
 }
 
-// programLine is a line of the program, with the time that it took. The hot line took the most.
+// programLine is a line of the program, with the time that its events took. Hot marks the line that took the most.
 type programLine struct {
 	N           int
 	HTML        template.HTML
@@ -61,7 +62,7 @@ var runKeys = []keyHelp{{[]string{"←", "→"}, "move"}, {[]string{"↑", "↓"
 	{[]string{"/"}, "search"}, {[]string{"n", "p"}, "next, previous"}, {[]string{"c"}, "critical path"},
 	{[]string{"Esc"}, "clear"}}
 
-// eventColumns stores the events by column, which makes the JSON short.
+// eventColumns stores the events by column, which keeps the JSON short.
 type eventColumns struct {
 	Lane   []int   `json:"lane"`
 	Start  []int64 `json:"start"`
@@ -78,7 +79,7 @@ type document struct {
 	Virtual     bool                  `json:"virtual"`
 	Lanes       []lane                `json:"lanes"`
 	Names       []string              `json:"names"`
-	Fills       []string              `json:"fills"` // of the names, as classes of the style
+	Fills       []string              `json:"fills"` // for each name, its CSS class
 	Details     []string              `json:"details"`
 	Events      eventColumns          `json:"events"`
 	Collectives []collective          `json:"collectives"`
@@ -94,7 +95,7 @@ type lane struct {
 	Name string `json:"name"`
 }
 
-// collective is an account.Collective with fewer fields.
+// collective has those fields of an account.Collective that the script needs.
 type collective struct {
 	Index      int           `json:"index"`
 	Op         string        `json:"op"`
@@ -107,7 +108,7 @@ type collective struct {
 	Start      int64         `json:"start"`
 	Arrive     int64         `json:"arrive"`
 	Ranks      []int         `json:"ranks"`
-	Waits      []int64       `json:"waits"` // by rank, in nanoseconds; empty if they are unknown
+	Waits      []int64       `json:"waits"` // waiting time of each rank, in nanoseconds; empty if unknown
 }
 
 func newCollective(c *account.Collective) collective {
@@ -133,7 +134,8 @@ type edge struct {
 	To   int `json:"to"`
 }
 
-// WriteRun writes a page about a run. o.Facts replaces the numbers of r.
+// WriteRun writes a page about a run, with the account r of its time. If o.Facts is set, it replaces the numbers of
+// r.
 func WriteRun(w io.Writer, r *account.Report, o Run) error {
 	tr, _ := r.Trace()
 	var p paint
@@ -143,7 +145,7 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 		p, v.Ops = newPaint(tr)
 	}
 	doc, left := newDocument(r, o, p)
-	data, err := json.Marshal(doc) // it escapes everything that could end the script element
+	data, err := json.Marshal(doc) // json.Marshal escapes everything that could end the script element
 	if err != nil {
 		return err
 	}
@@ -170,10 +172,10 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 	}
 	if left > 0 {
 		v.Problems = append(v.Problems,
-			fmt.Sprintf("the timeline shows the %d longest events; %d shorter ones are left out", maxEvents, left))
+			fmt.Sprintf("the timeline shows the %d longest events and omits %d shorter ones", maxEvents, left))
 	}
 	if most := 20; len(v.Problems) > most {
-		v.Problems = append(v.Problems[:most], fmt.Sprintf("and %d problems more", len(v.Problems)-most))
+		v.Problems = append(v.Problems[:most], fmt.Sprintf("and %d more problems", len(v.Problems)-most))
 	}
 	return v.write(w, "run.html", "run.js", v)
 }
@@ -254,7 +256,7 @@ func newDocument(r *account.Report, o Run, p paint) (*document, int) {
 	return d, len(tr.Events) - len(shown)
 }
 
-// longest returns the indices of the events that a page shows.
+// longest returns the indices of the events that a page shows: all, or the longest ones.
 func longest(events []trace.Event) []int {
 	out := make([]int, len(events))
 	for i := range out {
@@ -269,7 +271,7 @@ func longest(events []trace.Event) []int {
 	return out
 }
 
-// path finds the events of the critical path among those that are shown.
+// path returns the events of the critical path that are among the shown events, as indices of these.
 func path(tr *trace.Trace, shown []int) []int {
 	type key struct {
 		rank   int
@@ -289,10 +291,11 @@ func path(tr *trace.Trace, shown []int) []int {
 	return out
 }
 
-// lineOf matches the line number in the position of a statement: "all_gather %x (mlp.hkt:8:10), by staged".
+// lineOf matches the line number in the description of a statement, such as "all_gather %x (mlp.hkt:8:10), by
+// staged".
 var lineOf = regexp.MustCompile(`:(\d+):\d+[),]`)
 
-// program returns the lines of the program, and whether any of them has a time.
+// program returns the lines of the program, and reports whether any of them has a time.
 func program(r *account.Report, o Run) (out []programLine, costs bool) {
 	if o.Program == "" {
 		return nil, false

@@ -1,13 +1,14 @@
 // Package torchexport reads the archives that torch.export.save writes (.pt2) into a graph of package graph.
 //
-// An archive is a zip file. The file models/*.json in it contains the program. The folders data/weights and
-// data/constants contain an index in JSON and the raw bytes of tensors. Nothing is unpickled. Open reads the indexes
-// and the program. Graph converts the program to a graph. Tensor reads a weight. The conversion uses tables of ATen
-// operators: operators.go joins the tables, which are in arithmetic.go, shapes.go, indexing.go and layers.go. torch's
-// docs/source/export/pt2_archive.md and torch/_export/serde/schema.yaml define the format.
+// An archive is a zip file. Its files models/*.json contain the program. Its folders data/weights and
+// data/constants contain an index in JSON and the raw bytes of tensors. Nothing is unpickled. The function Open
+// reads the indexes and the program, the method Graph converts the program to a graph, and the method Tensor reads
+// a weight. The conversion uses tables of ATen operators, which are in arithmetic.go, shapes.go, indexing.go and
+// layers.go; operators.go joins them. Two files of torch define the format of archives:
+// docs/source/export/pt2_archive.md and torch/_export/serde/schema.yaml.
 //
-// Archives are untrusted. Errors in an archive wrap ErrMalformed. Errors about features that hocket lacks wrap
-// ErrUnsupported, and name the operator, the module and the line of the model.
+// Archives are untrusted. Errors in an archive wrap ErrMalformed. If an archive uses a feature that hocket lacks,
+// the error wraps ErrUnsupported, and names the operator, the module and the line of the model that use it.
 package torchexport
 
 import (
@@ -29,7 +30,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrMalformed is wrapped by errors about archives that torch.export cannot have written.
+// ErrMalformed is wrapped by errors about archives with contents that torch.export does not write.
 var ErrMalformed = errors.New("malformed archive")
 
 // ErrUnsupported is wrapped by errors about exported programs that hocket cannot convert.
@@ -47,7 +48,7 @@ func unsupported(format string, args ...any) error {
 // 20 MiB and 500,000 separators.
 const (
 	maxJSON       = 64 << 20 // bytes of a JSON file
-	maxSeparators = 4 << 20  // braces, brackets and commas of a JSON file; their number limits the size of the decoded data
+	maxSeparators = 4 << 20  // braces, brackets and commas of a JSON file; the decoded data grow with their number
 	maxEntries    = 1 << 20  // entries of the zip file
 	maxConstants  = 64 << 20 // bytes of all constants
 )
@@ -58,28 +59,29 @@ type Archive struct {
 	file    io.Closer
 	from    io.ReaderAt
 	size    int64
-	entries map[string]*zip.File // by path relative to the archive's folder
+	entries map[string]*zip.File // files of the zip, by path relative to the folder of the archive
 	program *program
-	tensors map[string]*stored // by name in the module tree
+	tensors map[string]*stored // tensors by name in the module tree
 
-	mu   sync.Mutex // guards sums; a sum of an entry is computed without it, so that entries are read concurrently
+	// guards sums; it is not held while the sum of an entry is computed, so that entries are read concurrently
+	mu   sync.Mutex
 	sums map[*zip.File]*entrySum
 }
 
 // stored describes where a tensor is stored in the archive.
 type stored struct {
-	file    string // path relative to the archive's folder
+	file    string // path of the file, relative to the folder of the archive
 	dtype   graph.DType
 	shape   []int64
 	strides []int64
-	offset  int64 // in elements
+	offset  int64 // start of the tensor in the file, in elements
 }
 
 // IsArchive reports whether a file that begins with these bytes is a zip.
 func IsArchive(head []byte) bool { return bytes.HasPrefix(head, []byte("PK\x03\x04")) }
 
-// Open opens an archive and reads its program. The error of a file that cannot be read wraps neither ErrMalformed nor
-// ErrUnsupported.
+// Open opens an archive and reads its program. If the file itself cannot be read, the error wraps neither
+// ErrMalformed nor ErrUnsupported.
 func Open(name string) (*Archive, error) {
 	f, size, err := files.Open(name)
 	if err != nil {
@@ -93,7 +95,7 @@ func Open(name string) (*Archive, error) {
 	return a, nil
 }
 
-// Read opens an archive of size bytes. The archive reads from the reader from as long as it is used.
+// Read opens an archive of size bytes. The archive keeps the reader from, and reads from it until it is closed.
 func Read(name string, from io.ReaderAt, size int64) (*Archive, error) {
 	a := &Archive{path: name, from: from, size: size, entries: map[string]*zip.File{}, tensors: map[string]*stored{},
 		sums: map[*zip.File]*entrySum{}}
@@ -133,15 +135,15 @@ func (a *Archive) read() error {
 			continue
 		}
 		if path.Clean(f.Name) != f.Name || strings.HasPrefix(f.Name, "../") {
-			return malformed("entry %q leads out of the archive", clip(f.Name))
+			return malformed("the path of entry %q leads out of the archive", clip(f.Name))
 		}
 		if a.entries[below] != nil {
-			return malformed("entry %q is there twice", clip(f.Name))
+			return malformed("the archive contains entry %q twice", clip(f.Name))
 		}
 		a.entries[below] = f
 		if dir, base := path.Split(below); dir == "models/" && path.Ext(base) == ".json" {
 			if model != "" {
-				return unsupported("the archive has several models: %s and %s; save one to a file of its own", model,
+				return unsupported("the archive has several models, %s and %s; save one model to one file", model,
 					below)
 			}
 			model = below
@@ -198,7 +200,8 @@ func (a *Archive) contents(f *zip.File, most int64) ([]byte, error) {
 		return nil, malformed("%s has %d bytes, of at most %d", clip(f.Name), f.UncompressedSize64, most)
 	}
 	if f.Method == zip.Store && f.UncompressedSize64 > uint64(a.size) {
-		return nil, malformed("%s is said to have %d bytes, more than the archive", clip(f.Name), f.UncompressedSize64)
+		return nil, malformed("%s has %d bytes according to the zip's index, which is more than the archive has",
+			clip(f.Name), f.UncompressedSize64)
 	}
 	r, err := f.Open()
 	if err != nil {
@@ -215,7 +218,7 @@ func (a *Archive) contents(f *zip.File, most int64) ([]byte, error) {
 	return text, nil
 }
 
-// json decodes an entry.
+// json decodes a JSON entry into the value into.
 func (a *Archive) json(name string, into any) error {
 	text, err := a.contents(a.entries[name], maxJSON)
 	if err != nil {
@@ -265,9 +268,9 @@ func (a *Archive) indexes() error {
 			case e.UsePickle:
 				return unsupported("tensor %q is a pickle, which hocket does not open", clip(fqn))
 			case e.TensorMeta == nil || strings.Contains(e.PathName, "/") || strings.Contains(e.PathName, `\`):
-				return malformed("tensor %q has no file of its own in %s", clip(fqn), dir)
+				return malformed("the index of %[2]s names no file for tensor %[1]q", clip(fqn), dir)
 			case a.entries[s.file] == nil:
-				return malformed("tensor %q is said to be in %s, which is not there", clip(fqn), clip(s.file))
+				return malformed("the file of tensor %q, %s, is not in the archive", clip(fqn), clip(s.file))
 			}
 			var err error
 			if err = e.TensorMeta.into(s); err != nil {
@@ -279,17 +282,17 @@ func (a *Archive) indexes() error {
 	return nil
 }
 
-// check reports whether a stored tensor lies within its file.
+// check returns an error unless a stored tensor lies within its file.
 func (a *Archive) check(name string, s *stored) error {
 	f := a.entries[s.file]
 	last, n := s.offset, int64(1)
 	for i, d := range s.shape {
 		n *= d
 		if d > 0 {
-			last += (d - 1) * s.strides[i] // each factor is at most maxExtent
+			last += (d - 1) * s.strides[i] // cannot overflow: each factor is at most maxExtent
 		}
 		if last > a.size {
-			last = a.size // outside of any file of the archive
+			last = a.size // greater than the size of any file in the archive
 		}
 	}
 	bytes := dtypeSize(s.dtype)
@@ -301,7 +304,7 @@ func (a *Archive) check(name string, s *stored) error {
 		return unsupported("tensor %q is compressed", clip(name))
 	}
 	if f.CompressedSize64 != f.UncompressedSize64 || f.CompressedSize64 > uint64(a.size) {
-		return malformed("%s has a wrong size", clip(s.file))
+		return malformed("%s has another size than its tensor", clip(s.file))
 	}
 	return nil
 }
@@ -327,8 +330,8 @@ func (a *Archive) Header(name string) (*tensor.Tensor, error) {
 	return &tensor.Tensor{DType: k, Shape: s.shape}, nil
 }
 
-// Checksum returns the checksum of the file that contains a tensor. It is stored in the archive, so the file is not
-// read.
+// Checksum returns the checksum of the file that contains a tensor. The archive records the checksum, so Checksum
+// does not read the file.
 func (a *Archive) Checksum(name string) uint32 {
 	if s := a.tensors[name]; s != nil && a.entries[s.file] != nil {
 		return a.entries[s.file].CRC32
@@ -336,8 +339,8 @@ func (a *Archive) Checksum(name string) uint32 {
 	return 0
 }
 
-// ReadAt reads bytes of a tensor's elements into to, beginning at the byte offset from. The elements are in row-major
-// order. It returns an error unless the whole file of the tensor has the checksum that the archive records.
+// ReadAt fills the slice to with bytes of a tensor's elements, beginning at the byte offset from. The elements are
+// in row-major order. It returns an error unless the tensor's whole file has the checksum that the archive records.
 func (a *Archive) ReadAt(to []byte, name string, from int64) error {
 	s := a.tensors[name]
 	if s == nil {
@@ -361,7 +364,7 @@ func (a *Archive) Tensor(name string) (*tensor.Tensor, error) {
 	return t, a.ReadAt(t.Data, name, 0)
 }
 
-// raw reads bytes of a tensor's elements into to in row-major order, beginning at the byte offset start.
+// raw fills the slice to with bytes of a tensor's elements in row-major order, beginning at the byte offset start.
 func (a *Archive) raw(to []byte, start int64, name string, s *stored) error {
 	if err := a.check(name, s); err != nil {
 		return err
@@ -431,13 +434,14 @@ func (a *Archive) raw(to []byte, start int64, name string, s *stored) error {
 	return nil
 }
 
-// entrySum says whether the contents of an entry have the checksum that the archive records.
+// entrySum records whether the contents of an entry have the checksum that the archive records.
 type entrySum struct {
 	mu    sync.Mutex
 	right bool
 }
 
-// verify compares the contents of a tensor's file with the checksum that the archive records, once for each file.
+// verify compares the contents of a tensor's file with the checksum that the archive records. It does so once for
+// each file.
 func (a *Archive) verify(tensor string, f *zip.File, contents io.Reader) error {
 	a.mu.Lock()
 	s := a.sums[f]

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// scalar returns a number as an operand of an operation with a tensor of type dt. The operand has type dt, with two
-// exceptions. If dt is not a floating-point type and the number is not an integer, it has type f32. Otherwise, if dt is
-// bool, it has type i64.
+// scalar returns a number as an operand of an operation whose other operand is a tensor of type dt. The returned
+// operand has type dt, with two exceptions: if dt is not a floating-point type and the number is not an integer,
+// its type is f32; otherwise, if dt is bool, its type is i64.
 func (c *call) scalar(name string, dt graph.DType) *graph.Value {
 	x := c.number(name, 0)
 	if c.arg(name) == nil {
@@ -24,7 +24,8 @@ func (c *call) scalar(name string, dt graph.DType) *graph.Value {
 	return c.Scalar(dt, x)
 }
 
-// rank orders types. The result of arithmetic between two types has the type with the higher rank.
+// rank orders element types as torch's type promotion does: the result of arithmetic between two types has the type
+// with the higher rank.
 var rank = map[graph.DType]int{graph.Bool: 0, graph.I32: 1, graph.I64: 2, graph.F16: 3, graph.BF16: 3, graph.F32: 4,
 	graph.F64: 5}
 
@@ -54,7 +55,7 @@ func (c *call) pair(first, second string) (a, b *graph.Value) {
 	return c.cast(a, dt), c.cast(b, dt)
 }
 
-// arithmetic reads add, mul and the like.
+// arithmetic translates operators with two operands, such as add and mul, to the op of the graph.
 func arithmetic(c *call, op graph.Op) ([]*graph.Value, error) {
 	second := "other"
 	if op == graph.Pow {
@@ -84,7 +85,7 @@ var elementwise = map[string]operator{
 	"rsub": func(c *call) ([]*graph.Value, error) {
 		a, b := c.pair("other", "self")
 		if c.number("alpha", 1) != 1 {
-			return nil, unsupported("alpha of rsub")
+			return nil, unsupported("rsub with the argument alpha")
 		}
 		return one(c.add(graph.Sub, graph.Attrs{}, c.outDType(0), a, b))
 	},
@@ -176,7 +177,7 @@ var elementwise = map[string]operator{
 		x := c.tensor("self")
 		axis := c.axis("dim", -1, x)
 		if c.err != nil || len(x.Shape) == 0 || x.Shape[axis]%2 != 0 {
-			return nil, malformed("it halves %s", x)
+			return nil, malformed("it splits %s into halves, which is not possible", x)
 		}
 		half, dt := x.Shape[axis]/2, c.outDType(0)
 		gate := c.add(graph.Sigmoid, graph.Attrs{}, dt, c.slice(x, axis, half, 2*half, 1))
@@ -201,7 +202,7 @@ var elementwise = map[string]operator{
 	},
 	"softplus": func(c *call) ([]*graph.Value, error) {
 		if c.number("beta", 1) != 1 {
-			return nil, unsupported("beta of softplus")
+			return nil, unsupported("softplus with the argument beta")
 		}
 		x := c.tensor("self")
 		return one(c.add(graph.Softplus, graph.Attrs{}, c.outDType(0), x))
@@ -233,7 +234,7 @@ var elementwise = map[string]operator{
 	},
 }
 
-// scaled returns v times a number.
+// scaled returns v multiplied by a number.
 func (c *call) scaled(v *graph.Value, by float64) *graph.Value {
 	if v == nil || by == 1 {
 		return v
@@ -241,8 +242,8 @@ func (c *call) scaled(v *graph.Value, by float64) *graph.Value {
 	return c.add(graph.Mul, graph.Attrs{}, v.DType, v, c.Scalar(v.DType, by))
 }
 
-// extreme reads max and min. They compare two tensors, reduce all elements, or reduce one dimension and also return the
-// indices of the extreme elements.
+// extreme translates max and min. With two tensors, they compare the tensors elementwise. With one tensor, they
+// reduce all elements, or reduce one dimension and also return the indices of the extreme elements.
 func extreme(two, of graph.Op) operator {
 	return func(c *call) ([]*graph.Value, error) {
 		if c.has("other") {

@@ -14,21 +14,22 @@ type builder struct {
 	*graph.Graph
 	archive *Archive
 	program *program
-	text    *subgraph               // the graph that is being read
-	depth   int                     // nesting depth of text; 0 is the program's own graph
-	env     map[string]*graph.Value // by name in the export
-	// storage maps each name to its group. Names in one group may share memory, because one is a view of another.
-	// members lists the names of each group. last maps each name to the position of its last use.
+	text    *subgraph               // the graph of the program that is being read
+	depth   int                     // nesting depth of text; 0 is the graph of the program itself
+	env     map[string]*graph.Value // values by their names in the export
+	// The map storage assigns each name to a group. Names in one group may refer to the same memory, because one
+	// tensor is a view of another. The map members lists the names of each group. The map last gives the position
+	// of the last use of each name.
 	storage map[string]string
 	members map[string][]string
-	owner   map[string]string // by group: the name that owns the memory; the other names are views of it
-	outer   map[string]bool   // groups that belong to the enclosing graph
-	copied  map[string]bool   // names that torch may create as views or as copies
+	owner   map[string]string // by group: the name of the tensor that owns the memory; the other names are views of it
+	outer   map[string]bool   // groups with a name of the enclosing graph
+	copied  map[string]bool   // names of results that torch creates either as views or as copies
 	last    map[string]int
 	at      int                     // index of the node that is being read
 	buffers map[string]string       // names of buffers by their names in the module tree
-	leaf    map[string]*graph.Value // initial contents of env
-	numbers map[string]int64        // integers that the program computes from extents
+	leaf    map[string]*graph.Value // values of inputs, parameters and constants before the first call
+	numbers map[string]int64        // values by name of the integers that the program computes from extents
 }
 
 // maxNodes is the maximum number of operations in a program.
@@ -65,7 +66,7 @@ func (b *builder) build() error {
 	return b.results()
 }
 
-// nodes reads the calls of the graph being read.
+// nodes translates the calls of the graph that is being read.
 func (b *builder) nodes() error {
 	if len(b.text.Nodes) > maxNodes {
 		return unsupported("the program has %d operations, of at most %d", len(b.text.Nodes), maxNodes)
@@ -77,7 +78,7 @@ func (b *builder) nodes() error {
 		b.at = i
 		if err := b.node(&b.text.Nodes[i]); err != nil {
 			if _, placed := errors.AsType[*placedError](err); placed {
-				return err // the error is in a nested graph and already has a position
+				return err // the error occurred in a nested graph and already has a position
 			}
 			return &placedError{b.text.Nodes[i].origin(), err}
 		}
@@ -94,7 +95,7 @@ type placedError struct {
 func (e *placedError) Error() string { return fmt.Sprintf("%s: %v", e.at, e.err) }
 func (e *placedError) Unwrap() error { return e.err }
 
-// leaves adds inputs, parameters and constants, in the order of the signature.
+// leaves adds inputs, parameters and constants to the graph, in the order of the program's signature.
 func (b *builder) leaves() error {
 	elems := int64(0)
 	for _, specs := range b.program.GraphModule.Signature.InputSpecs {
@@ -102,7 +103,8 @@ func (b *builder) leaves() error {
 			return malformed("an input has %d specifications", len(specs))
 		}
 		for kind, spec := range specs {
-			if kind == "constant_input" { // an argument that is not a tensor, such as use_cache=False; its value is a part of the graph
+			// the argument is not a tensor, such as use_cache=False; the export fixes its value
+			if kind == "constant_input" {
 				continue
 			}
 			name, err := specName(spec.Arg)
@@ -110,12 +112,12 @@ func (b *builder) leaves() error {
 				return err
 			}
 			if kind == "token" || name == "" {
-				return unsupported("an input of the program is no tensor (%s)", clip(kind))
+				return unsupported("an input of the program is not a tensor (%s)", clip(kind))
 			}
 			var s stored
 			meta := b.text.TensorValues[name]
 			if meta == nil || b.env[name] != nil {
-				return malformed("input %q has no type, or is there twice", clip(name))
+				return malformed("input %q has no type, or is listed twice", clip(name))
 			}
 			if err := meta.into(&s); err != nil {
 				return fmt.Errorf("input %q: %w", clip(name), err)
@@ -155,8 +157,9 @@ func (b *builder) share(name, group string) {
 	b.members[group] = append(b.members[group], name)
 }
 
-// buffer adds a buffer as a constant, or as a weight if constants would have too many elements. elems counts the
-// elements of constants so far. Two names of one tensor have the same value.
+// buffer adds a buffer as a constant of the graph. If the constants would then have too many elements, it adds the
+// buffer as a weight. elems counts the elements of all constants so far. If two names refer to one tensor, they
+// have the same value.
 func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Value, error) {
 	have := b.archive.tensors[fqn]
 	switch {
@@ -192,7 +195,7 @@ func (s *stored) same(o *stored) bool {
 		slices.Equal(o.strides, s.strides) && o.dtype == s.dtype
 }
 
-// weight adds a parameter. Two names of one tensor have the same value.
+// weight adds a parameter of the model. If two names refer to one tensor, they have the same value.
 func (b *builder) weight(name, fqn string, s *stored) (*graph.Value, error) {
 	have := b.archive.tensors[fqn]
 	if have != nil {
@@ -282,8 +285,8 @@ func (b *builder) node(n *node) error {
 		return nil
 	}
 	for i := range n.Outputs {
-		// The program computes a number, for example for its own checks. A call that uses the number as an argument is
-		// refused.
+		// The result is a number, which the program computes for example for its own checks. It is ignored here. A
+		// call that uses it as an argument is refused.
 		if k := n.Outputs[i].kind; k == "as_sym_int" || k == "as_sym_bool" || k == "as_sym_float" {
 			return nil
 		}
@@ -298,7 +301,7 @@ func (b *builder) node(n *node) error {
 	}
 	for _, name := range c.outs {
 		if name != "" && b.env[name] != nil {
-			return malformed("%q is made twice", clip(name))
+			return malformed("two calls have the result %q", clip(name))
 		}
 	}
 	if strings.HasPrefix(base, "higher_order.") {
@@ -343,14 +346,15 @@ func (c *call) define(results []*graph.Value) error {
 		v := results[i]
 		meta := c.text.TensorValues[name]
 		if meta == nil {
-			return malformed("%q has no type", clip(name))
+			return malformed("the export has no type for the result %q", clip(name))
 		}
 		var s stored
 		if err := meta.into(&s); err != nil {
 			return err
 		}
 		if s.dtype != v.DType || !slices.Equal(s.shape, v.Shape) {
-			return malformed("%q is said to be %s%v and is %s", clip(name), s.dtype, s.shape, v)
+			return malformed("the result %q is %s%v according to the export, but %s according to its operands",
+				clip(name), s.dtype, s.shape, v)
 		}
 		if v.Name == "" {
 			v.Name = name
@@ -366,7 +370,7 @@ func (c *call) define(results []*graph.Value) error {
 	return nil
 }
 
-// shares reports whether a call's result may have the memory of its operand self.
+// shares reports whether the result of a call may refer to the memory of the operand self.
 func (c *call) shares(self, result string) bool {
 	from, to := c.text.TensorValues[self], c.text.TensorValues[result]
 	switch base := c.base(); {
@@ -382,7 +386,7 @@ func (c *call) shares(self, result string) bool {
 	return true
 }
 
-// change makes a buffer a state.
+// change turns the buffer with the given name into a state of the graph, because the program changes it.
 func (b *builder) change(name string, leaf *graph.Value) error {
 	if b.buffers[leaf.Path] == "" || b.Change(leaf) != nil {
 		return unsupported("it changes %q, an input or parameter of the model", clip(name))
@@ -390,7 +394,7 @@ func (b *builder) change(name string, leaf *graph.Value) error {
 	return nil
 }
 
-// results sets the outputs of the graph and the new contents of states.
+// results sets the outputs of the graph, and the new contents of its states.
 func (b *builder) results() error {
 	specs := b.program.GraphModule.Signature.OutputSpecs
 	outs := b.program.GraphModule.Graph.Outputs
@@ -410,7 +414,7 @@ func (b *builder) results() error {
 		}
 		v := b.env[name]
 		if v == nil {
-			return malformed("output %q is made by nothing", clip(name))
+			return malformed("no call computes the output %q", clip(name))
 		}
 		switch kind {
 		case "user_output":
@@ -419,7 +423,7 @@ func (b *builder) results() error {
 			at := b.buffers[buffer]
 			leaf := b.leaf[at]
 			if leaf == nil || leaf.DType != v.DType || !slices.Equal(leaf.Shape, v.Shape) {
-				return malformed("it changes buffer %q, which is not there or of another type", clip(buffer))
+				return malformed("it changes buffer %q, which does not exist or has another type", clip(buffer))
 			}
 			if err := b.change(at, leaf); err != nil {
 				return err
@@ -428,7 +432,7 @@ func (b *builder) results() error {
 		case "user_input_mutation", "parameter_mutation":
 			return unsupported("the program changes an input or parameter, %q", clip(name))
 		default:
-			return unsupported("an output of kind %q", clip(kind))
+			return unsupported("an output of kind %q; only tensors and changed buffers are supported", clip(kind))
 		}
 	}
 	if len(b.Outputs) == 0 {
@@ -438,7 +442,7 @@ func (b *builder) results() error {
 	return nil
 }
 
-// updates sets the new contents of states. It removes the states on whose contents no result depends.
+// updates sets the new contents of states. It removes the states that affect no result.
 func (b *builder) updates() {
 	left := map[*graph.Value]*graph.Value{}
 	for _, s := range b.States {

@@ -8,13 +8,13 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// call translates a call of an operator. Its methods return zero values after err has been set, so that the translation
-// of an operator needs to check err only at the end, and before it uses a tensor.
+// call translates one call of an operator. After the field err has been set, its methods return zero values. The
+// translation of an operator therefore needs to check err only at the end, and before it uses a tensor.
 type call struct {
 	arguments
 	from     graph.Origin
 	overload string
-	inPlaced bool // the call changes its operand in place
+	inPlaced bool // whether the operator changes its operand in place
 }
 
 // arguments reads the arguments of a call.
@@ -25,14 +25,15 @@ type arguments struct {
 	err  error
 }
 
-// base returns the operator's name without namespace, overload and the suffix "_" of operators that change their
-// operand.
+// base returns the operator's name without namespace and overload. It also removes the suffix "_" of operators that
+// change their operand in place.
 func (c *arguments) base() string {
 	name, _ := operatorName(c.node.Target)
 	return strings.TrimSuffix(name, "_")
 }
 
-// operatorName splits "torch.ops.aten.add.Tensor" into "add" and "Tensor"; names of other namespaces keep theirs.
+// operatorName splits "torch.ops.aten.add.Tensor" into "add" and "Tensor". In the names of other namespaces, it
+// keeps the namespace.
 func operatorName(target string) (name, overload string) {
 	target = strings.TrimPrefix(target, "torch.ops.")
 	space, rest, _ := strings.Cut(target, ".")
@@ -73,7 +74,7 @@ func (c *arguments) tensorNamed(name string) string {
 func (c *arguments) lookup(name string) *graph.Value {
 	v := c.env[name]
 	if v == nil {
-		c.fail(malformed("%q is used and nothing makes it", clip(name)))
+		c.fail(malformed("an argument is %q, which no earlier call computes", clip(name)))
 	}
 	return v
 }
@@ -84,7 +85,7 @@ func (c *arguments) has(name string) bool { return c.tensorNamed(name) != "" }
 // tensor returns an argument that must be a tensor.
 func (c *arguments) tensor(name string) *graph.Value {
 	if !c.has(name) {
-		c.fail(malformed("argument %q is no tensor", name))
+		c.fail(malformed("argument %q is not a tensor", name))
 		return nil
 	}
 	return c.lookup(c.tensorNamed(name))
@@ -141,7 +142,7 @@ func (c *arguments) number(name string, def float64) float64 {
 				c.fail(malformed("number %q", clip(s)))
 			}
 		default:
-			c.fail(malformed("argument %q is no number", name))
+			c.fail(malformed("argument %q is not a number", name))
 		}
 	case "as_int", "as_sym_int":
 		x = float64(c.int(name, 0))
@@ -298,7 +299,7 @@ func (c *arguments) axes(name string, v *graph.Value) []int64 {
 	return list
 }
 
-// add adds an operation with one result.
+// add adds an operation with one result to the graph, and returns the result.
 func (c *call) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) *graph.Value {
 	if c.err != nil {
 		return nil
@@ -311,7 +312,7 @@ func (c *call) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Valu
 	return n.Out[0]
 }
 
-// cast returns v as dt.
+// cast returns v converted to the type dt.
 func (c *call) cast(v *graph.Value, dt graph.DType) *graph.Value {
 	if v == nil || v.DType == dt {
 		return v
@@ -319,7 +320,7 @@ func (c *call) cast(v *graph.Value, dt graph.DType) *graph.Value {
 	return c.add(graph.Cast, graph.Attrs{}, dt, v)
 }
 
-// reshape returns v in another shape, in which one extent may be -1.
+// reshape returns v with another shape. One extent of the shape may be -1, which is then computed from the others.
 func (c *call) reshape(v *graph.Value, shape []int64) *graph.Value {
 	if v == nil || c.err != nil {
 		return nil
@@ -339,7 +340,7 @@ func (c *call) reshape(v *graph.Value, shape []int64) *graph.Value {
 	}
 	if at >= 0 {
 		if n == 0 || v.Count()%n != 0 {
-			c.fail(malformed("%s does not become %v", v, shape))
+			c.fail(malformed("%s cannot be reshaped to %v", v, shape))
 			return nil
 		}
 		shape[at] = v.Count() / n
@@ -350,7 +351,7 @@ func (c *call) reshape(v *graph.Value, shape []int64) *graph.Value {
 	return c.add(graph.Reshape, graph.Attrs{Shape: shape}, v.DType, v)
 }
 
-// transpose swaps two dimensions.
+// transpose swaps dimensions i and j of v.
 func (c *call) transpose(v *graph.Value, i, j int) *graph.Value {
 	if v == nil || i == j {
 		return v
@@ -363,7 +364,7 @@ func (c *call) transpose(v *graph.Value, i, j int) *graph.Value {
 	return c.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
 }
 
-// slice takes lo..hi along a dimension.
+// slice selects every step-th element from lo to hi, exclusive, along a dimension.
 func (c *call) slice(v *graph.Value, axis int, lo, hi, step int64) *graph.Value {
 	if v == nil || c.err != nil {
 		return nil
@@ -417,7 +418,7 @@ func (c *call) strided(v *graph.Value, axis int, lo, count, step int64) *graph.V
 	return c.drop(c.slice(c.reshape(v, shape), axis+1, within, within+1, 1), axis+1)
 }
 
-// drop removes dimension axis, of extent 1.
+// drop removes the dimension axis, whose extent is 1.
 func (c *call) drop(v *graph.Value, axis int) *graph.Value {
 	if v == nil || c.err != nil {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// indexers holds the operators that select elements by index, or sort them.
+// indexers holds the operators that select elements by index, and those that sort elements.
 var indexers = map[string]operator{
 	"embedding": func(c *call) ([]*graph.Value, error) {
 		w, ids := c.tensor("weight"), c.tensor("indices")
@@ -27,12 +27,12 @@ var indexers = map[string]operator{
 		}
 		for _, i := range in {
 			if i == nil || i.DType == graph.Bool {
-				return nil, unsupported("indices with gaps, or of bools")
+				return nil, unsupported("indices that are bools, or that skip a dimension")
 			}
 		}
 		switch {
 		case len(in) == 0:
-			return nil, malformed("it has no index")
+			return nil, malformed("the call has no index tensor")
 		case lead == 0:
 			return one(c.add(graph.Take, graph.Attrs{}, x.DType, append([]*graph.Value{x}, in...)...))
 		case len(in) > 1 || len(in[0].Shape) > 1 || lead >= len(x.Shape):
@@ -48,7 +48,7 @@ var indexers = map[string]operator{
 		x, i := c.tensor("self"), c.tensor("index")
 		axis := c.axis("dim", 0, x)
 		if c.err != nil || len(i.Shape) != 1 {
-			return nil, malformed("an index of other than one dimension")
+			return nil, malformed("an index that does not have one dimension")
 		}
 		y := c.add(graph.Take, graph.Attrs{}, x.DType, c.transpose(x, 0, axis), i)
 		return one(c.transpose(y, 0, axis))
@@ -56,12 +56,12 @@ var indexers = map[string]operator{
 	"index_put": func(c *call) ([]*graph.Value, error) {
 		x, v, list := c.tensor("self"), c.tensor("values"), c.tensors("indices")
 		if c.flag("accumulate", false) {
-			return nil, unsupported("accumulate of index_put")
+			return nil, unsupported("index_put with accumulate=True")
 		}
 		if c.err == nil && len(list) == 1 && list[0] != nil && list[0].DType == graph.Bool && v.Count() == 1 {
 			mask := list[0]
 			if len(mask.Shape) > len(x.Shape) {
-				return nil, malformed("%s indexes %s", mask, x)
+				return nil, malformed("the mask %s does not fit the tensor %s", mask, x)
 			}
 			shape := append([]int64{}, mask.Shape...)
 			for len(shape) < len(x.Shape) {
@@ -72,7 +72,7 @@ var indexers = map[string]operator{
 		}
 		for _, i := range list {
 			if i == nil || i.DType == graph.Bool {
-				return nil, unsupported("indices with gaps, or of bools")
+				return nil, unsupported("indices that are bools, or that skip a dimension")
 			}
 		}
 		if c.err != nil {
@@ -99,7 +99,7 @@ var indexers = map[string]operator{
 			return nil, c.err
 		}
 		if c.axis("dim", -1, x) != len(x.Shape)-1 || !c.flag("largest", true) {
-			return nil, unsupported("topk of the smallest, or of another dimension than the last")
+			return nil, unsupported("topk with largest=False, or along another dimension than the last")
 		}
 		n, err := c.Add(graph.TopK, graph.Attrs{K: c.int("k", 1)}, c.from, []graph.DType{x.DType, graph.I64}, x)
 		if err != nil {
@@ -126,7 +126,7 @@ var indexers = map[string]operator{
 		x := c.tensor("self")
 		axis := c.axis("dim", -1, x)
 		if c.err != nil || c.int("n", 1) != 1 || len(x.Shape) == 0 {
-			return nil, unsupported("differences of differences")
+			return nil, unsupported("diff with n other than 1, or of a tensor without dimensions")
 		}
 		list := []*graph.Value{x}
 		if c.has("prepend") {
@@ -147,14 +147,14 @@ var indexers = map[string]operator{
 	"histc": func(c *call) ([]*graph.Value, error) {
 		x, bins := c.tensor("self"), c.int("bins", 100)
 		if lo, hi := c.number("min", 0), c.number("max", 0); lo != 0 || hi != float64(bins)-1 {
-			return nil, unsupported("a histogram of other than one bin for each whole number from 0")
+			return nil, unsupported("a histogram whose bins are not the whole numbers from 0")
 		}
 		return one(c.add(graph.BinCount, graph.Attrs{K: bins}, c.outDType(0), x))
 	},
 	"bincount": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
 		if c.has("weights") {
-			return nil, unsupported("weights of bincount")
+			return nil, unsupported("bincount with weights")
 		}
 		return one(c.add(graph.BinCount, graph.Attrs{K: c.int("minlength", 0)}, c.outDType(0), x))
 	},
@@ -173,8 +173,8 @@ var indexers = map[string]operator{
 	},
 }
 
-// scatter reads the operator that writes one number to indexed elements along a dimension, for example in masks of the
-// experts of each token.
+// scatter translates the operator that writes one number to the elements that an index tensor selects along a
+// dimension. Models use it, for example, to build masks of the experts of each token.
 func scatter(c *call) ([]*graph.Value, error) {
 	x, at := c.tensor("self"), c.tensor("index")
 	axis := c.axis("dim", 0, x)
@@ -182,18 +182,19 @@ func scatter(c *call) ([]*graph.Value, error) {
 		return nil, c.err
 	}
 	if c.has("src") || c.arg("reduce") != nil || len(at.Shape) != len(x.Shape) || len(x.Shape) == 0 {
-		return nil, unsupported("scatter of a tensor")
+		return nil, unsupported("scatter that writes a tensor, reduces, or has an index with another number of " +
+			"dimensions")
 	}
 	for d, n := range at.Shape {
 		if d != axis && n != x.Shape[d] {
-			return nil, unsupported("scatter to a part of the other dimensions")
+			return nil, unsupported("scatter whose index has other extents than the tensor in the other dimensions")
 		}
 	}
 	n := x.Shape[axis]
 	if n > 1<<24 {
 		return nil, unsupported("scatter along %d elements", n)
 	}
-	// Element j of a line is written if one of the indices of the line is j.
+	// Element j of a row along the dimension is written if one of the indices in the same row is j.
 	end := len(x.Shape) - 1
 	x, at = c.transpose(x, axis, end), c.transpose(at, axis, end)
 	if c.err != nil {

@@ -7,9 +7,9 @@ import (
 // maxDepth is the largest depth to which graphs may be nested in calls.
 const maxDepth = 16
 
-// inline reads the graph that is an argument of a call, in place of the call. Torch exports such calls for code that
-// enables or disables gradients or automatic conversions. Neither changes the results of inference. Positional
-// arguments after the graph are its inputs.
+// inline translates a call that has a graph as an argument: it reads that graph in place of the call. Torch exports
+// such calls for code that enables or disables gradients or automatic conversions of types. Neither changes the
+// results of inference. The positional arguments after the graph are the inputs of the graph.
 func (c *call) inline() error {
 	base := c.base()
 	ins := c.node.Inputs
@@ -22,23 +22,25 @@ func (c *call) inline() error {
 	case "higher_order.wrap_with_autocast": // device, type, enabled, cache
 		var enabled bool
 		if at < 3 || ins[2].Arg.kind != "as_bool" {
-			return malformed("it does not say whether conversions are on")
+			return malformed("the call has no argument that says whether conversions are enabled")
 		}
 		if err := ins[2].Arg.into(&enabled); err != nil {
 			return err
 		}
 		if enabled {
-			return unsupported("automatic conversion of types (torch.autocast); export the model in the type it runs in")
+			return unsupported("automatic conversion of types (torch.autocast); convert the model to the type in " +
+				"which it runs, and export it without autocast")
 		}
 	default:
-		return unsupported("hocket has no such operator; calls with parts of the program as arguments, such as loops " +
-			"and conditions, are not read")
+		return unsupported("hocket has no such operator; operators with parts of the program as arguments, such " +
+			"as loops " +
+			"and conditions, are not supported")
 	}
 	if at == len(ins) {
-		return malformed("it has no graph")
+		return malformed("the call has no graph as an argument")
 	}
 	if c.depth == maxDepth {
-		return unsupported("graphs within graphs, %d deep", maxDepth)
+		return unsupported("graphs that are nested more than %d deep", maxDepth)
 	}
 	var named struct {
 		Graph subgraph `json:"graph"`
@@ -52,7 +54,7 @@ func (c *call) inline() error {
 	if len(args) != len(named.Graph.Inputs) {
 		return malformed("its graph has %d inputs, and it is called with %d", len(named.Graph.Inputs), len(args))
 	}
-	group := map[string]string{} // from the group of a name in the nested graph to the group in the enclosing graph
+	group := map[string]string{} // maps the group of a name in the nested graph to a group of the enclosing graph
 	for i := range args {
 		inner, err := named.Graph.Inputs[i].tensor()
 		if err != nil {
@@ -63,7 +65,7 @@ func (c *call) inline() error {
 			return unsupported("argument %d of its graph: %w", i, err)
 		}
 		if inner == "" || outer == "" || sub.env[inner] != nil {
-			return malformed("input %d of its graph is None, or is there twice", i)
+			return malformed("input %d of its graph is None, or is listed twice", i)
 		}
 		sub.env[inner] = c.lookup(outer)
 		if c.err != nil {
@@ -88,7 +90,7 @@ func (c *call) inline() error {
 			return unsupported("result %d of its graph: %w", i, err)
 		}
 		if results[i] = sub.env[name]; results[i] == nil {
-			return malformed("result %d of its graph is made by nothing", i)
+			return malformed("no call computes result %d of its graph", i)
 		}
 		groups[i] = sub.storage[name]
 	}

@@ -7,11 +7,12 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Values of a graph are immutable. An operator that changes a tensor in place assigns a new value to the tensor's name,
-// and to the names of all tensors that share its memory. One tensor of such a group owns the memory. The others are
-// views of it that reshapes, transpositions, slices and broadcasts create.
+// Values of a graph are immutable. If an operator changes a tensor in place, the tensor's name gets a new value,
+// and so do the names of all tensors that share its memory. One tensor of such a group owns the memory. The others
+// are views of it, which reshapes, transpositions, slices and broadcasts create.
 
-// mayCopy reports whether a call returns either a view of its operand self or a copy, depending on strides.
+// mayCopy reports whether the result of a call is either a view of the operand self or a copy of it, depending on
+// the strides of self.
 func (c *call) mayCopy(self string) bool {
 	switch c.base() {
 	case "reshape", "flatten", "reshape_as":
@@ -40,19 +41,19 @@ func contiguous(m *tensorMeta) bool {
 	return true
 }
 
-// inPlace assigns the result to the name of the first operand, and updates the values of the tensors that share its
-// memory. A buffer that is changed becomes a state.
+// inPlace assigns the result of a call to the name of the call's first operand, and updates the values of the
+// tensors that share the operand's memory. If the operand is a buffer of the model, the buffer becomes a state.
 func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 	self := c.tensorNamed("self")
 	old := c.env[self]
 	if old == nil || len(results) == 0 {
-		return nil, malformed("it has no tensor to change")
+		return nil, malformed("its first operand, which it changes, is not a tensor")
 	}
 	group := c.storage[self]
 	owner := c.owner[group]
 	root := c.env[owner]
 	if c.depth > 0 && c.outer[group] || root == nil {
-		return nil, unsupported("it changes %q, which comes from the graph around it", clip(self))
+		return nil, unsupported("it changes %q, which belongs to the enclosing graph", clip(self))
 	}
 	v := c.cast(results[0], old.DType)
 	if c.err != nil {
@@ -62,7 +63,7 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 		return nil, malformed("its result %s is not of the shape of %s", v, old)
 	}
 	c.inPlaced = true
-	var others []string // other names of the group that are used later or are buffers
+	var others []string // other names of the group that have later uses or are buffers
 	for _, name := range c.members[group] {
 		seen := c.last[name] > c.at || c.leaf[name] != nil
 		if name != self && c.storage[name] == group && seen {
@@ -88,7 +89,7 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 	for _, name := range others {
 		steps, ok := pathOf(c.env[name], root)
 		if !ok || c.copied[name] || c.copied[self] {
-			return nil, unsupported("it changes %q in place while %q is in use, which has elements of it or a copy",
+			return nil, unsupported("it changes %q in place while %q is in use, which is a view or a copy of it",
 				clip(self), clip(name))
 		}
 		changed[name] = c.view(now, steps)
@@ -104,7 +105,8 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 	return []*graph.Value{v}, c.err
 }
 
-// pathOf lists the nodes that compute the view v from root.
+// pathOf lists the nodes that compute the view v from the tensor root. It returns false if v is not computed from
+// root by views alone.
 func pathOf(v, root *graph.Value) ([]*graph.Node, bool) {
 	var path []*graph.Node
 	for v != root {
@@ -134,7 +136,7 @@ func (c *call) view(root *graph.Value, path []*graph.Node) *graph.Value {
 	return root
 }
 
-// put returns root in which the elements that a path selects are replaced by v.
+// put returns root with new values v for the elements that a path of views selects.
 func (c *call) put(root *graph.Value, path []*graph.Node, v *graph.Value) *graph.Value {
 	if len(path) == 0 || c.err != nil {
 		return v

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// layers holds the operators that contract or normalize.
+// layers holds the operators that compute matrix products, convolutions, norms and attention.
 var layers = map[string]operator{
 	"linear": func(c *call) ([]*graph.Value, error) {
 		in := []*graph.Value{c.tensor("input"), c.tensor("weight")}
@@ -36,36 +36,38 @@ var layers = map[string]operator{
 	"_c10d_functional.wait_tensor": func(c *call) ([]*graph.Value, error) { return one(c.tensor("tensor")) },
 }
 
-// allReduce reads torch.distributed.all_reduce as torch exports it. The group of all processes has the name "0".
+// allReduce translates torch.distributed.all_reduce in the form in which torch exports it. The group "0" is the
+// group of all processes.
 func allReduce(c *call) ([]*graph.Value, error) {
 	x, red, group := c.tensor("input"), c.word("reduce_op", ""), c.word("group_name", c.word("group", ""))
 	switch {
 	case c.err != nil:
 		return nil, c.err
 	case !slices.Contains([]string{"sum", "max", "min", "avg"}, red):
-		return nil, unsupported("a reduction by %q", clip(red))
+		return nil, unsupported("an all_reduce with the reduction %q", clip(red))
 	case group != "0":
 		return nil, unsupported("a reduction over process group %q: hocket reduces over all ranks, group 0", clip(group))
 	}
 	return one(c.add(graph.AllReduce, graph.Attrs{Red: red}, x.DType, x))
 }
 
-// addProduct reads operators that compute beta · self + alpha · first · second, with a matrix product of two operands.
+// addProduct translates operators that compute beta · self + alpha · first · second, where first · second is a
+// matrix product.
 func addProduct(first, second string) operator {
 	return func(c *call) ([]*graph.Value, error) {
 		bias, a, b := c.tensor("self"), c.tensor(first), c.tensor(second)
 		dt := c.outDType(0)
 		y := c.scaled(c.add(graph.MatMul, graph.Attrs{}, dt, a, b), c.number("alpha", 1))
 		beta := c.number("beta", 1)
-		if beta == 0 { // torch then ignores self, even a NaN in it
+		if beta == 0 { // with beta = 0, torch ignores self, even a NaN in it
 			return one(y)
 		}
 		return one(c.add(graph.AddOp, graph.Attrs{}, dt, y, c.scaled(bias, beta)))
 	}
 }
 
-// conv1d converts a convolution to one product for each element of the kernel. The products are matrix products, or
-// elementwise products if each channel is a group.
+// conv1d translates a convolution to one product for each element of the kernel. The products are matrix products
+// or, if each channel is a group, elementwise products.
 func conv1d(c *call) ([]*graph.Value, error) {
 	x, w := c.tensor("input"), c.tensor("weight")
 	first := func(name string, def int64) int64 {
@@ -80,7 +82,7 @@ func conv1d(c *call) ([]*graph.Value, error) {
 	stride, padding, dilation, groups := first("stride", 1), first("padding", 0), first("dilation", 1),
 		c.int("groups", 1)
 	if c.err != nil || len(x.Shape) != 3 || len(w.Shape) != 3 || stride < 1 || dilation < 1 || padding < 0 {
-		return nil, malformed("a convolution of %s by %s", x, w)
+		return nil, malformed("a convolution of %s with the kernel %s", x, w)
 	}
 	channels, taps := x.Shape[1], w.Shape[2]
 	depthwise := groups == channels && w.Shape[0] == channels && w.Shape[1] == 1
@@ -88,7 +90,7 @@ func conv1d(c *call) ([]*graph.Value, error) {
 	case !depthwise && groups != 1:
 		return nil, unsupported("a convolution of %d groups of %d channels", groups, channels)
 	case taps > 64:
-		return nil, unsupported("a convolution of %d elements", taps)
+		return nil, unsupported("a convolution with a kernel of %d elements", taps)
 	}
 	x = c.padded(x, 2, padding, padding, 0)
 	if c.err != nil {
@@ -96,13 +98,13 @@ func conv1d(c *call) ([]*graph.Value, error) {
 	}
 	span := x.Shape[2] - dilation*(taps-1)
 	if span < 1 {
-		return nil, malformed("a convolution of %s by %s", x, w)
+		return nil, malformed("a convolution of %s with the kernel %s", x, w)
 	}
 	var y *graph.Value
 	dt := c.outDType(0)
 	for k := range taps {
 		part := c.slice(x, 2, k*dilation, k*dilation+span, stride)
-		tap := c.drop(c.slice(w, 2, k, k+1, 1), 2) // [out, in of the group]
+		tap := c.drop(c.slice(w, 2, k, k+1, 1), 2) // the weights of element k of the kernel, as [out, in of the group]
 		op := graph.MatMul
 		if depthwise {
 			op = graph.Mul
@@ -121,8 +123,8 @@ func conv1d(c *call) ([]*graph.Value, error) {
 	return one(y)
 }
 
-// einsum converts a product of two operands, whose dimensions are named by letters, to transpositions and a matrix
-// product.
+// einsum translates a product of two operands whose dimensions are named by letters. It uses transpositions and a
+// matrix product.
 func einsum(c *call) ([]*graph.Value, error) {
 	text, list := strings.ReplaceAll(c.word("equation", ""), " ", ""), c.tensors("tensors")
 	in, out, ok := strings.Cut(text, "->")
@@ -157,13 +159,13 @@ func einsum(c *call) ([]*graph.Value, error) {
 		case inOut:
 			rows = append(rows, r)
 		default:
-			return nil, unsupported("einsum %q, which sums one operand alone", clip(text))
+			return nil, unsupported("einsum %q, which sums over a dimension that only one operand has", clip(text))
 		}
 	}
 	for _, r := range second {
 		if !strings.ContainsRune(first, r) {
 			if !strings.ContainsRune(out, r) {
-				return nil, unsupported("einsum %q, which sums one operand alone", clip(text))
+				return nil, unsupported("einsum %q, which sums over a dimension that only one operand has", clip(text))
 			}
 			cols = append(cols, r)
 		}
@@ -222,7 +224,7 @@ func normalize(c *call, op graph.Op, eps float64) ([]*graph.Value, error) {
 	}
 	if c.has("bias") {
 		if len(in) == 1 {
-			return nil, unsupported("a bias without a weight")
+			return nil, unsupported("a norm with a bias but without a weight")
 		}
 		in = append(in, c.tensor("bias"))
 	}
@@ -253,7 +255,7 @@ func attention(c *call) ([]*graph.Value, error) {
 	if c.flag("enable_gqa", false) {
 		k, v = c.groups(k, q), c.groups(v, q)
 	}
-	// Leading dimensions are broadcast, for example one head of keys for all heads of queries.
+	// Leading dimensions are broadcast; for example, all heads of queries may use one head of keys.
 	d := len(q.Shape)
 	lead := q.Shape[:d-2]
 	for _, x := range []**graph.Value{&k, &v} {
@@ -271,12 +273,12 @@ func attention(c *call) ([]*graph.Value, error) {
 	return one(c.add(graph.Attention, a, c.outDType(0), in...))
 }
 
-// groups repeats each head of k for all heads of q that use it.
+// groups repeats each head of k once for each head of q that uses it.
 func (c *call) groups(k, q *graph.Value) *graph.Value {
 	d := len(k.Shape)
 	have, want := k.Shape[d-3], q.Shape[d-3]
 	if have == 0 || want%have != 0 {
-		c.fail(malformed("%d heads of queries for %d of keys", want, have))
+		c.fail(malformed("%d heads of queries are not a multiple of %d heads of keys", want, have))
 		return nil
 	}
 	if have == want {
@@ -291,7 +293,8 @@ func (c *call) groups(k, q *graph.Value) *graph.Value {
 	return c.reshape(y, out)
 }
 
-// grouped reads the product of each sorted row with the matrix of its group.
+// grouped translates the grouped matrix product: the rows are sorted by group, and each row is multiplied by the
+// matrix of its group.
 func grouped(c *call) ([]*graph.Value, error) {
 	list := []*graph.Value{}
 	for i := range c.node.Inputs {

@@ -4,7 +4,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// operator translates a call: it adds operations to the graph and returns the results.
+// operator translates one call: it adds operations to the graph and returns the results of the call.
 type operator func(c *call) ([]*graph.Value, error)
 
 // views holds the operators whose result may share the memory of their first operand.
@@ -24,8 +24,8 @@ func names(list ...string) map[string]bool {
 
 func one(v *graph.Value) ([]*graph.Value, error) { return []*graph.Value{v}, nil }
 
-// operators maps the names of ATen operators, without overload, to their translations. An operator whose name ends with
-// "_" is translated as its functional form.
+// operators maps the names of ATen operators, without overload, to their translations. An operator that changes its
+// operand in place has a name that ends with "_"; it is translated like the operator without the "_".
 var operators map[string]operator
 
 func init() {
@@ -39,7 +39,7 @@ func init() {
 			x := c.tensor("self")
 			dt := c.outDType(0)
 			if name == "bitwise_not" && dt != graph.Bool {
-				return nil, unsupported("bits of %s", dt)
+				return nil, unsupported("bitwise operations on %s", dt)
 			}
 			return one(c.add(op, graph.Attrs{}, dt, x))
 		}
@@ -66,7 +66,7 @@ func init() {
 		operators[name] = func(c *call) ([]*graph.Value, error) {
 			a, b := c.pair("self", "other")
 			if c.err == nil && (a.DType != graph.Bool || b.DType != graph.Bool) {
-				return nil, unsupported("bits of %s", a.DType)
+				return nil, unsupported("bitwise operations on %s", a.DType)
 			}
 			return one(c.add(op, graph.Attrs{}, graph.Bool, a, b))
 		}
@@ -83,7 +83,7 @@ func init() {
 	for name := range views {
 		operators[name] = same
 	}
-	operators["detach_"] = same // it does not change any element
+	operators["detach_"] = same // detach_ changes no element
 	for _, list := range []map[string]operator{elementwise, shapes, creators, indexers, layers} {
 		for name, op := range list {
 			operators[name] = op
@@ -95,8 +95,8 @@ func init() {
 	}
 }
 
-// same translates contiguous, detach, to and similar operators. It returns the operand, converted if the result has
-// another type.
+// same translates contiguous, detach, to and similar operators. It returns their operand, which it converts if the
+// result has another element type.
 func same(c *call) ([]*graph.Value, error) {
 	x := c.tensor("self")
 	if c.err != nil {

@@ -350,7 +350,7 @@ func TestInPlace(t *testing.T) {
 		"s f32[2,2] = add_.Tensor self=x other=1\nreturn s":                                     `it changes "x", an input or parameter`,
 		"r f32[2] = select.int self=x dim=0 index=0\ns f32[2] = zero_.default self=r\nreturn s": `it changes "x", an input`,
 		"t f32[2,2] = t.default self=b\nv f32[4] = reshape.default self=t shape=[4]\ns f32[2,2] = zero_.default self=b\n" +
-			"return v": `"b" in place while "v" is in use, which has elements of it or a copy`,
+			"return v": `"b" in place while "v" is in use, which is a view or a copy of it`,
 		"e f32[2,2] = mul.Tensor self=x other=1\nr f32[2] = select.int self=e dim=0 index=0\n" +
 			"w f32[2,2] = expand.default self=r size=[2,2]\ns f32[2,2] = zero_.default self=w\nreturn e": "by broadcast",
 	} {
@@ -405,7 +405,7 @@ func TestAllReduce(t *testing.T) {
 		t.Errorf("neg reads %+v", n)
 	}
 	for calls, want := range map[string]string{
-		reduce("1", "product", "0"): `a reduction by "product"`,
+		reduce("1", "product", "0"): `an all_reduce with the reduction "product"`,
 		reduce("1", "sum", "3"):     `a reduction over process group "3"`,
 	} {
 		if _, err := computed(t, program(calls), nil, []float64{1, 2}); err == nil || !strings.Contains(err.Error(), want) {

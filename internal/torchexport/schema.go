@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// program is the contents of models/*.json: the fields of ExportedProgram, in torch/_export/serde/schema.yaml, that
-// this package uses.
+// program is the contents of models/*.json. It has those fields of ExportedProgram in torch/_export/serde/schema.yaml
+// that this package uses.
 type program struct {
 	GraphModule struct {
 		Graph     subgraph `json:"graph"`
@@ -63,7 +63,7 @@ func (a *arg) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	if len(m) != 1 {
-		return fmt.Errorf("an argument has %d kinds", len(m))
+		return fmt.Errorf("an argument has %d kinds, want 1", len(m))
 	}
 	for a.kind, a.value = range m {
 	}
@@ -92,7 +92,7 @@ func (a *arg) tensor() (string, error) {
 		err := a.into(&n)
 		return n.Name, err
 	}
-	return "", fmt.Errorf("it is %s, not a tensor", clip(a.kind))
+	return "", fmt.Errorf("its kind is %s, but it must be a tensor", clip(a.kind))
 }
 
 type inputSpec struct {
@@ -107,7 +107,7 @@ type outputSpec struct {
 	BufferName string          `json:"buffer_name"`
 }
 
-// specName returns the name, in the graph, of the tensor that a specification describes.
+// specName returns the name in the graph of the tensor that an input or output specification describes.
 func specName(text json.RawMessage) (string, error) {
 	var named struct {
 		Name     string      `json:"name"`
@@ -131,14 +131,14 @@ type tensorMeta struct {
 	Layout        int      `json:"layout"`
 }
 
-// symInt is a number, or an expression over symbols.
+// symInt is an extent: a number, or an expression over symbols.
 type symInt struct {
 	AsInt  *int64          `json:"as_int"`
 	AsExpr json.RawMessage `json:"as_expr"`
 	AsName string          `json:"as_name"`
 }
 
-// maxExtent is the maximum of extents and strides. Sums of products of two of them then fit 64 bits.
+// maxExtent is the maximum of extents and strides. It is so small that sums of products of two of them fit 64 bits.
 const maxExtent = 1 << 30
 
 // maxRank is the maximum number of dimensions. It exceeds the number that torch's kernels support.
@@ -152,16 +152,16 @@ func ints(list []symInt) ([]int64, error) {
 	for i, s := range list {
 		switch {
 		case s.AsInt == nil && (s.AsExpr != nil || s.AsName != ""):
-			return nil, unsupported("a dimension is dynamic in a way that hocket does not read")
+			return nil, unsupported("an extent is neither a number nor an expression over symbols")
 		case s.AsInt == nil || *s.AsInt < 0 || *s.AsInt > maxExtent:
-			return nil, malformed("an extent or stride is no number from 0 to %d", maxExtent)
+			return nil, malformed("an extent or stride is not a number from 0 to %d", maxExtent)
 		}
 		out[i] = *s.AsInt
 	}
 	return out, nil
 }
 
-// into stores the type in s.
+// into stores the element type, shape and strides in s.
 func (m *tensorMeta) into(s *stored) (err error) {
 	if s.dtype, err = dtypeOf(m.DType); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (m *tensorMeta) into(s *stored) (err error) {
 	if m.StorageOffset != nil {
 		o := m.StorageOffset
 		if o.AsInt == nil || *o.AsInt < 0 || *o.AsInt > 1<<40 {
-			return malformed("a storage offset is no number from 0 to 1<<40")
+			return malformed("a storage offset is not a number from 0 to 1<<40")
 		}
 		s.offset = *o.AsInt
 	}
@@ -208,7 +208,7 @@ func dtypeOf(n int) (graph.DType, error) {
 	return "", malformed("element type %d", n)
 }
 
-// origin returns the module and the line of the model from which a node was exported.
+// origin returns the module, and the line of the model's code, from which torch exported a node.
 func (n *node) origin() graph.Origin {
 	o := graph.Origin{Name: clip(strings.TrimPrefix(n.Target, "torch.ops."))}
 	if stack := n.Metadata["nn_module_stack"]; stack != "" {
@@ -217,7 +217,7 @@ func (n *node) origin() graph.Origin {
 			o.Module = clip(parts[1])
 		}
 	}
-	// Use the innermost line of code that does not belong to torch.
+	// Use the innermost line of code that is not in torch itself.
 	trace := n.Metadata["stack_trace"]
 	for trace != "" && o.Source == "" {
 		i := strings.LastIndex(trace, `File "`)

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// shapes holds the operators that move elements.
+// shapes holds the operators that move elements without computing new ones.
 var shapes = map[string]operator{
 	"fill": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
@@ -30,7 +30,7 @@ var shapes = map[string]operator{
 	"roll": func(c *call) ([]*graph.Value, error) {
 		x, by, dims := c.tensor("self"), c.ints("shifts"), c.ints("dims")
 		if c.err != nil || len(by) != len(dims) {
-			return nil, unsupported("roll of all dimensions as one")
+			return nil, unsupported("roll without dims")
 		}
 		for i, d := range dims {
 			axis := c.dim(d, x)
@@ -90,7 +90,7 @@ var shapes = map[string]operator{
 	"movedim": func(c *call) ([]*graph.Value, error) {
 		x, from, to := c.tensor("self"), c.ints("source"), c.ints("destination")
 		if c.err != nil || len(from) != len(to) {
-			return nil, malformed("dimensions %v go to %v", from, to)
+			return nil, malformed("dimensions %v cannot move to %v", from, to)
 		}
 		perm := make([]int64, len(x.Shape))
 		for d := range perm {
@@ -100,7 +100,7 @@ var shapes = map[string]operator{
 		for i := range from {
 			a, b := int64(c.dim(from[i], x)), c.dim(to[i], x)
 			if c.err != nil || len(perm) == 0 || moved[a] || perm[b] >= 0 {
-				return nil, malformed("dimensions %v go to %v", from, to)
+				return nil, malformed("dimensions %v cannot move to %v", from, to)
 			}
 			moved[a], perm[b] = true, a
 		}
@@ -149,7 +149,7 @@ var shapes = map[string]operator{
 		list := c.tensors("tensors")
 		dt := c.outDType(0)
 		if c.err != nil || len(list) == 0 {
-			return nil, malformed("it joins nothing")
+			return nil, malformed("the list of tensors to join is empty")
 		}
 		for i, v := range list {
 			if v == nil {
@@ -157,7 +157,7 @@ var shapes = map[string]operator{
 			}
 			list[i] = c.cast(v, dt)
 		}
-		// If the shapes differ, torch skips tensors of shape [0].
+		// Torch ignores tensors of shape [0] if the other tensors have more dimensions.
 		if c.err == nil {
 			if rest := slices.DeleteFunc(slices.Clone(list), func(v *graph.Value) bool {
 				return len(v.Shape) == 1 && v.Shape[0] == 0
@@ -170,7 +170,7 @@ var shapes = map[string]operator{
 	"stack": func(c *call) ([]*graph.Value, error) {
 		list := c.tensors("tensors")
 		if c.err != nil || len(list) == 0 || list[0] == nil {
-			return nil, malformed("it joins nothing")
+			return nil, malformed("the list of tensors to join is empty")
 		}
 		d := c.int("dim", 0)
 		if d < 0 {
@@ -243,7 +243,7 @@ var shapes = map[string]operator{
 	"tril": triangle, "triu": triangle,
 }
 
-// pad reads padding with a number. A negative width removes elements.
+// pad translates padding with a number. A negative width removes elements.
 func pad(c *call) ([]*graph.Value, error) {
 	x, widths := c.tensor("self"), c.ints("pad")
 	if mode := c.word("mode", "constant"); mode != "constant" {
@@ -253,14 +253,16 @@ func pad(c *call) ([]*graph.Value, error) {
 	for i := 0; i+1 < len(widths) && c.err == nil; i += 2 {
 		axis := len(x.Shape) - 1 - i/2
 		if axis < 0 {
-			return nil, malformed("pad %v of %s", widths, x)
+			return nil, malformed("padding %v does not fit %s", widths, x)
 		}
 		x = c.padded(x, axis, widths[i], widths[i+1], by)
 	}
 	return one(x)
 }
 
-// padded returns v with additional elements before and after along a dimension.
+// padded returns v with additional elements along a dimension. The arguments before and after are the numbers of
+// elements to add at the beginning and at the end; a negative number removes elements. The argument by is the value of
+// added elements.
 func (c *call) padded(v *graph.Value, axis int, before, after int64, by float64) *graph.Value {
 	if c.err != nil {
 		return nil
@@ -298,7 +300,7 @@ func reshape(c *call) ([]*graph.Value, error) {
 		shape = c.ints("shape")
 	}
 	if c.arg("dtype") != nil {
-		return nil, unsupported("a view as another element type")
+		return nil, unsupported("a view with another element type")
 	}
 	return one(c.reshape(x, shape))
 }
@@ -311,7 +313,7 @@ func reshapeToOutput(c *call) ([]*graph.Value, error) {
 	}
 	meta := c.text.TensorValues[c.outs[0]]
 	if meta == nil {
-		return nil, malformed("%q has no type", clip(c.outs[0]))
+		return nil, malformed("the export has no type for the result %q", clip(c.outs[0]))
 	}
 	shape, err := ints(meta.Sizes)
 	if err != nil {
@@ -340,7 +342,7 @@ func expand(c *call) ([]*graph.Value, error) {
 	return one(c.add(graph.Broadcast, graph.Attrs{Shape: shape}, x.DType, x))
 }
 
-// split reads the operators that cut a tensor into several tensors.
+// split translates the operators that cut a tensor into several tensors.
 func split(c *call) ([]*graph.Value, error) {
 	x := c.tensor("self")
 	axis := c.axis("dim", 0, x)
@@ -394,11 +396,11 @@ func triangle(c *call) ([]*graph.Value, error) {
 	x := c.tensor("self")
 	k := c.int("diagonal", 0)
 	if c.err != nil || len(x.Shape) < 2 {
-		return nil, malformed("a triangle of fewer than two dimensions")
+		return nil, malformed("triu or tril of a tensor with fewer than two dimensions")
 	}
 	rows, cols := x.Shape[len(x.Shape)-2], x.Shape[len(x.Shape)-1]
 	if rows*cols > maxConstants/8 {
-		return nil, unsupported("a triangle of %d × %d", rows, cols)
+		return nil, unsupported("triu or tril of a matrix of %d × %d", rows, cols)
 	}
 	mask := graph.NewTensor(graph.Bool, []int64{rows, cols})
 	for i := range rows {
@@ -434,7 +436,7 @@ var creators = map[string]operator{
 		n := c.int("n", 0)
 		m := c.int("m", n)
 		if c.err == nil && (n < 0 || m < 0 || n > maxConstants/8 || m > maxConstants/8 || n*m > maxConstants/8) {
-			return nil, malformed("an identity of %d × %d", n, m)
+			return nil, malformed("an identity matrix of %d × %d", n, m)
 		}
 		t := graph.NewTensor(c.outDType(0), []int64{n, m})
 		for i := range min(n, m) {
@@ -447,8 +449,8 @@ var creators = map[string]operator{
 	},
 }
 
-// full translates operators that fill a tensor with one number. If x is NaN, the number is the argument fill_value. The
-// contents of a tensor that torch.empty creates are never read.
+// full translates operators that fill a tensor with one number. The number is x or, if x is NaN, the argument
+// fill_value of the call. It also translates torch.empty, whose contents no program may read.
 func full(x float64) operator {
 	return func(c *call) ([]*graph.Value, error) {
 		dt := c.outDType(0)
@@ -466,12 +468,12 @@ func filled(c *call, dt graph.DType, x float64) ([]*graph.Value, error) {
 	}
 	meta := c.text.TensorValues[c.outs[0]]
 	if c.err != nil || meta == nil {
-		return nil, malformed("%q has no type", clip(c.outs[0]))
+		return nil, malformed("the export has no type for the result %q", clip(c.outs[0]))
 	}
 	shape, err := ints(meta.Sizes)
 	if err != nil || len(shape) == 0 {
 		return []*graph.Value{c.Scalar(dt, x)}, err
 	}
-	// A broadcast needs no memory.
+	// The tensor is a broadcast of one number, which needs no memory.
 	return one(c.add(graph.Broadcast, graph.Attrs{Shape: shape}, dt, c.Scalar(dt, x)))
 }

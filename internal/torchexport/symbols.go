@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Symbol is an extent whose value the export does not fix, for example the number of tokens.
+// Symbol is an extent that may vary between runs, for example the number of tokens. The export does not fix its
+// value.
 type Symbol struct {
 	Name     string // name in the export: "s70"
 	Min, Max int64  // range of values for which the export is valid; Max is 0 if there is no upper limit
@@ -23,7 +24,7 @@ type expr struct {
 	} `json:"hint"`
 }
 
-// Symbols lists the symbols that extents of the program depend on, by name.
+// Symbols lists the symbols on which extents of the program depend, in the order of their names.
 func (a *Archive) Symbols() ([]Symbol, error) {
 	found := map[string]*Symbol{}
 	note := func(text json.RawMessage) error {
@@ -82,7 +83,8 @@ func (a *Archive) Symbols() ([]Symbol, error) {
 			}
 		}
 		if s.Max != 0 && s.Max < s.Min {
-			return nil, unsupported("no extent is possible for symbol %q, which is from %d to %d", clip(name), s.Min,
+			return nil, unsupported("no value is possible for symbol %q, whose range is from %d to %d", clip(name),
+				s.Min,
 				s.Max)
 		}
 		list = append(list, *s)
@@ -90,7 +92,7 @@ func (a *Archive) Symbols() ([]Symbol, error) {
 	return list, nil
 }
 
-// resolve evaluates the program's extents for the given values of symbols.
+// resolve computes the program's extents from the given values of symbols.
 func (b *builder) resolve(values map[string]int64) error {
 	number := func(s *symInt) error {
 		if s.AsExpr == nil {
@@ -135,7 +137,7 @@ func (b *builder) resolve(values map[string]int64) error {
 	return nil
 }
 
-// named returns a number that the program computes from extents.
+// named returns the value of an integer that the program computes from extents, if s refers to one.
 func (c *arguments) named(s symInt) (int64, bool) {
 	if s.AsInt != nil {
 		return *s.AsInt, true
@@ -211,7 +213,7 @@ func (p *exprParser) expr() (int64, error) {
 			return 0, p.wrong()
 		}
 		symbol := p.word()
-		for p.at < len(p.text) && p.text[p.at] != ')' { // the assumptions of a symbol
+		for p.at < len(p.text) && p.text[p.at] != ')' { // skip the assumptions about the symbol
 			p.at++
 		}
 		v, ok := p.value(symbol)
@@ -219,7 +221,7 @@ func (p *exprParser) expr() (int64, error) {
 		case !p.next(')'):
 			return 0, p.wrong()
 		case !ok:
-			return 0, unsupported("extent %q is open", clip(symbol))
+			return 0, unsupported("no value is given for the extent %q", clip(symbol))
 		}
 		return v, nil
 	}
@@ -239,7 +241,7 @@ func (p *exprParser) expr() (int64, error) {
 	return p.apply(name, args)
 }
 
-// apply computes a function of integers.
+// apply evaluates a function of sympy for integer arguments.
 func (p *exprParser) apply(name string, args []int64) (int64, error) {
 	v := args[0]
 	for i, a := range args[1:] {
@@ -270,7 +272,7 @@ func (p *exprParser) apply(name string, args []int64) (int64, error) {
 				v %= a
 			}
 		default:
-			return 0, unsupported("an extent that is %q", clip(p.text))
+			return 0, unsupported("an extent with the expression %q", clip(p.text))
 		}
 		if v > maxExtent*maxExtent || v < -maxExtent*maxExtent {
 			return 0, p.wrong()

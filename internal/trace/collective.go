@@ -2,8 +2,9 @@ package trace
 
 import "strings"
 
-// collectiveWords are the names of collectives, without underscores, in NCCL's kernels and in torch. The first word
-// that a name contains decides.
+// collectiveWords maps words to operations of collectives. The words are the names of collectives, without
+// underscores, in NCCL's kernels and in torch. The first word in the list that a name contains determines the
+// operation.
 var collectiveWords = []struct{ word, op string }{
 	{"allreduce", "all_reduce"},
 	{"crossdevicereduce", "all_reduce"},
@@ -20,8 +21,8 @@ var collectiveWords = []struct{ word, op string }{
 	{"recv", "recv"},
 }
 
-// CollectiveOp returns the operation of a collective, in the words of hocket's programs, for its name in a profile. For
-// example "_allgather_base" is all_gather. It returns names that it does not know unchanged.
+// CollectiveOp returns the operation of a collective, as hocket's programs name it, for the name of the collective
+// in a profile. For example, "_allgather_base" is all_gather. It returns a name that it does not know unchanged.
 func CollectiveOp(name string) string {
 	plain := strings.ReplaceAll(strings.ToLower(name), "_", "")
 	for _, w := range collectiveWords {
@@ -32,7 +33,8 @@ func CollectiveOp(name string) string {
 	return strings.TrimPrefix(name, "nccl:")
 }
 
-// EndsTogether reports whether all members of a collective end at about the same time because each needs data from all.
+// EndsTogether reports whether all members of a collective end at about the same time, because each member needs
+// data from all others.
 func EndsTogether(op string) bool {
 	switch op {
 	case "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier":

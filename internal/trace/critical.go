@@ -33,7 +33,7 @@ func (c *chain) critical() []Event {
 // Path returns Critical as indices of events.
 func (c *Chains) Path() []int { return c.c.path() }
 
-// path returns the events of the critical path, the oldest first.
+// path returns the indices of the events on the critical path, the oldest first.
 func (c *chain) path() []int {
 	seen := make([]bool, len(c.events))
 	var path []int
@@ -45,15 +45,17 @@ func (c *chain) path() []int {
 	return path
 }
 
-// Chains computes which event each event of a trace had to wait for.
+// Chains says, for each event of a trace, for which event it had to wait.
 type Chains struct{ c *chain }
 
-// Chains prepares a trace. The trace must have events, in the order of Sort.
+// Chains prepares the Chains of a trace. The trace must have at least one event, and its events must be sorted (see
+// Sort).
 func (t *Trace) Chains() *Chains { return &Chains{newChain(t)} }
 
-// Before returns the event that event i followed on its rank, or -1. This is the previous event of its stream. In
-// profiles of other tools it is an event of its stream that was not yet over, or else the event that ended last before
-// i started, on any stream of the rank, and is not in seen.
+// Before returns the event that event i followed on its rank, or -1 if there is none. In hocket's traces, this is
+// the previous event of its stream. In profiles of other tools, it is an event of the same stream that was not yet
+// over or, if there is none, the event on any stream of the rank that ended last before i started. It is never an
+// event in seen.
 func (c *Chains) Before(i int, seen map[int]bool) int {
 	j := c.c.prev[i]
 	if long := c.c.long[i]; c.c.ends != nil && long >= 0 && c.c.events[long].End > c.c.events[i].Start && !seen[long] {
@@ -68,13 +70,13 @@ func (c *Chains) Before(i int, seen map[int]bool) int {
 	return j
 }
 
-// Released returns the event that ended the wait i, or -1 if that is not recorded. It is the last event that the other
-// stream had to do, or the signal that brought the counter to its value.
+// Released returns the event that ended the wait i, or -1 if it is not recorded. It is the last event of the other
+// stream for which i waited, or the signal that raised the counter to the required value.
 func (c *Chains) Released(i int) int { return c.c.released(i) }
 
-// Others applies to profiles of other tools. It reports whether an event other than j ended within ns before the start
-// of i, on the rank of i and on another stream than that of j. If so, the profile does not show for which of these
-// events i waited.
+// Others is for profiles of other tools. It reports whether another event than j, on the rank of i but on another
+// stream than that of j, ended within ns nanoseconds before the start of i. If so, the profile does not show for
+// which of these events i waited.
 func (c *Chains) Others(i, j int, ns int64) bool {
 	if c.c.ends == nil {
 		return false
@@ -90,27 +92,27 @@ func (c *Chains) Others(i, j int, ns int64) bool {
 	return false
 }
 
-// chain follows the events of a trace backwards.
+// chain follows the events of a trace backwards in time.
 type chain struct {
 	events  []Event
 	of      *Trace
 	last    int                 // the event that ends last
-	prev    []int               // the previous event of the same stream, or -1
-	long    []int               // the event that ends last among the earlier ones of the same stream, or -1
-	lates   map[instance]int    // for each collective: the member that started last
-	signals map[raised][]int    // signals, by end
-	streams map[stretchOf][]int // hocket's commands, by their index in the plan
-	ends    map[int][]int       // in profiles of other tools: the events of each rank, by end
+	prev    []int               // by event: the previous event of the same stream, or -1
+	long    []int               // by event: among the earlier events of the same stream, the one that ends last, or -1
+	lates   map[instance]int    // by collective: the member that started last
+	signals map[raised][]int    // signals of each element of a counter, by end
+	streams map[stretchOf][]int // commands of each stream in a run, by their index in the plan; only in hocket's traces
+	ends    map[int][]int       // events of each rank, by end; only in profiles of other tools
 }
 
-// raised identifies an element of a counter in a run. rank is the number of the rank in the job.
+// raised identifies an element of a counter in one run. rank is the number of the rank in the job.
 type raised struct {
 	run     int64
 	rank    int
 	counter string
 }
 
-// stretchOf identifies what one stream does in a run.
+// stretchOf identifies the commands of one stream in one run.
 type stretchOf struct {
 	run    int64
 	rank   int
@@ -180,7 +182,7 @@ func newChain(t *Trace) *chain {
 // Waits reports whether the event does nothing but wait.
 func (e *Event) Waits() bool { return e.Class == Sync && e.Name == "wait" }
 
-// before returns the event that event i had to wait for, or -1. It skips events in seen.
+// before returns the event for which event i had to wait, or -1 if there is none. It skips the events in seen.
 func (c *chain) before(i int, seen []bool) int {
 	e := &c.events[i]
 	unseen := func(j int) int {
@@ -203,8 +205,8 @@ func (c *chain) before(i int, seen []bool) int {
 	return unseen(c.prev[i])
 }
 
-// lastBefore returns the event that ended last on the rank of e before e started, except those to skip. It returns -1
-// if there is none.
+// lastBefore returns, among the events on the rank of e that ended before e started, the one that ended last. It
+// ignores events for which skip returns true, and returns -1 if no event is left.
 func (c *chain) lastBefore(e *Event, skip func(int) bool) int {
 	list := c.ends[e.Rank]
 	k := sort.Search(len(list), func(k int) bool { return c.events[list[k]].End > e.Start })

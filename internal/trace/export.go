@@ -30,9 +30,9 @@ type Head struct {
 	Clocks  []int `json:"clocks,omitempty"`
 }
 
-// WriteJSON writes the trace in the Chrome trace event format: a process per rank, a thread per stream, and times in
-// microseconds from the first event. For each collective it draws arrows from the member that arrived last to the
-// others.
+// WriteJSON writes the trace in the Chrome trace event format. Each rank is a process and each stream a thread.
+// Times are in microseconds from the first event. For each collective, arrows lead from the member that arrived
+// last to the other members.
 func (t *Trace) WriteJSON(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	head, err := json.Marshal(Head{t.Virtual, t.Clocks})
@@ -83,7 +83,7 @@ type place struct {
 	tid int
 }
 
-// flows are arrows from the last member that entered a collective to the others.
+// flows returns, for each collective, arrows from the member that entered it last to the other members.
 func flows(places map[instance][]place, origin int64) []chromeEvent {
 	keys := slices.SortedFunc(maps.Keys(places), func(a, b instance) int {
 		return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(a.group, b.group))
@@ -119,7 +119,7 @@ func (e *Event) chrome(tid int, origin int64) chromeEvent {
 	if e.Bytes > 0 {
 		args["bytes"] = e.Bytes
 	}
-	if e.Group != NoGroup { // with the run this identifies its collective
+	if e.Group != NoGroup { // together with the run, the group identifies the collective
 		args["collective"] = e.Group
 	}
 	return chromeEvent{Name: e.Name, Cat: e.Class.String(), Ph: "X", PID: e.Rank, TID: tid,

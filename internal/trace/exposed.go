@@ -1,15 +1,17 @@
 package trace
 
-// Exposure is the time, in nanoseconds, of some communication, and the part of it that computation does not hide.
+// Exposure is the time, in nanoseconds, of some communication, and the part of it during which the rank computed
+// nothing.
 type Exposure struct {
 	Busy    int64 // the sum of the durations of its events
 	Exposed int64 // the part during which the rank computed nothing
 }
 
-// ExposedBy divides exposed communication into n groups, such as the statements of a program. groupOf returns the group
-// of the event with an ID. If the result is negative or not less than n, the event belongs to no group. Only
-// communication that moved bytes counts. Each group gets the numbers of the rank with the most exposed communication,
-// because the other ranks wait for that one. Of several such ranks it is the one with the most communication.
+// ExposedBy divides exposed communication into n groups, such as the statements of a program. The function groupOf
+// returns the group of the event with an ID. If the result is negative or at least n, the event belongs to no
+// group. Only communication that moved bytes counts. The numbers of a group are those of the rank with the most
+// exposed communication, because the other ranks wait for it. If several ranks have the same exposed communication,
+// the one with the most communication is used.
 func (t *Trace) ExposedBy(groupOf func(id int64) int, n int) []Exposure {
 	compute := t.busy(Compute)
 	sums := make([][]Exposure, t.Ranks)

@@ -6,10 +6,10 @@ import (
 	"sort"
 )
 
-// Interval is the time from Lo to Hi; Hi is not included.
+// Interval is the time from Lo to Hi, exclusive.
 type Interval struct{ Lo, Hi int64 }
 
-// Union sorts intervals, joins those that touch, and removes empty ones.
+// Union sorts the intervals of a list, joins those that touch or overlap, and removes empty ones.
 func Union(list []Interval) []Interval {
 	slices.SortFunc(list, func(a, b Interval) int { return cmp.Compare(a.Lo, b.Lo) })
 	var out []Interval

@@ -2,12 +2,12 @@ package trace
 
 import "sync"
 
-// Recorder collects the marks at the start and end of commands on the streams of a world. Its methods may be called
-// from many goroutines. It is a device.Observer.
+// Recorder collects marks at the starts and ends of commands on the streams of a world. It is a device.Observer.
+// Its methods may be called from several goroutines at once.
 type Recorder struct {
 	mu    sync.Mutex
 	spans []span
-	open  map[mark]int // index in spans
+	open  map[mark]int // by mark: the index in spans of a command that has not ended
 }
 
 // mark identifies one command on one stream.
@@ -35,7 +35,7 @@ func (r *Recorder) Began(rank int, stream string, id int64, ns int64) {
 	r.spans = append(r.spans, span{mark: m, start: ns})
 }
 
-// Ended records that it ended. An end without a start is ignored.
+// Ended records that the command id has ended. It ignores the end of a command that was not started.
 func (r *Recorder) Ended(rank int, stream string, id int64, ns int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,8 +46,8 @@ func (r *Recorder) Ended(rank int, stream string, id int64, ns int64) {
 	}
 }
 
-// Drain returns an event for every command that has ended, and forgets all marks. describe returns the event for an id;
-// Drain sets its Rank, Stream, Start and End.
+// Drain returns an event for every command that has ended, and deletes all marks. The function describe returns the
+// event for an id; Drain then sets its Rank, Stream, Start and End.
 func (r *Recorder) Drain(describe func(id int64) Event) []Event {
 	r.mu.Lock()
 	spans := r.spans

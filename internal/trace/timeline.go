@@ -19,10 +19,10 @@ type Style struct {
 // operation, a time axis and a legend.
 func (t *Trace) Timeline(w io.Writer, width int) error { return t.Draw(w, Style{Width: width}) }
 
-// Draw draws the trace as text. A column shows the operation with the longest time in the column. A column is empty
-// only if no operation runs in it, so that events without duration are visible, too. The part of a collective in which
-// a member waits for late members is drawn as a line and counts as an operation. The legend explains all letters and
-// lines.
+// Draw draws the trace as text. Each column shows the operation that takes the most time in the column. A column is
+// empty only if no operation runs in it; events without duration are therefore visible, too. The part of a
+// collective in which a member waits for late members is drawn as a line, and counts as a separate operation. The
+// legend explains all letters and lines.
 func (t *Trace) Draw(w io.Writer, s Style) error {
 	lanes := t.lanes()
 	if len(lanes) == 0 {
@@ -50,7 +50,7 @@ type painter struct {
 	unit    unit
 	letters map[opKey]rune
 	order   []opKey
-	idle    rune // shown for a member of a collective that waits
+	idle    rune // drawn while a member of a collective waits
 	shown   map[drawn]bool
 	arrived map[instance]int64
 }
@@ -83,8 +83,8 @@ func label(l *lane) string {
 	return strings.Repeat(" ", len(fmt.Sprintf("rank %d  ", l.rank))) + l.stream
 }
 
-// assign chooses a letter for every operation. Most operations have a fixed letter, the same in
-// every timeline. Others, such as a kernel launched by name, get a letter that no operation has.
+// assign chooses a letter for every operation. Most operations have a fixed letter, which is the same in every
+// timeline. Others, such as a kernel that is launched by name, get a letter that no operation has.
 func (p *painter) assign(t *Trace) {
 	for i := range t.Events {
 		e := &t.Events[i]
@@ -186,7 +186,7 @@ func (p *painter) lane(b *strings.Builder, l *lane) {
 // rounding is a part of a column that is smaller than anything drawn.
 const rounding = 1e-9
 
-// cover adds the time between from and to to the columns in which it is, at least one.
+// cover adds the time between from and to to the columns that this time covers. It adds it to at least one column.
 func (p *painter) cover(cells []map[drawn]float64, d drawn, from, to int64) {
 	x, y := p.position(from), p.position(to)
 	first := min(int(x), p.columns-1)
@@ -198,7 +198,7 @@ func (p *painter) cover(cells []map[drawn]float64, d drawn, from, to int64) {
 	}
 }
 
-// position returns the position of time ns, in columns.
+// position returns the position of the time ns on the horizontal axis, in columns.
 func (p *painter) position(ns int64) float64 {
 	return float64(ns-p.lo) / float64(p.span) * float64(p.columns)
 }

@@ -13,8 +13,8 @@ type OpTotal struct {
 	Time  int64 // sum over the events
 }
 
-// Totals returns the total of each name's events, by class; within a class the longest time comes first. Times are in
-// nanoseconds, or in steps if the trace is virtual.
+// Totals returns, for each class, the total of the events of each name. Within a class, the name with the longest
+// time is first. Times are in nanoseconds, or in steps if the trace is virtual.
 func (t *Trace) Totals() []OpTotal {
 	index := map[string]int{}
 	var ops []OpTotal
@@ -36,13 +36,13 @@ func (t *Trace) Totals() []OpTotal {
 	return ops
 }
 
-// instance identifies a collective of a run.
+// instance identifies a collective in one run.
 type instance struct {
 	run   int64
 	group int
 }
 
-// arrivals returns when the last member of each collective started.
+// arrivals returns, for each collective, the time at which the last member started.
 func (t *Trace) arrivals() map[instance]int64 {
 	last := map[instance]int64{}
 	for i := range t.Events {

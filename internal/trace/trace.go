@@ -1,5 +1,6 @@
-// Package trace holds the events of a run with their times. It computes busy time, communication that is not hidden by
-// computation, waiting and transfer in collectives, and the chain of events that determined the duration of the run.
+// Package trace holds the events of a run with their times. It computes busy time, exposed communication (during
+// which the rank computes nothing), waiting and transfer in collectives, and the chain of events that determined
+// the duration of the run.
 package trace
 
 import (
@@ -34,21 +35,22 @@ const NoGroup = -1
 // Event is the time of one command on its stream.
 type Event struct {
 	Rank   int
-	Stream string // "main", "%s[1]"
+	Stream string // name of the stream: "main", "%s[1]"
 	Run    int64  // number of the run, from 0
-	ID     int64  // the index of the command in its plan
-	Name   string // the operation: "linear", "all_reduce", "put"
+	ID     int64  // index of the command in its plan
+	Name   string // name of the operation: "linear", "all_reduce", "put"
 	Detail string // the statement and its position in the program
 	Class  Class
 	// Start and End are nanoseconds on a clock that all ranks share.
 	Start, End int64
 	// Bytes is the number of bytes that the event moved between memories; 0 for computation.
 	Bytes int64
-	// Group is the collective that the event is a part of, as an index in the plan, or NoGroup.
+	// Group identifies the collective of which the event is a part, by its index in the plan. It is NoGroup if
+	// there is none.
 	Group int
-	// Issued is when the host enqueued the event, or 0 if that is unknown.
+	// Issued is the time at which the host enqueued the event; 0 if unknown.
 	Issued int64
-	// Call describes the call of a collective, in profiles of other tools; otherwise nil.
+	// Call describes the call of a collective. It is set only in profiles of other tools.
 	Call *Call
 	// Tie describes how the event depends on another stream or rank. It is nil if that is not
 	// recorded.
@@ -57,27 +59,28 @@ type Event struct {
 
 // Tie describes how a command of hocket depends on another stream or rank.
 type Tie struct {
-	// A wait between streams waits for the commands of Stream, on its own rank, before the one with index Until.
+	// A wait between streams waits for those commands of the stream Stream, on its own rank, whose index is less
+	// than Until.
 	Stream string `json:"stream,omitempty"`
 	Until  int64  `json:"until,omitempty"`
-	// A signal raises an element of a counter of rank Peer. A wait for signals has Peer -1, and passes once the element of
-	// its own rank was raised Count times in the run.
+	// A signal raises an element of a counter of the rank Peer. A wait for signals has Peer -1, and ends when the
+	// element of its own rank has been raised Count times in the run.
 	Counter string `json:"counter,omitempty"`
 	Count   int64  `json:"count,omitempty"`
 	// For a put or a get, Peer is the other rank.
 	Peer int `json:"peer"`
 }
 
-// Call describes the call of a collective by one rank. It determines which calls of other ranks belong to it.
+// Call describes how one rank called a collective. The description determines which calls of other ranks belong to
+// the same collective.
 type Call struct {
 	Group   string // the name of the group of ranks
 	Members []int  // members of the group, by their numbers in the job; nil if unknown
 	Seq     int64  // number of the call in its group; -1 if not recorded
 	DType   string // such as "BFloat16"; empty if unknown
-	// In and Out are the elements passed in and received; -1 if unknown.
+	// In and Out are the numbers of elements that are passed in and received; -1 if unknown.
 	In, Out int64
-	// PointToPoint says that it is a send or a receive, in which only some ranks of the group take
-	// part.
+	// PointToPoint reports that the call is a send or a receive, in which only some ranks of the group take part.
 	PointToPoint bool
 }
 
@@ -101,22 +104,22 @@ func (e *Event) Duration() int64 { return e.End - e.Start }
 // Trace contains the events of one or several runs.
 type Trace struct {
 	Ranks int
-	// Virtual says that times are steps of a scheduled machine instead of nanoseconds.
+	// Virtual reports that times are steps of a scheduled machine and not nanoseconds.
 	Virtual bool
 	// Events are ordered by rank, stream and start; see Sort.
 	Events []Event
 
-	// Source names the tool that recorded it, such as "kineto" or "nsys". It is empty for hocket.
+	// Source names the tool that recorded the trace, such as "kineto" or "nsys". It is empty for hocket.
 	Source string
 	// IDs are the numbers of the ranks in their job; nil if they are 0, 1, 2 and so on.
 	IDs []int
-	// Clocks is a number for the clock of each rank; ranks with equal numbers share a clock. If it is nil, all ranks share
-	// one clock. Times of different clocks may agree to within microseconds, or not at all.
+	// Clocks holds a number for the clock of each rank. Ranks with equal numbers share a clock. If Clocks is nil,
+	// all ranks share one clock. Times of different clocks may agree to within microseconds, or not at all.
 	Clocks []int
 	// Repeats reports that a device occurs in several sessions of nsys. The ranks ran in separate containers, or the rows
 	// are of several runs.
 	Repeats bool
-	// Host are the calls of the hosts, and Steps are the marked iterations. Both are empty in
+	// Host holds the calls of the hosts, and Steps the iterations that the program marked. Both are empty in
 	// hocket's traces.
 	Host  []HostCall
 	Steps []Step
@@ -148,7 +151,7 @@ func inOrder(a, b Event) int {
 		cmp.Compare(a.ID, b.ID))
 }
 
-// CompareStreams puts main first. Numbers in names are compared by value.
+// CompareStreams compares the names of streams: "main" is first, and numbers in names are compared by value.
 func CompareStreams(a, b string) int {
 	switch {
 	case a == b:
@@ -161,7 +164,7 @@ func CompareStreams(a, b string) int {
 	return cmp.Or(cmp.Compare(stem(a), stem(b)), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
-// stem returns the name without its index or the number at its end.
+// stem returns the name of a stream without its index or the number at its end.
 func stem(s string) string {
 	if i := strings.IndexByte(s, '['); i >= 0 {
 		return s[:i]
@@ -169,7 +172,7 @@ func stem(s string) string {
 	return strings.TrimRight(s, "0123456789")
 }
 
-// Bounds returns the first start and the last end, or zeros without events.
+// Bounds returns the first start and the last end of an event. It returns zeros if there are no events.
 func (t *Trace) Bounds() (lo, hi int64) {
 	for i := range t.Events {
 		e := &t.Events[i]

@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 )
 
-// keep adds a measured entry to the table and writes the table to its file.
+// keep adds a measured entry e to the table t, and writes the table to its file.
 func (u *tuner) keep(ctx context.Context, t *comm.Table, e comm.Entry) error {
 	u.done = append(u.done, e)
 	t.Put(e)
@@ -34,9 +34,9 @@ func (u *tuner) shared() bool {
 	return err == nil && path == u.File
 }
 
-// join merges the table with the one in the file, if there is one. Entries measured by this tuning
-// replace those in the file; all other entries are taken from the file, since others may have
-// measured them after this tuning began.
+// join updates the table t from the table there, which is in the file. Entries that this tuning has measured
+// replace those in the file. All other entries are taken from the file, since another tuning may have measured them
+// after this one began.
 func (u *tuner) join(t, there *comm.Table) {
 	if there != nil {
 		t.Entries = there.Entries

@@ -21,7 +21,7 @@ const (
 	fewRounds  = 2
 )
 
-// tuneKind measures a kind and puts its entry into the table.
+// tuneKind measures the calls of a kind, and puts the entry of the kind into the table.
 func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *comm.Table) error {
 	if err := whole.Dress(ctx, k.dt); err != nil {
 		return err
@@ -35,7 +35,8 @@ func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *c
 	a := whole.Team(k.members)
 	upon := u.upon(k)
 	list, err := u.measureAll(ctx, a, k, upon)
-	if err == nil && upon != nil && (u.anyWrong(upon) || !mostlyKnown(list)) { // the shipped entry may be wrong at other sizes too
+	// if an algorithm was wrong, the shipped entry may also be wrong at other sizes
+	if err == nil && upon != nil && (u.anyWrong(upon) || !mostlyKnown(list)) {
 		upon = nil
 		list, err = u.measureAll(ctx, a, k, nil)
 	}
@@ -52,9 +53,9 @@ func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *c
 	return u.keep(ctx, t, e)
 }
 
-// measureAll measures a kind's calls, and returns the calls with figures, by size. If there is a shipped entry (upon),
-// the measurement starts from it. The largest call is measured first. Its measurement includes NCCL, whose
-// communicators are then created while kernels are compiled.
+// measureAll measures the calls of a kind, and returns those with results, by size. If there is a shipped entry
+// (upon), the measurement checks that entry. The largest call is measured first. Its measurement includes NCCL, so
+// that NCCL creates its communicators while hocket's kernels are compiled.
 func (u *tuner) measureAll(ctx context.Context, a *contest.Arena, k kind, upon *comm.Entry) ([]measured, error) {
 	var list []measured
 	for _, c := range slices.Backward(u.calls(k)) {
@@ -87,9 +88,9 @@ func (u *tuner) progress(by string) {
 	}
 }
 
-// precompile starts the compilation of kernels that the kinds need, so that it runs during
-// measurements; it takes longer than measuring. It considers only kinds with the first kind's
-// number of members.
+// precompile starts the compilation of kernels that the kinds need. The compilation, which takes longer than
+// measuring, then runs during measurements. It considers only kinds with the same number of members as the first
+// kind.
 func (u *tuner) precompile(whole *contest.Arena, kinds []kind) {
 	u.askedOf = kinds[0].members
 	for _, k := range kinds {
@@ -112,12 +113,12 @@ func (u *tuner) precompile(whole *contest.Arena, kinds []kind) {
 	}
 }
 
-// precompileOpening starts the compilation of kernels that a tuning needs, so that it runs while
-// the machine is opened, on machines with dry runs.
+// precompileOpening starts the compilation of kernels that a tuning needs, on machines with dry runs. It then runs
+// while the machine is opened.
 func (u *tuner) precompileOpening() {
 	w, err := u.machine.DryRun(u.Ranks)
 	if err != nil {
-		return // Open will return the error
+		return // opening the machine will return the same error
 	}
 	a := &contest.Arena{World: w, Type: ir.BF16, Dispatch: comm.NewDispatch(w, u.machine.Caps(), nil, comm.Policy{})}
 	for r := range w.Ranks() {
@@ -153,11 +154,11 @@ func (u *tuner) precompileCall(a *contest.Arena, c contest.Call, list []device.T
 	}
 }
 
-// ask returns a team of the arena that is kept to ask which calls it supports; nil if none can be
-// opened.
+// ask returns a team of the arena. The team is kept only to find out which calls it supports. It is nil if no team
+// can be opened.
 func (u *tuner) ask(a *contest.Arena) device.Team {
 	if u.asked == nil && len(a.World.TeamAlgorithms()) > 0 {
-		u.asked, _ = a.World.OpenTeam(a.Members) // on an error, opening the channel will report the reason
+		u.asked, _ = a.World.OpenTeam(a.Members) // if there is an error, opening the channel reports it
 	}
 	return u.asked
 }
@@ -171,16 +172,17 @@ func (u *tuner) forget() error {
 	return t.Close()
 }
 
-// measured is a call with its fastest tunings.
+// measured is a call with the tunings that were measured for it, the fastest first.
 type measured struct {
 	call contest.Call
 	best []timed
-	// confirmed reports that the first tuning of the shipped table is the fastest at this size. known reports that no
-	// tuning other than the measured ones can be the fastest.
+	// confirmed reports that the first tuning in the shipped table is the fastest at this size. known reports that
+	// no tuning that was not measured can be the fastest.
 	confirmed, known bool
 }
 
-// timed is a tuning with its time. ordered reports that it adds in the order of the members, as some programs require.
+// timed is a tuning with its time. ordered reports that the tuning adds in the order of the members, which some
+// programs require.
 type timed struct {
 	comm.Timed
 	ordered bool
@@ -194,8 +196,9 @@ func (u *tuner) finalists() int {
 	return 4
 }
 
-// tuneCall measures a call roughly with all algorithms. In a full tuning, it also measures various launch parameters
-// of the algorithms that are nearly as fast as the fastest. It then measures the best tunings alternately.
+// tuneCall measures a call briefly with all algorithms. In a full tuning, it also measures several launch
+// parameters of the algorithms that are nearly as fast as the fastest. It then measures the best tunings
+// alternately, for more rounds.
 func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) (measured, error) {
 	m := measured{call: c}
 	first, err := u.glance(ctx, a, c, u.names(a, c))
@@ -233,15 +236,15 @@ func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) 
 	return m, nil
 }
 
-// names lists the tunings to try first: all algorithms with the machine's default launch
-// parameters, and the shipped tunings. If the machine has its own launches for collectives, only a
-// full tuning tries schedules.
+// names lists the tunings to try first: all algorithms with the machine's default launch parameters, and the
+// tunings of the shipped table. If the machine has its own launches for collectives, only a full tuning also tries
+// schedules.
 func (u *tuner) names(a *contest.Arena, c contest.Call) []device.Tuning {
 	others := slices.DeleteFunc(a.Dispatch.Algorithms(), func(n string) bool {
 		return a.Dispatch.Info(n).Library || u.own && !u.Full && slices.Contains(comm.Schedules(), n)
 	})
-	// Libraries are first, because their first call creates communicators, which takes as long as compiling the first
-	// kernels.
+	// Libraries are first, because their first call creates communicators. This takes as long as compiling the
+	// first kernels, which happens at the same time.
 	list := contest.NamesOnly(append(a.Dispatch.Libraries(), others...))
 	if u.own {
 		in := a.Instance(c, 0, device.Tuning{}, true)
@@ -254,8 +257,7 @@ func (u *tuner) names(a *contest.Arena, c contest.Call) []device.Tuning {
 	return list
 }
 
-// within returns the tunings whose time is at most the given multiple of the fastest time, the
-// fastest first.
+// within returns the tunings whose time is at most the given multiple of the shortest time, the fastest first.
 func within(list []timed, times float64) []timed {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b timed) int { return cmp.Compare(a.Micros, b.Micros) })
@@ -283,8 +285,8 @@ var launchAxes = func() []axis {
 	return []axis{blocks, unroll, threads, blocks}
 }()
 
-// instances lists tunings of the algorithms in near that together use every kernel that any of
-// their launches needs.
+// instances lists tunings of the algorithms in near. Together these tunings use every kernel that any launch of the
+// algorithms needs.
 func instances(near []timed) []device.Tuning {
 	var list []device.Tuning
 	for _, x := range near {
@@ -300,8 +302,8 @@ func instances(near []timed) []device.Tuning {
 	return list
 }
 
-// descend searches for the best launch parameters of each algorithm in near for which launched
-// returns true, beginning with its best tuning so far. It returns all measurements.
+// descend searches for the best launch parameters of each algorithm in near for which the function launched returns
+// true. The search begins with the algorithm's best tuning so far. It returns all measurements.
 func descend(near []timed, launched func(name string) bool, measure func([]device.Tuning) ([]timed, error)) ([]timed, error) {
 	all := slices.Clone(near)
 	for i, x := range near {
@@ -330,7 +332,7 @@ func descend(near []timed, launched func(name string) bool, measure func([]devic
 	return all, nil
 }
 
-// glance measures tunings roughly, one after another, so that not all need memory at the same time.
+// glance measures tunings briefly, one after another, so that only one of them needs memory at a time.
 func (u *tuner) glance(ctx context.Context, a *contest.Arena, c contest.Call, list []device.Tuning) ([]timed, error) {
 	u.precompileCall(a, c, list)
 	var out []timed
@@ -351,7 +353,8 @@ func (u *tuner) glance(ctx context.Context, a *contest.Arena, c contest.Call, li
 	return out, nil
 }
 
-// roughly returns microseconds per call of one short chain, including its launch.
+// roughly measures one short chain of calls, and returns the microseconds per call, including the launch of the
+// chain.
 func roughly(ctx context.Context, a *contest.Arena, e *contest.Entrant) (float64, error) {
 	e.Chains = contest.Chains{Long: 20, Eager: 10}
 	if e.Call.Bytes >= 16<<20 {
@@ -405,7 +408,7 @@ func (u *tuner) try(ctx context.Context, a *contest.Arena, c contest.Call, list 
 			return nil, fmt.Errorf("%s of %s by %s: %w", c.Op, contest.BytesText(c.Bytes), t.Algo, err)
 		}
 	}
-	u.progress("those in front, in turns")
+	u.progress("the fastest algorithms, alternately")
 	if err := a.Race(ctx, entrants, rounds, false); err != nil {
 		return nil, err
 	}
@@ -415,8 +418,8 @@ func (u *tuner) try(ctx context.Context, a *contest.Arena, c contest.Call, list 
 	return out, nil
 }
 
-// recordedWrong records the entrant's graphs, and reports whether their results are wrong; it also
-// adds a note in that case.
+// recordedWrong records the graphs of an entrant, and reports whether their results are wrong. If so, it also adds
+// a note.
 func (u *tuner) recordedWrong(ctx context.Context, a *contest.Arena, e *contest.Entrant) (bool, error) {
 	if err := a.Capture(ctx, e); err != nil || e.Short == nil {
 		return false, err
@@ -430,11 +433,13 @@ func (u *tuner) recordedWrong(ctx context.Context, a *contest.Arena, e *contest.
 
 func (u *tuner) wrong(c contest.Call, t device.Tuning, elements int64) {
 	u.wrongs[t.Algo] = true
-	u.note("%s of %s by %s: %d elements are wrong: it is not used", c.Op, contest.BytesText(c.Bytes), contest.TuningText(t), elements)
+	u.note("%s of %s by %s: %d elements of the result are wrong, so the algorithm is not used", c.Op,
+		contest.BytesText(c.Bytes), contest.TuningText(t), elements)
 }
 
-// admit opens a channel for a tuning, and reports whether the tuning adds in the order of the members. If the tuning
-// is declined, it returns no entrant. If the tuning fails or has a wrong result, it also adds a note.
+// admit opens a channel for a tuning, and reports whether the tuning adds in the order of the members. If the
+// machine declines the tuning, admit returns no entrant. If the tuning fails or has a wrong result, admit also adds
+// a note.
 func (u *tuner) admit(ctx context.Context, a *contest.Arena, c contest.Call, t device.Tuning) (*contest.Entrant, bool, error) {
 	if !u.possible(a, c, t) {
 		return nil, false, nil
@@ -467,8 +472,8 @@ func (u *tuner) admit(ctx context.Context, a *contest.Arena, c contest.Call, t d
 	return e, ordered, nil
 }
 
-// possible asks a team that is kept for this purpose whether one of the machine's own launches
-// supports the call, in any order of sums. That is cheaper than opening a channel.
+// possible asks the team that the method ask returns whether one of the machine's own launches supports the call,
+// in any order of sums. This is cheaper than opening a channel.
 func (u *tuner) possible(a *contest.Arena, c contest.Call, t device.Tuning) bool {
 	info := a.Dispatch.Info(t.Algo)
 	if !slices.Contains(device.AlgorithmNames(a.World.TeamAlgorithms()), t.Algo) {

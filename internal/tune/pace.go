@@ -28,12 +28,12 @@ type pace struct {
 	opened    time.Time
 	within    time.Duration // time limit; 0 for none
 	preparing time.Duration
-	calls     int       // measured calls
-	first     time.Time // when the first of them ended
+	calls     int       // number of measured calls
+	first     time.Time // time at which the first measurement ended
 	last      time.Time
 }
 
-// preparedFrom adds the time since t, which was spent waiting for preparations.
+// preparedFrom adds the time since t to the time that was spent waiting for preparations.
 func (p *pace) preparedFrom(t time.Time) { p.preparing += p.now().Sub(t) }
 
 // measured counts a measured call.
@@ -54,9 +54,9 @@ func (p *pace) ends() time.Time {
 	return end
 }
 
-// hasTime reports whether the given number of calls can probably be measured in time. It estimates
-// 1.5 times the mean time of earlier calls, since each collective has separate kernels, and leaves
-// out the first call, which includes most preparations. The first two calls are always in time.
+// hasTime reports whether the given number of calls can probably be measured in time. Its estimate per call is 1.5
+// times the mean time of earlier calls, since each collective has separate kernels. The mean excludes the first
+// call, which includes most preparations. The first two calls are always considered to be in time.
 func (p *pace) hasTime(calls int) bool {
 	if p.within == 0 || p.calls < 2 {
 		return true
@@ -72,11 +72,12 @@ func (p *pace) phases() *Phases {
 	return &Phases{opening, preparing, p.took() - opening - preparing}
 }
 
-// lateText describes which collectives were not measured for lack of time.
+// lateText describes which collectives were not measured because there was no time left.
 func (u *tuner) lateText(late []kind) string {
 	var names []string
 	for _, k := range late {
 		names = append(names, k.op.String())
 	}
-	return fmt.Sprintf("no time within %.1f s for %s: as before; hocket tune once more goes on there, --full takes its time", u.pace.within.Seconds(), strings.Join(names, ", "))
+	return fmt.Sprintf("not measured within %.1f s, so left unchanged: %s; run hocket tune again to continue with "+
+		"these, or with --full for no time limit", u.pace.within.Seconds(), strings.Join(names, ", "))
 }

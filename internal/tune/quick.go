@@ -10,20 +10,20 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// If the GPUs are of the model on which the shipped table was measured, a quick tuning does not search for the fastest
-// algorithms. It checks at some sizes whether that table is right. At sizes where the table is right, its brackets are
-// kept, because they are finer than those of a quick tuning. At sizes where another of the table's best tunings is the
-// fastest, this tuning is entered for the neighbouring sizes. If none of the table's tunings is known to be the
-// fastest, all algorithms are measured. If that happens at most sizes, or if an algorithm in the table has a wrong
-// result, the shipped entry is not used at all.
+// If the machine's GPUs are of the model on which the shipped table was measured, a quick tuning does not search
+// for the fastest algorithms. It only checks at some sizes whether the shipped table is right. At sizes where it is
+// right, its brackets of sizes are kept, because they are finer than those of a quick tuning. If another one of the
+// table's best tunings is the fastest at a size, that tuning is entered for the neighbouring sizes. If it is not
+// known that one of the table's tunings is the fastest, all algorithms are measured. If that happens at most sizes,
+// or if an algorithm in the table has a wrong result, the shipped entry is not used at all.
 
-// These ratios apply to times in the shipped table.
+// These are ratios of two times.
 const (
-	// distinct is the ratio to the fastest time above which a tuning is not measured again. It is larger than the
-	// variation between machines and between days.
+	// distinct limits which tunings are measured again: those whose time in the shipped table is at most this
+	// multiple of the shortest time. The multiple is larger than the variation between machines and between days.
 	distinct = 1.15
-	// confirming is the largest ratio to the fastest time on this machine with which the table's first tuning counts
-	// as right.
+	// confirming limits when the first tuning in the shipped table counts as right: its time on this machine is at
+	// most this multiple of the shortest time.
 	confirming = 1.05
 )
 
@@ -35,9 +35,9 @@ func (u *tuner) upon(k kind) *comm.Entry {
 	return u.shipped.Entry(k.entry())
 }
 
-// contenders divides the tunings of a bracket: near are the ones to measure, the best first; slower
-// begins with the first that is known to be slower. It returns none for a bracket that was not
-// measured.
+// contenders divides the tunings of a bracket into two lists. The list near contains those to measure, the best
+// first. The list slower contains the others, beginning with the first that is known to be slower. Both are empty
+// for a bracket that was not measured.
 func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
 	least := math.Inf(1)
 	for _, x := range b.Best {
@@ -57,9 +57,9 @@ func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
 	return near, nil
 }
 
-// toConfirm lists the tunings that must be measured at a call's size to check an entry; nil if the
-// entry has no measurement there. At the largest size of a kind it includes the vendor's libraries,
-// whose versions may differ on this machine.
+// toConfirm lists the tunings that must be measured at the size of a call to check an entry. It returns nil if the
+// entry has no measurement at that size. At the largest size of a kind, the list includes the vendor's libraries,
+// because their versions may differ on this machine.
 func (u *tuner) toConfirm(a *contest.Arena, k kind, c contest.Call, e *comm.Entry) []device.Tuning {
 	near, _ := contenders(e.Bracket(c.Bytes))
 	calls := u.calls(k)
@@ -73,8 +73,8 @@ func (u *tuner) toConfirm(a *contest.Arena, k kind, c contest.Call, e *comm.Entr
 	return near
 }
 
-// confirm measures an entry's best tunings at a call's size. known is set if none of the tunings
-// that the entry lists as slower would have been faster: then nothing else need be measured.
+// confirm measures the best tunings of an entry at the size of a call. The result's field known is set if none of
+// the tunings that the entry lists as slower can be the fastest; then nothing else need be measured. The field
 // confirmed is set if, in addition, the entry's first tuning is as fast as any.
 func (u *tuner) confirm(ctx context.Context, a *contest.Arena, k kind, c contest.Call, e *comm.Entry) (m measured, err error) {
 	m.call = c
@@ -101,7 +101,8 @@ func (u *tuner) confirm(ctx context.Context, a *contest.Arena, k kind, c contest
 	return m, nil
 }
 
-// confirmRounds returns the number of rounds; large calls, whose times hardly vary, need only one.
+// confirmRounds returns the number of rounds in which a call is measured. Large calls, whose times hardly vary,
+// need only one round.
 func confirmRounds(c contest.Call) int {
 	if c.Bytes >= 16<<20 {
 		return 1
@@ -109,8 +110,8 @@ func confirmRounds(c contest.Call) int {
 	return tuneRounds
 }
 
-// librariesFirst moves libraries to the front, since their communicators are made while kernels are
-// compiled.
+// librariesFirst moves libraries to the front of the list, so that they create their communicators while kernels
+// are compiled.
 func librariesFirst(d *comm.Dispatch, list []device.Tuning) []device.Tuning {
 	behind := func(t device.Tuning) int {
 		if d.Info(t.Algo).Library {
@@ -123,7 +124,7 @@ func librariesFirst(d *comm.Dispatch, list []device.Tuning) []device.Tuning {
 	return list
 }
 
-// entryUpon returns the shipped entry with the measurements in list, which is sorted by size.
+// entryUpon returns the shipped entry, changed by the measurements in list, which is sorted by size.
 func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 	e := shipped.Clone()
 	e.Shipped, e.Full = false, false
@@ -145,7 +146,7 @@ func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 	return e
 }
 
-// retime stores the times measured here in a bracket.
+// retime replaces the times in a bracket by the times measured on this machine.
 func retime(b *comm.Bracket, m measured) {
 	for i := range b.Best {
 		for _, x := range m.best {
@@ -159,7 +160,8 @@ func retime(b *comm.Bracket, m measured) {
 	}
 }
 
-// splice inserts b into ascending brackets, for sizes above lo. It replaces the existing brackets for these sizes.
+// splice inserts the bracket b, for sizes above lo, into a list of ascending brackets. It replaces the parts of
+// existing brackets that cover these sizes.
 func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) {
 	end := int64(0)
 	for _, x := range list {
@@ -180,8 +182,8 @@ func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) 
 	return out
 }
 
-// mostlyKnown reports whether, at half of the sizes or more, nothing else had to be measured.
-// Otherwise the shipped table does not fit this machine, although its name does.
+// mostlyKnown reports whether, at half of the sizes or more, no tuning outside the shipped table had to be
+// measured. Otherwise the shipped table does not fit this machine, although it is for GPUs with the same name.
 func mostlyKnown(list []measured) bool {
 	n := 0
 	for _, m := range list {

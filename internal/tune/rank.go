@@ -9,12 +9,13 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// alike is the largest ratio to the fastest time with which a tuning is preferred because it uses fewer
-// multiprocessors.
+// alike is the largest ratio of a tuning's time to the shortest time with which the tuning is preferred if it uses
+// fewer multiprocessors.
 const alike = 1.02
 
-// ranked orders measurements: first the preferred tuning of all (see modest), then the preferred
-// one of each other algorithm. blocks returns the number of blocks that a tuning is known to use.
+// ranked orders measurements: the preferred tuning of all (see modest) comes first, followed by the preferred
+// tuning of each other algorithm. The function blocks returns the number of thread blocks that a tuning is known to
+// use.
 func ranked(list []timed, blocks func(device.Tuning) int) []timed {
 	if len(list) == 0 {
 		return nil
@@ -29,8 +30,8 @@ func ranked(list []timed, blocks func(device.Tuning) int) []timed {
 	return out
 }
 
-// modest returns, of the tunings that are nearly as fast as the first, which is the fastest, the
-// one with the fewest blocks.
+// modest returns the tuning with the fewest thread blocks among those that are nearly as fast as the first, which
+// is the fastest.
 func modest(list []timed, blocks func(device.Tuning) int) timed {
 	best := list[0]
 	for _, x := range list {
@@ -41,7 +42,7 @@ func modest(list []timed, blocks func(device.Tuning) int) timed {
 	return best
 }
 
-// blocks returns a function that returns how many blocks a tuning is known to use.
+// blocks returns a function that returns the number of thread blocks that a tuning is known to use.
 func (u *tuner) blocks(a *contest.Arena) func(device.Tuning) int {
 	return func(t device.Tuning) int {
 		switch {
@@ -57,8 +58,8 @@ func (u *tuner) blocks(a *contest.Arena) func(device.Tuning) int {
 // kept is the largest number of algorithms that a bracket lists, including one that adds in the order of the members.
 const kept = 4
 
-// entryOf returns the entry of a kind from measurements at ascending sizes. A bracket ends at the
-// geometric mean of its size and the next.
+// entryOf makes the entry of a kind from measurements at ascending sizes. Each measured size is the basis of one
+// bracket, which ends at the geometric mean of that size and the next one.
 func entryOf(k kind, list []measured) comm.Entry {
 	e := k.entry()
 	e.Fixed = fixedOf(list)
@@ -72,7 +73,7 @@ func entryOf(k kind, list []measured) comm.Entry {
 	return e
 }
 
-// bestOf returns the list of a bracket, the best tuning first.
+// bestOf returns the tunings that a bracket lists, the best first.
 func bestOf(list []timed) (best []comm.Timed) {
 	inOrder := false
 	for _, x := range list {
@@ -92,8 +93,8 @@ func halfway(a, b measured) int64 {
 // rounded rounds microseconds to the precision of tables.
 func rounded(us float64) float64 { return math.Round(us*100) / 100 }
 
-// fixedOf returns, among the algorithms that support all sizes and add in the order of the members, the one with the
-// smallest geometric mean of the ratios to the fastest time.
+// fixedOf returns the best algorithm for all sizes. It considers those that support all sizes and add in the order
+// of the members. The best one has the smallest geometric mean of the ratios of its time to the shortest time.
 func fixedOf(list []measured) *device.Tuning {
 	var found *device.Tuning
 	least := math.Inf(1)

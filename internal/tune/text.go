@@ -24,8 +24,8 @@ func TunedFrom(f comm.Found) *Tuned {
 	return u
 }
 
-// WriteText writes the table: for each collective the brackets of sizes, with the chosen tuning and
-// the next best ones.
+// WriteText writes the table: for each collective, the brackets of sizes with the chosen tuning and the next best
+// tunings.
 func (u *Tuned) WriteText(w io.Writer) error {
 	t := &tableText{contest.Lines{W: w}}
 	t.Line("machine  %s", u.Table.Identity)
@@ -56,9 +56,9 @@ func (t *tableText) entry(e *comm.Entry) {
 	from := ""
 	switch {
 	case e.Shipped:
-		from = "; as shipped, not measured here"
+		from = "; from the shipped table, not measured on this machine"
 	case e.Checked != nil:
-		from = "; as shipped, checked here at " + sizesText(e.Checked)
+		from = "; from the shipped table, checked on this machine at " + sizesText(e.Checked)
 	}
 	t.Line("\n%s, %d members, %selements of %d bytes%s%s", e.Op, e.Members, what, e.Elem, fixed, from)
 	rows := [][]string{{"to", "algorithm", "µs", "then"}}

@@ -19,30 +19,31 @@ import (
 type Options struct {
 	Machine string
 	Ranks   int // 0 for as many as the machine has, but at most 8
-	// Full also tries more sizes, launch parameters of each algorithm, types of 4 bytes, maxima,
-	// and smaller teams of the same world. Otherwise the tuning ends within seconds.
+	// Full makes the tuning also try more sizes, launch parameters of each algorithm, element types of 4 bytes,
+	// maxima, and teams of only some of the ranks. Otherwise the tuning ends within seconds.
 	Full bool
 	// Ops are the collectives to tune; nil for all of TunedOps.
 	Ops []ir.Op
-	// Within limits the time of a quick tuning of the machine's own sizes, counted from Begun (the current time if
-	// zero). If the time is used up, the remaining collectives are left unchanged, but the first one is always
-	// measured. 0 means no limit.
+	// Within limits the time of a quick tuning of the default sizes. The time is counted from Begun, or from the
+	// call of Tune if Begun is zero. When it is used up, the remaining collectives are left unchanged, but the
+	// first one is always measured. 0 means no limit.
 	Begun  time.Time
 	Within time.Duration
 	// Sizes are message sizes in bytes; nil for a list that suits the machine.
 	Sizes []int64
-	// Base is the existing table. Its entries are kept for collectives that are not measured. Entries that were
-	// measured on this machine, as completely as requested, are not measured again unless Again is set or Sizes are
-	// given.
+	// Base is the existing table. Its entries are kept for collectives that are not measured. A collective that was
+	// already measured on this machine, as completely as requested, is measured again only if Again is set or Sizes
+	// are given.
 	Base  comm.Found
 	Again bool
-	// Made is stored in the table: the program and version that made it.
+	// Made is stored in the table. It names the program and version that made the table.
 	Made string
-	// Progress is called with a line of text from time to time; may be nil.
+	// Progress, if not nil, is called from time to time with a line of text that describes the progress.
 	Progress func(string)
-	// File is the file to which the table is written after each entry, so that an interrupted
-	// tuning keeps its measurements; empty for none. The file that worlds read by default
-	// (TableFile) is merged: only measured entries are replaced. Any other file is overwritten.
+	// File is the file to which the table is written after each entry, so that an interrupted tuning keeps its
+	// measurements. It is empty if the table is not to be written. If it is the file that worlds read by default
+	// (see TableFile), the table is merged with the contents: only measured entries are replaced. Any other file is
+	// overwritten.
 	File string
 
 	opened  device.Machine   // set by Find
@@ -54,21 +55,21 @@ type Options struct {
 // KeepError is returned if a table cannot be written to Options.File.
 type KeepError struct{ Err error }
 
-func (e *KeepError) Error() string { return "the table cannot be kept: " + e.Err.Error() }
+func (e *KeepError) Error() string { return "the table cannot be written: " + e.Err.Error() }
 
 // Unwrap returns the reason.
 func (e *KeepError) Unwrap() error { return e.Err }
 
-// Tuned is a table, with a description of its measurement.
+// Tuned is a table of the fastest algorithms, with a description of its measurement.
 type Tuned struct {
 	Table *comm.Table `json:"table"`
 	Hash  string      `json:"hash"`
 	// File is the file that contains the table; empty if it was not written.
 	File string `json:"file,omitempty"`
-	// Fresh reports that this tuning measured some entry.
+	// Fresh reports whether this tuning has measured any entry.
 	Fresh bool    `json:"fresh"`
 	Took  float64 `json:"took_s,omitempty"`
-	// Phases divides Took.
+	// Phases says how the time Took is divided.
 	Phases *Phases `json:"phases_s,omitempty"`
 	// Notes are problems that did not end the tuning.
 	Notes []string `json:"notes,omitempty"`
@@ -95,7 +96,7 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	slices.Sort(o.Sizes) // brackets must be in ascending order
 	o.Sizes = slices.Compact(o.Sizes)
 	if o.File != "" {
-		if err := comm.Writable(o.File); err != nil { // checked before the measurements, which take minutes
+		if err := comm.Writable(o.File); err != nil { // checked before the measurements, which may take minutes
 			return nil, &KeepError{err}
 		}
 	}
@@ -119,7 +120,7 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	for _, k := range todo {
 		u.total += len(u.calls(k))
 	}
-	if u.Base.PassedOver() && !u.shared() { // otherwise the method keep reports this
+	if u.Base.PassedOver() && !u.shared() { // if the file is shared, the method keep reports this
 		u.note("%s", u.Base.Ignored)
 	}
 	err = contest.Within(ctx, a.World, func() error {
@@ -150,7 +151,7 @@ func newTuner(o Options, m device.Machine) *tuner {
 	return u
 }
 
-// tuneKinds measures kinds as long as there is time.
+// tuneKinds measures the calls of each kind, as long as there is time.
 func (u *tuner) tuneKinds(ctx context.Context, a *contest.Arena, todo []kind, t *comm.Table) error {
 	var late []kind
 	for _, k := range todo {
@@ -168,9 +169,9 @@ func (u *tuner) tuneKinds(ctx context.Context, a *contest.Arena, todo []kind, t 
 	return nil
 }
 
-// Find opens the machine for Tune, sets Ranks to the number of ranks if it is 0, and sets Base to
-// the table that worlds of so many ranks use. Meanwhile the kernels that a quick tuning launches
-// are compiled.
+// Find opens the machine for Tune. If Ranks is 0, it sets Ranks to the number of the machine's ranks. It sets Base
+// to the table that worlds with this number of ranks use. Meanwhile, the kernels that a quick tuning launches are
+// compiled.
 func (o *Options) Find(ctx context.Context) error {
 	m, err := contest.Open(o.Machine)
 	if err != nil {
@@ -205,8 +206,7 @@ func TableOf(ctx context.Context, machine string, ranks int) (comm.Found, error)
 	return comm.Find(m.Name(), w), w.Close()
 }
 
-// TableFile returns the file in which worlds of the machine that f was found for look for their
-// tuned table.
+// TableFile returns the file from which worlds read their tuned table, for the machine for which f was found.
 func TableFile(f comm.Found, ranks int) (string, error) { return comm.Path(f.Identity, ranks) }
 
 func tuneRanks(m device.Machine, ranks int) (int, error) {
@@ -231,12 +231,12 @@ type tuner struct {
 	Options
 	machine  device.Machine
 	identity string
-	own      bool        // the world has its own launches for collectives
-	asked    device.Team // see ask; nil until it is first needed
+	own      bool        // whether the world has its own launches for collectives
+	asked    device.Team // the team that the method ask returns; nil until it is first needed
 	askedOf  int         // number of members of asked
-	total    int         // number of calls to measure
+	total    int         // number of calls to measure in total
 	begun    int
-	doing    string          // description of the current call
+	doing    string          // description of the current call, for progress messages
 	wrongs   map[string]bool // algorithms that had a wrong result
 	done     []comm.Entry    // entries measured by this tuning
 	pace     pace
@@ -249,7 +249,7 @@ func (u *tuner) note(format string, args ...any) {
 	}
 }
 
-// kind identifies the calls that are measured for one entry of a table.
+// kind identifies the calls whose measurements form one entry of a table.
 type kind struct {
 	op      ir.Op
 	red     ir.Red
@@ -257,13 +257,13 @@ type kind struct {
 	members int
 }
 
-// entry returns an entry for the kind without measurements.
+// entry returns an entry for the kind, without measurements.
 func (k kind) entry() comm.Entry {
 	return comm.Entry{Op: k.op.String(), Reduction: comm.ReductionOf(k.red, k.op), Elem: k.dt.Size(), Members: k.members}
 }
 
-// kinds lists the kinds to measure. Collectives that only move data do not depend on the element
-// type. Kinds with the same type are adjacent.
+// kinds lists the kinds of calls to measure. The times of collectives that only move data do not depend on the
+// element type. Kinds with the same element type are adjacent in the list.
 func (u *tuner) kinds() []kind {
 	forms := []kind{{red: ir.Sum, dt: ir.BF16}}
 	if u.Full {
@@ -315,8 +315,9 @@ func (u *tuner) inherited() []comm.Entry {
 	return list
 }
 
-// settle removes shipped entries for other GPUs after all collectives have been measured, by this tuning or an earlier
-// one. For such an entry, a measured entry of a similar collective is a better prediction.
+// settle removes shipped entries that were measured on other GPUs, when all collectives have been measured by this
+// tuning or an earlier one. A measured entry of a similar collective is then a better prediction than such an
+// entry.
 func (u *tuner) settle(t *comm.Table) {
 	if u.shipped.Of(t.Identity) {
 		return
@@ -341,9 +342,8 @@ func (u *tuner) teams() []int {
 	return list
 }
 
-// calls lists the calls to measure for a kind, by size. Sizes that become equal when they are
-// rounded to be divisible by the members are measured once, and sizes that become zero are left
-// out.
+// calls lists the calls of a kind to measure, by size. Sizes are rounded so that the number of members divides
+// them. Sizes that become equal are measured once, and sizes that become zero are omitted.
 func (u *tuner) calls(k kind) []contest.Call {
 	var list []contest.Call
 	for _, n := range u.sizes(k) {
@@ -356,7 +356,7 @@ func (u *tuner) calls(k kind) []contest.Call {
 	return list
 }
 
-// largest returns a call as large as any that is measured.
+// largest returns calls that are at least as large as any call that is measured.
 func (u *tuner) largest() []contest.Call {
 	most := int64(0)
 	for _, op := range contest.TunedOps {
@@ -365,8 +365,8 @@ func (u *tuner) largest() []contest.Call {
 	return []contest.Call{{Bytes: most}}
 }
 
-// sizes lists the message sizes of a kind in bytes: powers of two for sums of bf16 and collectives
-// that only move data, powers of four for other reductions.
+// sizes lists the message sizes of a kind in bytes. They are powers of two for sums of bf16 and for collectives
+// that only move data, and powers of four for other reductions.
 func (u *tuner) sizes(k kind) []int64 {
 	const kb, mb = 1 << 10, 1 << 20
 	embedded := u.machine.Caps().OnHost
@@ -391,7 +391,7 @@ func (u *tuner) sizes(k kind) []int64 {
 		return u.Options.sizes
 	case embedded:
 		list := []int64{4 * kb, 64 * kb, mb / 2}
-		// With many ranks on few cores, a call that moves more bytes than this takes seconds.
+		// If there are many ranks on few cores, a call that moves more than this number of bytes takes seconds.
 		for int64(u.Ranks*u.Ranks)*list[len(list)-1] > 256*mb {
 			list = list[:len(list)-1]
 		}

@@ -64,7 +64,7 @@ func TestTune(t *testing.T) {
 	last := len(said) - 1
 	if last < 10*len(comm.Schedules()) || said[0] != "1 of 10: all_reduce of 64 KiB, bf16, on 2 ranks, by staged" ||
 		said[1] != "1 of 10: all_reduce of 64 KiB, bf16, on 2 ranks, by two-shot" ||
-		said[last] != "10 of 10: broadcast of 4 KiB, bf16, on 2 ranks, by those in front, in turns" {
+		said[last] != "10 of 10: broadcast of 4 KiB, bf16, on 2 ranks, by the fastest algorithms, alternately" {
 		t.Errorf("said %q", said)
 	}
 	f, err := TableOf(ctx, "cpu", 2)
@@ -234,8 +234,8 @@ func TestExportVLLM(t *testing.T) {
 		}, nil},
 		{theirs, []string{
 			// On four ranks vLLM runs two stages at 1 MiB, in 11 µs; symmetric memory takes 9.
-			"\n        4: 1 * MiB,  # 1 MiB; ca_2stage: behind at the smallest size measured\n",
-			"\n        4: 1048592,  # 1.0 MiB; symm_mem_two_shot: ahead up to the largest size measured, 1 MiB\n",
+			"\n        4: 1 * MiB,  # 1 MiB; ca_2stage: slower at the smallest measured size\n",
+			"\n        4: 1048592,  # 1.0 MiB; symm_mem_two_shot: faster up to the largest measured size, 1 MiB\n",
 		}, []string{"NOT vLLM's", "without multicast"}},
 		{nil, []string{"NOT vLLM's"}, []string{"SYMM_MEM"}},
 	} {
@@ -351,7 +351,7 @@ Tensor Shape  Tensor Size  ca_1stage  ca_2stage  pynccl  symm_mem_multimem  symm
 	_, got, _ := strings.Cut(b.String(), "unless it is given.\n")
 	const want = `CUSTOM_ALL_REDUCE_MAX_SIZES = {
     "9.0": {
-        2: 33554448,  # 32.0 MiB; ca_1stage: ahead up to the largest size measured, 32 MiB
+        2: 33554448,  # 32.0 MiB; ca_1stage: faster up to the largest measured size, 32 MiB
         4: 1254 * KiB,  # 1.2 MiB; ca_2stage: between 1 MiB and 1.5 MiB
         # no figures for 6 ranks: keep vLLM's
         # no figures for 8 ranks: keep vLLM's
@@ -359,7 +359,7 @@ Tensor Shape  Tensor Size  ca_1stage  ca_2stage  pynccl  symm_mem_multimem  symm
     "10.0": {
         2: 2508 * KiB,  # 2.4 MiB; ca_1stage: between 2 MiB and 3 MiB
         # no figures for 4 ranks: keep vLLM's
-        6: 512 * KiB,  # 512 KiB; ca_2stage: behind at the smallest size measured
+        6: 512 * KiB,  # 512 KiB; ca_2stage: slower at the smallest measured size
         # no figures for 8 ranks: keep vLLM's
     },
 }
@@ -375,7 +375,7 @@ SYMM_MEM_ALL_REDUCE_MAX_SIZES = {
     "10.0": {
         2: 8 * MiB,  # 8 MiB; symm_mem_two_shot: between 4 MiB and 16 MiB
         # no figures for 4 ranks: keep vLLM's
-        6: 1048592,  # 1.0 MiB; symm_mem_multimem: ahead up to the largest size measured, 1 MiB
+        6: 1048592,  # 1.0 MiB; symm_mem_multimem: faster up to the largest measured size, 1 MiB
         # no figures for 8 ranks: keep vLLM's
     },
 }

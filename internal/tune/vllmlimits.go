@@ -15,15 +15,15 @@ import (
 
 var smArch = regexp.MustCompile(`sm_(\d+)(\d)[a-z]?`)
 
-// Figures are a machine's table and figures of peers on that machine.
+// Figures holds the tuned table of a machine, and measurements of peers (other programs) on that machine.
 type Figures struct {
 	Tuned *Tuned
 	Peers []contest.Peer
 }
 
-// WriteVLLM writes below which sizes which kernels are the fastest, as rows for the dictionaries in
-// vLLM's all_reduce_utils.py. The rows are for vLLM's own kernels and torch's symmetric memory if
-// peers have figures of them, and otherwise for hocket's kernels.
+// WriteVLLM writes, as rows for the dictionaries in vLLM's all_reduce_utils.py, up to which message size which
+// kernel is the fastest. If the peers include measurements of vLLM's own kernels and torch's symmetric memory, the
+// rows are for these. Otherwise they are for hocket's kernels.
 func WriteVLLM(w io.Writer, list []Figures) error {
 	var machines []string
 	var custom, symm []rows
@@ -31,7 +31,8 @@ func WriteVLLM(w io.Writer, list []Figures) error {
 	for _, f := range list {
 		arch := smArch.FindStringSubmatch(f.Tuned.Table.Identity)
 		if arch == nil {
-			return contest.Usagef("--export vllm is for tables of GPUs, and this is of %s: give figures of GPUs by --peers",
+			return contest.Usagef("--export vllm needs a table of GPUs, but this one is of %s: pass measurements "+
+				"of GPUs with --peers",
 				f.Tuned.Table.Identity)
 		}
 		c, s, err := f.rows(arch[1] + "." + arch[2])
@@ -80,20 +81,20 @@ func WriteVLLM(w io.Writer, list []Figures) error {
 	return t.Err
 }
 
-// rows are the entries of one key of a dictionary, by number of ranks.
+// rows holds the entries for one key of one of vLLM's dictionaries, by number of ranks.
 type rows struct {
 	arch string
 	of   map[int]limit
-	ours bool // the figures are not of vLLM's kernels, or were not measured as vLLM calls them
+	ours bool // whether the times are not of vLLM's kernels, or were not measured as vLLM calls them
 }
 
-// limit is a size in bytes, with its derivation.
+// limit is a message size in bytes, with a text about how it was derived.
 type limit struct {
 	bytes int64
 	why   string
 }
 
-// rows returns the rows of both dictionaries.
+// rows returns the rows of both dictionaries, for custom kernels and for symmetric memory.
 func (f *Figures) rows(arch string) (custom, symm rows, err error) {
 	if len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(p contest.Peer) bool { return p.OfNCCL() }) {
 		return custom, symm, contest.Usagef(
@@ -112,12 +113,13 @@ func (f *Figures) rows(arch string) (custom, symm rows, err error) {
 	}
 	custom.ours = len(custom.of) > 0
 	if len(custom.of) == 0 && len(f.Peers) == 0 {
-		err = contest.Usagef("--export vllm: no kernel was measured here to beat NCCL in an all_reduce of 2-byte elements; run hocket tune, or give figures by --peers")
+		err = contest.Usagef("--export vllm: no measurement shows a kernel that is faster than NCCL in an " +
+			"all_reduce of 2-byte elements; run hocket tune, or pass measurements with --peers")
 	}
 	return custom, symm, err
 }
 
-// pythonBytes formats a number of bytes as in that file.
+// pythonBytes formats a number of bytes in the style of all_reduce_utils.py.
 func pythonBytes(n int64) string {
 	switch {
 	case n%(1<<20) == 0:
@@ -128,12 +130,12 @@ func pythonBytes(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// endless stands for the end of an unlimited bracket: vLLM's own largest limit.
+// endless is the end of a bracket without a limit. It is the largest limit in vLLM's dictionaries.
 const endless = 64 << 20
 
-// beatsNCCL returns, by number of members, the end of the last bracket before the first one that
-// was not measured or in which NCCL is the fastest. It considers only entries for sums of 2-byte
-// elements that were measured or checked on this machine.
+// beatsNCCL returns, by number of members, up to which size hocket's kernels are faster than NCCL. This is the end
+// of the last bracket before the first one that was not measured or in which NCCL is the fastest. It considers only
+// entries for sums of 2-byte elements that were measured or checked on this machine.
 func (u *Tuned) beatsNCCL() map[int]int64 {
 	out := map[int]int64{}
 	for _, e := range u.Table.Entries {
@@ -150,10 +152,10 @@ func (u *Tuned) beatsNCCL() map[int]int64 {
 	return out
 }
 
-// times are the times for one number of ranks: by bytes, the column and its time.
+// times holds the measured times for one number of ranks: by message size, the column of the kernel and its time.
 type times struct {
 	custom, symm, nccl map[int64]column
-	torch              bool // whether symm contains only figures of torch
+	torch              bool // whether the times in symm are of torch only
 }
 
 type column struct {
@@ -173,9 +175,8 @@ func customColumn(ranks int, bytes int64) string {
 	return "ca_2stage"
 }
 
-// timesOf returns the times that vLLM would have, by number of ranks. For NCCL, plain or with
-// windows, it uses the fastest; for symmetric memory too, if the column that vLLM would run is
-// unknown.
+// timesOf returns the times that vLLM would have, by number of ranks. For NCCL, plain or with windows, it uses the
+// shorter time. It does so for symmetric memory, too, if the column of the kernel that vLLM would run is missing.
 func timesOf(peers []contest.Peer, arch string) map[int]*times {
 	out := map[int]*times{}
 	for _, p := range peers {
@@ -205,8 +206,8 @@ func faster(to map[int64]column, p contest.Peer) {
 	}
 }
 
-// symmColumn returns the prefix of the column of symmetric memory that vLLM would run, or of
-// another one if that is missing.
+// symmColumn returns the prefix of the column for the kernel of symmetric memory that vLLM would run. If that
+// column is missing, it returns the prefix of another one.
 func symmColumn(peers []contest.Peer, ranks int, arch string) (prefix string, torch bool) {
 	has := func(prefix string) bool {
 		return slices.ContainsFunc(peers, func(p contest.Peer) bool {
@@ -228,7 +229,7 @@ func symmColumn(peers []contest.Peer, ranks int, arch string) (prefix string, to
 	return "torch", has("torch")
 }
 
-// limits adds the limits for a number of ranks to the rows.
+// limits adds the limits for a number of ranks to the rows of the two dictionaries.
 func (t *times) limits(ranks int, custom, symm map[int]limit) {
 	var sizes []int64
 	for bytes := range t.nccl {
@@ -255,17 +256,17 @@ func (t *times) limits(ranks int, custom, symm map[int]limit) {
 		custom[ranks] = limitAt(sizes, c, t.custom)
 	}
 	if len(t.symm) > 0 {
-		if s == c { // this limit applies where custom kernels cannot run
+		if s == c { // the limit of symmetric memory applies where custom kernels cannot run
 			_, s = handOver(nil, micros(t.symm), micros(t.nccl))
 		}
 		symm[ranks] = limitAt(sizes, s, t.symm)
 	}
 }
 
-// handOver returns at how many sizes, from the smallest, vLLM should run the first kernel, and at how many the first
-// or the second, to minimize the product of the times. vLLM considers the first kernel, the second and NCCL in this
-// order, and uses the first one whose limit permits the size. If several limits have the same product, the largest
-// limits are used. A list is empty if there is no such kernel.
+// handOver returns for how many sizes, from the smallest, vLLM should run the first kernel, and for how many the
+// first or the second. It minimizes the product of the times at all sizes. vLLM considers the first kernel, the
+// second and NCCL in this order, and uses the first one whose limit permits the size. If several pairs of limits
+// have the same product, the largest limits are used. The list of a kernel that does not exist is empty.
 func handOver(first, second, nccl []float64) (int, int) {
 	least, a, b := math.Inf(1), 0, 0
 	for i := 0; i <= len(first) || i == 0; i++ {
@@ -288,8 +289,8 @@ func handOver(first, second, nccl []float64) (int, int) {
 	return a, b
 }
 
-// limitAt returns a limit that includes the first n sizes; vLLM compares with <. It is the
-// geometric mean of size n and the next one.
+// limitAt returns a limit that includes the first n sizes; vLLM runs a kernel for sizes below its limit. The limit
+// is the geometric mean of size n and the next size.
 func limitAt(sizes []int64, n int, of map[int64]column) limit {
 	var names []string
 	for _, bytes := range sizes {
@@ -300,10 +301,11 @@ func limitAt(sizes []int64, n int, of map[int64]column) limit {
 	by := strings.Join(names, ", ")
 	switch n {
 	case 0:
-		return limit{sizes[0], fmt.Sprintf("%s: behind at the smallest size measured", by)}
+		return limit{sizes[0], fmt.Sprintf("%s: slower at the smallest measured size", by)}
 	case len(sizes):
 		last := sizes[n-1]
-		return limit{last + 16, fmt.Sprintf("%s: ahead up to the largest size measured, %s", by, contest.BytesText(last))}
+		return limit{last + 16, fmt.Sprintf("%s: faster up to the largest measured size, %s", by,
+			contest.BytesText(last))}
 	}
 	const kb = 1 << 10
 	won, lost := sizes[n-1], sizes[n]

@@ -8,20 +8,21 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// likeness checks that the commands of every rank are those of rank 0, translated to the position of that rank in the
-// grid.
+// likeness checks whether all ranks execute the same commands. For each rank, it compares the rank's commands with
+// those of rank 0, translated to the position of the rank in the grid (see symmetry.go).
 type likeness struct {
 	grid     *grid
-	p        *plan.Plan // tables that all ranks share, as they are after rank 0 was unrolled
-	rank     *plan.Rank // rank 0
+	p        *plan.Plan // the tables that all ranks share, in their state after rank 0 was unrolled
+	rank     *plan.Rank // the commands of rank 0
 	buffers  []rotations
 	counters []rotations
 
-	// The following fields describe rank 0. They hold the tensors of each command in order, with the rotations that move
-	// each tensor, and the sorted keys of each run of waits or signals, stored at the run's first command.
+	// The following fields describe rank 0. For each command, they hold its tensors in order, with the rotations
+	// that move each tensor. For each run of waits or signals, they hold the sorted keys, stored at the first
+	// command of the run.
 	opens []int32
 	refs  []placed
-	sets  [][]orderKey // by command; nil if no run begins at the command
+	sets  [][]orderKey // by command: the keys of the run that begins at the command, or nil
 	why   string
 }
 
@@ -63,8 +64,8 @@ func newLikeness(g *grid, p *plan.Plan, first *plan.Rank) *likeness {
 	return a
 }
 
-// fail records a reason if rank 0 has a collective whose members have different roles: a collective with a root, or
-// with counts in the text.
+// fail records a reason if rank 0 executes a collective whose members have different roles: a collective with a
+// root, or with counts in the text.
 func (a *likeness) fail() {
 	for i := range a.rank.Joins {
 		j := &a.rank.Joins[i]
@@ -132,8 +133,9 @@ func endOfSet(cmds []plan.Cmd, i int) int {
 	return end
 }
 
-// guess derives the rotations along an axis. It compares the offsets of tensors and the counter elements of a rank with
-// those of the next rank along the axis. A wrong guess is detected when all ranks are compared.
+// guess derives the rotations along an axis from two ranks that are neighbours along the axis. It compares the
+// offsets of tensors and the elements of counters that the two ranks use. A wrong guess is detected later, when all
+// ranks are compared.
 func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 	if len(next.Cmds) != len(rank.Cmds) {
 		return fmt.Sprintf("rank %d has %d commands, rank %d %d", next.Rank, len(next.Cmds), rank.Rank, len(rank.Cmds))
@@ -160,7 +162,7 @@ func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 		}
 		if c.Kind == plan.Signal && within(c.Counter, len(a.counters)) && c.Counter == d.Counter &&
 			!note(&a.counters[c.Counter], int64(c.Elem), int64(d.Elem)) {
-			return a.differ(next, i, "it raises another element")
+			return a.differ(next, i, "it signals another element of a counter")
 		}
 		theirs = theirs[:0]
 		refsOfRank(next, d, func(ref *plan.Ref, _ bool) { theirs = append(theirs, ref) })
@@ -179,17 +181,18 @@ func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 	return ""
 }
 
-// settle checks that the rotations form an action of the group of translations, and records how they act on the tensors
-// that rank 0 uses.
+// settle checks that the guessed rotations form an action of the group of translations. It records how they act on
+// the tensors that rank 0 uses.
 func (a *likeness) settle() string {
 	for i := range a.buffers {
 		if !a.buffers[i].settle(a.p.Buffers[i].Bytes) {
-			return fmt.Sprintf("%s is used by parts that do not turn with the ranks", a.p.Buffers[i].Name)
+			return fmt.Sprintf("the ranks use parts of %s that are not translations of each other", a.p.Buffers[i].Name)
 		}
 	}
 	for i := range a.counters {
 		if !a.counters[i].settle(int64(a.p.Counters[i].Len)) {
-			return fmt.Sprintf("%s is used by elements that do not turn with the ranks", a.p.Counters[i].Name)
+			return fmt.Sprintf("the ranks use elements of %s that are not translations of each other",
+				a.p.Counters[i].Name)
 		}
 	}
 	cmds := a.rank.Cmds
@@ -199,7 +202,8 @@ func (a *likeness) settle() string {
 		refsOfRank(a.rank, &cmds[i], func(ref *plan.Ref, _ bool) {
 			moving, ok := a.buffers[ref.Buf].movers(a.p, ref)
 			if !ok {
-				why = fmt.Sprintf("line %d uses a part of %s that does not turn with the ranks", a.line(i),
+				why = fmt.Sprintf("line %d uses parts of %s that are not translations of each other on different "+
+					"ranks", a.line(i),
 					a.p.Buffers[ref.Buf].Name)
 			}
 			a.refs = append(a.refs, placed{ref, moving})
@@ -258,8 +262,8 @@ func (a *likeness) comparer(p *plan.Plan) *comparer {
 	return &comparer{likeness: a, p: p, teams: map[[2]*int]bool{}}
 }
 
-// differs describes the first difference between the commands of a rank and the translated commands of rank 0. It
-// returns "" if there is none.
+// differs compares the commands of a rank with the translated commands of rank 0, and describes the first
+// difference. It returns "" if there is none.
 func (c *comparer) differs(r *plan.Rank) string {
 	clear(c.teams)
 	mine := c.rank.Cmds
@@ -330,7 +334,7 @@ func (c *comparer) sameCmd(r *plan.Rank, i int, x, y *plan.Cmd) string {
 		}
 	case plan.Input, plan.Output:
 		if x.IO != y.IO {
-			return "it takes or returns something else"
+			return "it uploads or reads back another block"
 		}
 	}
 	return c.sameRefs(r, i, y)
@@ -351,7 +355,7 @@ func (c *comparer) sameJoin(r *plan.Rank, x, y *plan.Join) string {
 		c.teams[k] = same
 	}
 	if !same {
-		return "its team is another"
+		return "its collective is over another team"
 	}
 	for _, p := range [][2]int32{{x.Part.To, y.Part.To}, {x.Part.From, y.Part.From}} {
 		if (p[0] < 0) != (p[1] < 0) || p[0] >= 0 && int32(y.Team[p[1]]) != c.grid.add(int32(x.Team[p[0]]), r.Rank, 1) {
@@ -391,13 +395,13 @@ func (c *comparer) sameGroup(r *plan.Rank, x, y *plan.Cmd) string {
 	return ""
 }
 
-// sameRefs compares the tensors that a command uses with the translated tensors of rank 0's command. It describes the
-// first difference.
+// sameRefs compares the tensors that a command uses with the translated tensors of the corresponding command of
+// rank 0. It describes the first difference, or returns "".
 func (c *comparer) sameRefs(r *plan.Rank, i int, y *plan.Cmd) string {
 	k, end, how := c.opens[i], c.opens[i+1], ""
 	refsOfRank(r, y, func(ref *plan.Ref, _ bool) {
 		if k == end {
-			how = "it uses more"
+			how = "it uses more tensors"
 			return
 		}
 		want := &c.refs[k]
@@ -413,16 +417,16 @@ func (c *comparer) sameRefs(r *plan.Rank, i int, y *plan.Cmd) string {
 		}
 	})
 	if how == "" && k < end {
-		how = "it uses less"
+		how = "it uses fewer tensors"
 	}
 	if how == "" && (y.Kind == plan.Compute || y.Kind == plan.Copy) && !c.sameSharing(&c.rank.Cmds[i], y) {
-		how = "its operands and results share other bytes"
+		how = "its operands and results share memory in another way"
 	}
 	return how
 }
 
-// sameSharing reports whether the operands and results of command y share memory in the same way as those of rank 0's
-// command x.
+// sameSharing reports whether the operands and results of command y share memory in the same way as those of the
+// command x of rank 0.
 func (c *comparer) sameSharing(x, y *plan.Cmd) bool {
 	for i := range x.Outs {
 		for j := range x.Ins {

@@ -334,7 +334,7 @@ func f(%x: f32[4, 4], %w: f32[4, 4]) -> f32[4, 4] {
 	if verify.Plan(p, verify.Options{FaultsOnly: true}).Verdict == verify.Proved {
 		t.Error("it is proved")
 	}
-	if _, err := certified(p); err == nil || !strings.Contains(err.Error(), "nothing orders it after the read") {
+	if _, err := certified(p); err == nil || !strings.Contains(err.Error(), "is not ordered after the read") {
 		t.Errorf("its certificate: %v", err)
 	}
 }

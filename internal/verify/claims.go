@@ -8,13 +8,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file finds claim statements that are wrong for almost all inputs. The type of a claim may state that all ranks
-// along an axis hold the same data. The claim is wrong if each rank's data depends on its own block of a parameter that
-// is split along that axis, and if no data of the other ranks reaches it.
+// This file finds claim statements that are wrong for almost all inputs. The type in a claim may state that all
+// ranks along an axis hold the same data. This is wrong if the data of each rank depend on its own block of a
+// parameter that is split along that axis, and if no data of the other ranks reach it.
 //
-// The analysis visits the statements in the order of the text, which determines the results of a program without races.
-// A fact about a tensor holds on all ranks and for every element that was written. A fact is dropped if this is not
-// certain. Therefore every reported claim is wrong, but some wrong claims are not reported.
+// The analysis visits the statements in the order of the text, which determines the results of a program without
+// races. A fact about a tensor must hold on all ranks and for every element that was written. If this is not
+// certain, the fact is dropped. Therefore every claim that is reported is wrong, but some wrong claims are not
+// reported.
 
 // facts is a bit set of facts.
 type facts uint64
@@ -33,10 +34,11 @@ const (
 
 // content holds the facts about the elements of a tensor.
 type content struct {
-	// depends has bit i set if the elements depend on this rank's own block of a parameter along axis i.
+	// depends has bit i set if the elements depend on the executing rank's own block of a parameter that is split
+	// along axis i.
 	depends facts
-	// own has bit i set if the elements depend on no data of other ranks along axis i, except data that is the same on
-	// all ranks along that axis.
+	// own has bit i set if the elements depend on no data of other ranks along axis i, except data that are equal
+	// on all ranks along that axis.
 	own facts
 	// via identifies the statements that negated or inverted that block before it reached the tensor.
 	via int
@@ -62,8 +64,8 @@ func (k content) and(o content) content {
 	return content{k.depends & o.depends, k.own & o.own, k.via}
 }
 
-// origin records where a rank's own data entered a computation: the value, and the source position at which the program
-// names the rank's own part of the value.
+// origin records where the data of a rank's own block entered a computation: the value, and the position in the
+// source where the program refers to the rank's own part of the value.
 type origin struct {
 	pos   ir.Pos
 	value *ir.Sym
@@ -95,7 +97,7 @@ type claims struct {
 	tensors map[string]*ir.Sym
 	yields  []content
 	returns []content
-	quiet   int // greater than 0 if the current statement may not run
+	quiet   int // greater than 0 while a statement is visited that may not run
 	ways    *ways
 	told    map[ir.Pos]bool
 	ds      ir.Diagnostics
@@ -107,9 +109,9 @@ type carried struct {
 	name string
 }
 
-// Claims checks the claims, returned buffers and inout parameters of an explicit program. It returns an error for each
-// of them whose type states that ranks hold the same data, although each rank holds results that it computed from its
-// own block of a parameter. Positions refer to source.
+// Claims checks the claims, returned buffers and inout parameters of an explicit program. It returns an error for
+// each of them whose type states that ranks hold the same data, although each rank computed its data from its own
+// block of a parameter. Positions refer to the program source.
 func Claims(b *ir.Bound, source *ir.Program) ir.Diagnostics {
 	c := &claims{b: b, info: b.Info, source: source, ways: newWays(), told: map[ir.Pos]bool{}}
 	ranks := []int{0}
@@ -159,7 +161,7 @@ func (c *claims) parameter(p *ir.Sym) {
 func (c *claims) prepare() {
 	c.puts, c.carry = map[*ir.Sym]bool{}, map[carried]*ir.Sym{}
 	for _, args := range c.info.Operands {
-		for _, a := range args { // the symbol of a carried value occurs only where the value is used
+		for _, a := range args { // the symbol of a carried value occurs only where the body uses the value
 			if a != nil && a.Def != nil && a.Def.Op == ir.OpFor && a.Kind == ir.SymValue &&
 				!slices.Contains(c.info.Results[a.Def], a) {
 				c.carry[carried{a.Def, a.Name}] = a
@@ -199,7 +201,7 @@ func (c *claims) set(s *ir.Sym, k content) {
 	c.of[s.Root()] = k
 }
 
-// same returns the axes along which all ranks hold the same data of a value of type t.
+// same returns the axes along which, according to the type t, all ranks hold the same data.
 func (c *claims) same(t *ir.Type) facts {
 	m := facts(0)
 	for i, name := range c.axes {
@@ -253,7 +255,7 @@ func (c *claims) all(syms []*ir.Sym) []content {
 	return ks
 }
 
-// know returns the recorded content of a tensor.
+// know returns the content that is recorded for a tensor.
 func (c *claims) know(s *ir.Sym) content {
 	if c.puts[s.Root()] {
 		return content{}
@@ -292,8 +294,8 @@ func (c *claims) write(s *ir.Stmt, k content) {
 	c.set(sym, k)
 }
 
-// entered returns the origin of the dependence of operand k on an axis. If s itself names a rank's own part of a value,
-// the origin is s.
+// entered returns the origin of the dependence of the operand k of s on an axis. If s itself refers to a rank's own
+// part of a value, s is the origin.
 func (c *claims) entered(s *ir.Stmt, k int, to *ir.Sym, axis int) origin {
 	a := c.info.Operands[s][k]
 	if a.Root().Kind == ir.SymValue && to.Kind == ir.SymBuffer {
@@ -338,8 +340,8 @@ func (c *claims) collected(s *ir.Stmt) content {
 	return content{} // some ranks receive no data, or zeros
 }
 
-// check reports an error if the type of a tensor states that ranks along some axis hold the same data although they do
-// not.
+// check reports an error if the type t of a tensor states that ranks along some axis hold the same data although
+// they do not.
 func (c *claims) check(sym *ir.Sym, t *ir.Type, pos ir.Pos, says string) {
 	k := c.know(sym)
 	if k == unwritten || c.quiet > 0 || c.told[pos] || !c.b.Holds(t, c.rank) {
@@ -381,8 +383,8 @@ func (c *claims) wrong(sym *ir.Sym, t *ir.Type, pos ir.Pos, says string, axis in
 	return d
 }
 
-// onRank evaluates variables and extents in index expressions for one rank. If the rank is negative, it evaluates only
-// the variables and extents that are the same on all ranks.
+// onRank evaluates variables and extents in index expressions for one rank. If the rank is negative, it evaluates
+// only those that are equal on all ranks.
 type onRank struct {
 	c    *claims
 	rank int
@@ -401,6 +403,6 @@ func (r onRank) Extent(name string, axis int) (int64, bool) {
 	return 0, false
 }
 
-// everywhere returns the environment for expressions that have the same value on all ranks. Expressions that depend on
-// the rank have no value in it; a branch with such a condition is executed by some ranks only.
+// everywhere returns the environment for expressions that have the same value on all ranks. Expressions that depend
+// on the rank have no value in it. A branch whose condition has no value is executed by some ranks only.
 func (c *claims) everywhere() ir.Env { return c.b.Env(-1, onRank{c, -1}) }

@@ -7,14 +7,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// computed returns the content of the result of an operation on tensors of one rank. A fact about an operand also holds
-// for the result if the result depends on the operand. The result does not depend on its operands in these cases: a sum
-// over no elements, a product with zeros, and the relu of numbers that are never positive.
+// computed returns the content of the result of an operation on tensors of one rank. A fact about an operand is
+// also true for the result, provided that the result depends on the operand. It does not in these cases: a sum over
+// no elements, a product with zeros, and the relu of numbers that are never positive.
 func (c *claims) computed(s *ir.Stmt) content {
 	args := c.info.Operands[s]
 	in := c.all(args)
 	if slices.Contains(in, unwritten) {
-		return unwritten // another check reports it
+		return unwritten // another check reports the error
 	}
 	var out content
 	own := ^facts(0)
@@ -127,15 +127,15 @@ func (c *claims) computed(s *ir.Stmt) content {
 	return out
 }
 
-// turned returns the content that k becomes if statement s negates or inverts the elements.
+// turned returns the content that results from k if statement s negates or inverts the elements.
 func (c *claims) turned(s *ir.Stmt, k content) content {
 	k.depends &^= positive
 	k.via = c.passed(k.via, s)
 	return k
 }
 
-// sum returns the content of a + b. It has the facts of both terms, except for axes on which the terms may cancel each
-// other.
+// sum returns the content of a + b. It has the facts of both terms, except for those axes on which the terms may
+// cancel each other.
 func (c *claims) sum(a, b content) content {
 	both := a.depends & b.depends & positive
 	return content{(a.depends|b.depends)&^(positive|cancels(a, b)) | both, a.own & b.own, c.union(a.via, b.via)}

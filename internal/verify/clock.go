@@ -1,7 +1,7 @@
 package verify
 
-// view is the knowledge of one stream: a vector clock. For every stream of every rank it holds the number of commands
-// that are certain to be complete. The vector is shared with snapshots, and copied before it changes.
+// view is the knowledge of one stream, as a vector clock: for every stream of every rank, the number of commands
+// that are certain to be complete. Snapshots share the vector; it is copied before it changes.
 type view struct {
 	vec    []int32
 	shared bool

@@ -9,9 +9,9 @@ import (
 // maxHeads limits the number of blocked streams that the report of a deadlock lists.
 const maxHeads = 8
 
-// deadlock returns a finding that lists the lanes that are blocked forever, or nil if all lanes have finished. If lanes
-// wait for each other in a cycle, the first acts of the finding are the acts of this cycle, and each waits for the
-// next.
+// deadlock returns a finding that lists the lanes that are blocked forever, or nil if all lanes have finished. If
+// some lanes wait for each other in a cycle, the acts of the finding begin with the acts of the cycle, each of
+// which waits for the next one.
 func (s *sim) deadlock() *Finding {
 	var blocked []int32
 	for l := range s.lanes.cmds {
@@ -155,8 +155,8 @@ func (s *sim) name(lane int32) string {
 	return streamName(s.ix.p, lane)
 }
 
-// ambiguous reports waits that signals other than the first signals of the run can satisfy. After such a wait, it is
-// not certain which commands of the signalling streams are complete (S12).
+// ambiguous reports waits that not only the first signals of the run, but also other signals can satisfy. After
+// such a wait, it is not certain which commands of the signalling streams are complete (S12).
 func (s *sim) ambiguous() []Finding {
 	var out []Finding
 	p := s.ix.p
@@ -191,13 +191,13 @@ func (s *sim) ambiguous() []Finding {
 	return out
 }
 
-// unsettled returns the numbers n for which some signal after the n-th signal of an element is not ordered after all of
-// the first n signals.
+// unsettled returns the numbers n for which some signal after the n-th signal to an element is not ordered after
+// all of the first n signals.
 func (s *sim) unsettled(k int32) map[int32]bool {
 	snaps := s.elems[k].snaps
 	bad := map[int32]bool{}
-	// weakest[st] is the minimum, over the later signals, of the number of commands of stream st that are complete at
-	// the signal.
+	// weakest[st] is the minimum, over the later signals, of the number of commands of stream st that are complete
+	// when the signal is sent.
 	streams := map[int32]bool{}
 	for i := range snaps {
 		streams[snaps[i].stream] = true

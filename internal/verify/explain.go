@@ -22,7 +22,7 @@ func streamName(p *plan.Plan, stream int32) string {
 	return fmt.Sprintf("rank %d %s", p.Streams[stream].Rank, p.Streams[stream].Name)
 }
 
-// place describes an act's stream, rank and iteration.
+// place returns the stream, the rank and the iteration of an act, as text.
 func place(ix *index, a Act) string {
 	c := ix.cmd(a)
 	s := streamName(ix.p, c.Stream)
@@ -36,7 +36,7 @@ func place(ix *index, a Act) string {
 	return s
 }
 
-// subject names the operation that performs an act, or the caller.
+// subject returns the name of the operation that performs an act. For an upload or read-back, it names the caller.
 func subject(ix *index, a Act) string {
 	c := ix.cmd(a)
 	switch c.Kind {
@@ -59,8 +59,8 @@ func line(ix *index, a Act) string {
 	return fmt.Sprintf("line %d", pos.Line)
 }
 
-// findings returns the faults that touch found, as findings with text. It returns at most maxFindings findings of each
-// kind, and the number of places of the faults that it does not return.
+// findings returns the faults that the method touch has found, as findings with text. It returns at most
+// maxFindings findings of each kind. untold is the number of places of the faults that are not returned.
 func (m *memory) findings() (out []Finding, untold int) {
 	raced := map[[2]int32]bool{}
 	for _, r := range m.order {
@@ -99,8 +99,8 @@ func together(fs []Finding, f Finding) []Finding {
 	return append(fs, f)
 }
 
-// edgeOf removes from a help text the details that do not identify the edge. Two findings with the same edge are
-// repaired by one statement, because one fork orders all later work on its stream.
+// edgeOf removes from a help text the details that do not identify the edge that the help proposes. Two findings
+// with the same edge are repaired by one statement, because one fork orders all later work on its stream.
 func edgeOf(help string) string {
 	if edge, _, ok := strings.Cut(help, " before line"); ok && strings.HasPrefix(help, "fork it: ") {
 		return edge
@@ -155,8 +155,8 @@ func nextRun(a, b Act) string {
 	return ""
 }
 
-// whyNot explains why a is not ordered before b: it names the last command of a's stream for which b's stream has
-// waited.
+// whyNot explains why act a is not ordered before act b. It names the last command of a's stream for which b's
+// stream has waited.
 func (m *memory) whyNot(r *race, a, b Act) string {
 	ix := m.ix
 	from, to := streamName(ix.p, r.a.stream), streamName(ix.p, r.b.stream)
@@ -167,8 +167,8 @@ func (m *memory) whyNot(r *race, a, b Act) string {
 	return fmt.Sprintf("nothing orders the two ops: %s has waited for %s only up to %s at %s, which precedes %s", to, from, subject(ix, last), line(ix, last), line(ix, a))
 }
 
-// repair describes the smallest edge (a wait, a signal or a barrier) that orders a before b, and the position at which
-// it must be inserted.
+// repair describes the smallest edge (a wait, a signal or a barrier) that orders act a before act b, and the
+// position at which it must be inserted.
 func (m *memory) repair(r *race, a, b Act) string {
 	ix := m.ix
 	ca, cb := ix.cmd(a), ix.cmd(b)

@@ -18,7 +18,7 @@ func fits(c *plan.Coll) string {
 	}
 	rooted := c.Op == ir.OpBroadcast || c.Op == ir.OpReduce || c.Op == ir.OpGather || c.Op == ir.OpScatter
 	if rooted && !within(c.Root, int(n)) {
-		return fmt.Sprintf("root=%d of %d members", c.Root, n)
+		return fmt.Sprintf("root=%d is not one of the %d members", c.Root, n)
 	}
 	if why := peersFit(c); why != "" {
 		return why
@@ -93,7 +93,8 @@ func alike(first **plan.Ref, r *plan.Ref) string {
 	case *first == nil:
 		*first = r
 	case (*first).DType != r.DType || !slices.Equal((*first).Shape, r.Shape):
-		return fmt.Sprintf("%s%v meets %s%v", (*first).DType, (*first).Shape, r.DType, r.Shape)
+		return fmt.Sprintf("the tensors differ in type: %s%v and %s%v", (*first).DType, (*first).Shape, r.DType,
+			r.Shape)
 	}
 	return ""
 }

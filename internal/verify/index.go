@@ -9,9 +9,9 @@ const runs = 2
 // index holds tables of a plan that has passed the structural checks. The later steps read them.
 type index struct {
 	p       *plan.Plan
-	streams [][]int32   // by stream: its commands, in order
+	streams [][]int32   // by stream: its commands in order, as indices in the plan's list
 	pos     []int32     // by command: its position in its stream, counted from 1
-	kinds   []plan.Kind // by command: one byte each, for fast searches in long lists
+	kinds   []plan.Kind // by command: its kind, in one byte, for fast searches in long lists
 	records []int32     // by event: the command that records it
 	waits   []int32     // by event: the number of commands that wait for it
 	elems   []elem      // the elements of all counters
@@ -21,9 +21,9 @@ type index struct {
 // elem identifies one rank's element of a counter.
 type elem struct {
 	perRun int32
-	stream int32 // the stream that raises it, or -1
-	rank   int32 // the rank that raises it
-	many   bool  // whether several streams raise it
+	stream int32 // the stream whose signals raise it, or -1
+	rank   int32 // the rank whose signals raise it
+	many   bool  // whether signals of several streams raise it
 	base   int32 // index of its first signal in arrays that contain all signals of a run
 }
 
@@ -44,8 +44,8 @@ func (ix *index) act(e epoch) Act {
 
 func (ix *index) cmd(a Act) *plan.Cmd { return &ix.p.Cmds[a.Cmd] }
 
-// refs calls f for every tensor that a command accesses. For a collective it passes only the tensors of the command's
-// own rank.
+// refs calls f for every tensor that a command accesses. For a collective, these are only the tensors of the rank
+// that executes the command.
 func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref, write bool)) {
 	visit := func(r *plan.Ref, write bool) {
 		if r.Present() {

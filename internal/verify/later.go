@@ -7,11 +7,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Later describes a proved plan in which the waits of one statement are issued after the work that followed them on
-// their streams. The proof shows that this work does not need the waits.
+// Later describes a variant of a proved plan. In it, the waits of one statement are issued later, after the work
+// that followed them on their streams. Since the variant is proved, too, this work does not need the waits.
 type Later struct {
 	Plan *plan.Plan
-	// Finding reports this as a warning of lost overlap.
+	// Finding reports the waits as a warning of lost overlap.
 	Finding Finding
 }
 

@@ -2,20 +2,20 @@ package verify
 
 import "hocket.example/hocket/internal/plan"
 
-// lifetimes checks that buffers that share bytes are live one after the other. The first use of a buffer in a run must
-// be ordered after all uses of the buffers that occupied its bytes before. Those buffers must not be used again in that
-// run. It would not suffice to compare accesses byte by byte: this would accept two buffers that are live at the same
-// time and access different halves of the shared bytes. Clearing one of them, when its life begins or ends, would then
-// destroy the contents of the other.
+// lifetimes checks that buffers that share bytes are live one after the other. The first use of a buffer in a run
+// must be ordered after all uses of the buffers that occupied its bytes before, and those buffers must not be used
+// again in the run. A comparison of accesses byte by byte would not suffice: it would accept two buffers that are
+// live at the same time and access different halves of the shared bytes. If one of them were cleared at the
+// beginning or end of its life, the contents of the other would be destroyed.
 type lifetimes struct {
 	ix     *index
 	pieces [][]int32 // by buffer: its atoms
 	atoms  int
 	owner  [][]int32     // by rank and atom: the buffer that owns it, or -1
-	uses   [][]bufferUse // by rank and buffer
+	uses   [][]bufferUse // by rank and buffer: its uses
 }
 
-// bufferUse records up to which commands a rank's instance of a buffer has been used.
+// bufferUse records up to which commands one rank's copy of a buffer has been used.
 type bufferUse struct {
 	last  epoch   // the last use by one stream
 	more  []epoch // the last uses by other streams
@@ -68,8 +68,8 @@ func newLifetimes(ix *index) *lifetimes {
 	return l
 }
 
-// use records a use of rank's instance of buffer buf. If a buffer on the same bytes has a use that is not ordered with
-// it, use returns that buffer and that use.
+// use records a use of the copy of buffer buf on a rank. If another buffer with the same bytes has a use that is
+// not ordered with it, use returns that buffer and that use.
 func (l *lifetimes) use(v *view, me epoch, run int8, rank, buf int32) (other int32, at epoch, clash bool) {
 	if l.uses[rank] == nil {
 		l.start(rank)
@@ -128,7 +128,7 @@ func (l *lifetimes) taker(rank, buf int32) (int32, epoch) {
 	return -1, epoch{}
 }
 
-// turnsKey is the map key of a report about the lifetimes of two buffers. Each report is made only once.
+// turnsKey identifies a report about the lifetimes of two buffers, so that each report is made only once.
 type turnsKey struct{ siteA, siteB, bufSite int32 }
 
 // turn records two buffers whose uses of shared bytes are not ordered.

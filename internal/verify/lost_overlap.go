@@ -10,12 +10,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// overlapWatch searches for loops whose iterations run on different streams but are nevertheless ordered one after the
-// other. Such loops are correct, but they are as slow as loops on one stream. Only the first rank is examined, because
-// all ranks execute the same text.
+// overlapWatch searches for loops whose iterations run on different streams but are nevertheless ordered one after
+// the other. Such loops are correct, but they are as slow as loops on one stream. It examines only the first rank,
+// because all ranks execute the same text.
 type overlapWatch struct {
-	ix     *index
-	order  *index // the commands that define the order: those of ix or, for a quotient, those that order streams of rank 0 alone
+	ix *index
+	// the commands that define the order: all those of ix or, for a quotient, only those that order streams of rank
+	// 0
+	order  *index
 	mem    *memory
 	groups []iteration
 	opens  []int32 // by command: 1 + the index of the group whose work on its stream begins with it, or 0
@@ -114,9 +116,9 @@ func (w *overlapWatch) add(g, stream, cmd int32) {
 	w.opens[cmd] = g + 1
 }
 
-// enclosingLoops maps the position of each statement that may do work to its innermost loop. The entry is nil for a
-// statement outside of loops. It is also nil for a position if lowering generated statements with this position in
-// several loops.
+// enclosingLoops maps the position of each statement that may do work to the innermost loop around it. The entry is
+// nil for a statement outside of loops. It is also nil if lowering has generated statements with the same position
+// in several loops.
 func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 	out := map[ir.Pos]*ir.Stmt{}
 	var visit func(b *ir.Block, loop *ir.Stmt)
@@ -199,9 +201,9 @@ func (w *overlapWatch) findings() []Finding {
 // that is examined may be the reason why they can share the bytes.
 type piece struct{ rank, buf, atom int32 }
 
-// depends reports whether, in the first ordered pair of iterations of a loop, the second iteration needs the work of
-// the first. This is so in two cases. First, work on the waiting stream, or work on which it depends, conflicts with
-// work of the first iteration. Second, the first command on the waiting stream needs work on a stream that the first
+// depends reports whether, in the first ordered pair of iterations of a loop, the second iteration needs work of
+// the first. This is true in two cases: work on the waiting stream, or work on which it depends, conflicts with
+// work of the first iteration; or the first command on the waiting stream needs work on a stream that the first
 // iteration uses.
 func (w *overlapWatch) depends(l *watched) bool {
 	a, b := &w.groups[l.pair[0]], &w.groups[l.pair[1]]
@@ -229,8 +231,9 @@ func (w *overlapWatch) work(it *iteration) (cmds []int32) {
 	return cmds
 }
 
-// needs returns the pieces that the selected commands of an iteration, and the commands on which they depend, access.
-// The map value says whether the piece is written. It also returns the streams of these commands.
+// needs returns the pieces that are accessed by the selected commands of an iteration, and by the commands on which
+// these depend. The value in the map says whether the piece is written. It also returns the streams of these
+// commands.
 func (w *overlapWatch) needs(work []int32, of func(cmd int32) bool) (used map[piece]bool, streams map[int32]bool) {
 	used, streams = map[piece]bool{}, map[int32]bool{}
 	for _, cmd := range slices.Backward(work) {
@@ -265,7 +268,7 @@ func (w *overlapWatch) each(cmd int32, f func(at piece, write bool)) {
 func (w *overlapWatch) tell(l *watched) Finding {
 	prev, b := &w.groups[l.pair[0]], l.first
 	a := prev.spans[0]
-	for _, s := range prev.spans { // prefer a stream that the iterations do not share
+	for _, s := range prev.spans { // prefer a stream that only one of the iterations uses
 		if it := &w.groups[l.pair[1]]; it.uses(a.stream) && !it.uses(s.stream) {
 			a = s
 		}

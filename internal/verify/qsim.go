@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// qsim simulates a quotient, as sim simulates a plan. It executes rank 0's commands for two consecutive runs. Each
-// executed command stands for the translated commands of all ranks.
+// qsim simulates a quotient, in the way in which sim simulates a plan. It executes the commands of rank 0 for two
+// consecutive runs. Each executed command represents the corresponding commands of all ranks.
 type qsim struct {
 	q      *quotient
 	mem    *memory // if nil, accesses are not compared
@@ -166,8 +166,8 @@ func (s *qsim) learn(v *view, snap snapshot, from int32) {
 	}
 }
 
-// touch compares the accesses of all ranks to rank 0's memory with earlier accesses. An access by rank 0 is checked
-// with the view v, and an access by rank -d with the translated view.
+// touch compares accesses to the memory of rank 0, by all ranks, with earlier accesses. For an access by rank 0 it
+// uses the view v, and for an access by rank -d the translated view.
 func (s *qsim) touch(v *view, cmd int32, run int) {
 	if s.mem == nil {
 		return
@@ -261,7 +261,7 @@ func (s *qsim) deadlock() *Finding {
 	if f.Count == 0 {
 		return nil
 	}
-	f.Help = "issue one of those listed earlier, or on a stream of its own"
+	f.Help = "issue one of the listed ops earlier, or on a separate stream"
 	return f
 }
 

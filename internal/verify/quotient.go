@@ -9,15 +9,15 @@ import (
 )
 
 // quotient describes a program in which all ranks do the same as rank 0. It contains only the commands of rank 0.
-// Stream s of rank r has the number r·lanes + s. Only the streams of rank 0 are executed, but their vector clocks have
-// entries for the streams of all ranks.
+// Stream s of rank r has the number r·lanes + s. Only the streams of rank 0 are executed, but their vector clocks
+// have entries for the streams of all ranks.
 type quotient struct {
 	grid *grid
 	p    *plan.Plan // tables that all ranks share
 	rep  *likeness
 	prog *ir.Program // used to find the loop that contains a command; if nil, lost overlap is not searched for
 
-	cmds    []plan.Cmd // rank 0's
+	cmds    []plan.Cmd // the commands of rank 0
 	lanes   int32      // number of streams of a rank
 	streams [][]int32  // by stream: its commands
 	elems   map[[2]int32]*qelem
@@ -36,15 +36,15 @@ type qelem struct {
 	stream int32 // the stream of rank from that raises it
 }
 
-// qjoin says whose knowledge the members of a collective have after the collective.
+// qjoin says whose knowledge each member of a collective has after the collective.
 type qjoin struct {
 	all   bool    // every member has the knowledge of all members
 	coset []int32 // by rank: the number of the coset (the translated team) that contains it
 	from  int32   // for a permute: the rank from which the data come, or -1
 }
 
-// qside describes the other side of a transfer: the given rank executes the group command that has the index cmd in
-// rank 0's list.
+// qside is the other side of a transfer: on the given rank, the group command with the index cmd in the list of
+// rank 0 executes it.
 type qside struct{ cmd, rank int32 }
 
 func (q *quotient) check() *Result {
@@ -91,7 +91,7 @@ func (q *quotient) fault(kind string, cmd int32, format string, args ...any) {
 	}
 }
 
-// structure checks each command of rank 0 by itself, as structure.commands does for a plan.
+// structure checks each command of rank 0 separately, as structure.commands does for the commands of a plan.
 func (q *quotient) structure() {
 	p := *q.p
 	p.Ranks = q.grid.n
@@ -150,14 +150,15 @@ func (q *quotient) structure() {
 	}
 }
 
-// raised considers a signal that rank 0 issues to a peer. It returns the element of rank 0 that is raised by the
-// translated signal of another rank, and that rank.
+// raised is for a signal that rank 0 sends to a peer. The corresponding signal of another rank raises an element of
+// a counter of rank 0; raised returns that element and that rank.
 func (q *quotient) raised(c *plan.Cmd) (key [2]int32, from int32) {
 	from = q.grid.add(0, c.Peer, -1)
 	return [2]int32{c.Counter, int32(q.rep.counters[c.Counter].turn(q.grid, int64(c.Elem), c.Peer, -1))}, from
 }
 
-// signals finds the ranks that raise rank 0's elements, and checks that there are enough signals for each wait.
+// signals finds out which ranks raise the elements of counters of rank 0. It checks that there are enough signals
+// for each wait.
 func (q *quotient) signals() {
 	q.elems = map[[2]int32]*qelem{}
 	for i := range q.cmds {
@@ -214,7 +215,7 @@ func (q *quotient) collectives() {
 		coset := cosets[&j.Team[0]]
 		if coset == nil {
 			if coset = q.coset(j.Team); coset == nil {
-				q.unsure = fmt.Sprintf("%s: its members, translated, are no team", j.Coll.Op)
+				q.unsure = fmt.Sprintf("%s: the ranks to which its members are translated are not a team", j.Coll.Op)
 				return
 			}
 			cosets[&j.Team[0]] = coset
@@ -312,7 +313,8 @@ func (q *quotient) transfers() {
 			}
 			o := theirs[n]
 			if e.ref.DType != o.ref.DType || e.ref.Elements() != o.ref.Elements() {
-				q.fault(KindMatch, e.cmd, "a transfer of %s%v meets one of %s%v", e.ref.DType, e.ref.Shape, o.ref.DType,
+				q.fault(KindMatch, e.cmd, "a transfer of %s%v is matched with one of %s%v", e.ref.DType, e.ref.Shape,
+					o.ref.DType,
 					o.ref.Shape)
 				return
 			}
@@ -389,7 +391,7 @@ func (q *quotient) row(t int32) []int32 {
 	return row
 }
 
-// shifted returns the view that rank d has when rank 0 has the view v.
+// shifted returns the view that a stream of rank d has when the corresponding stream of rank 0 has the view v.
 func (q *quotient) shifted(v *view, d int32) *view {
 	out := &view{stream: d*q.lanes + v.stream, done: v.done}
 	if v.vec != nil {
@@ -401,7 +403,7 @@ func (q *quotient) shifted(v *view, d int32) *view {
 	return out
 }
 
-// join adds to a view of rank 0 the knowledge that rank d has when rank 0 has the snapshot s.
+// join adds knowledge to a view of rank 0: the knowledge that rank d has when rank 0 has the snapshot s.
 func (q *quotient) join(v *view, s snapshot, d int32) bool {
 	place := epoch{d*q.lanes + s.stream, s.done}
 	if v.knows(place) {
@@ -455,7 +457,7 @@ func (q *quotient) together(v *view, j *qjoin) []int32 {
 	return all
 }
 
-// found reports the findings about rank 0's memory, and names the ranks whose commands conflict there.
+// found reports the findings about the memory of rank 0. It names the ranks whose commands conflict there.
 func (q *quotient) found(mem *memory) {
 	if len(mem.order) == 0 && len(mem.unread) == 0 {
 		return

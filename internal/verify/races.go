@@ -7,13 +7,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// memory finds conflicting accesses. For each atom of each rank it stores the last write and the reads since that
-// write, as epochs. A read must be ordered after the write. A write must be ordered after the write and the reads. If
-// all earlier accesses were ordered, a comparison with these epochs finds the same conflicts as a comparison with all
-// earlier accesses.
+// memory finds conflicting accesses. An atom is a largest set of bytes such that each tensor covers all of it or
+// none. For each atom of each rank, memory stores the last write and the reads since that write, as epochs. A read
+// must be ordered after the write. A write must be ordered after the write and after the reads. If all earlier
+// accesses were ordered, a comparison with these epochs finds the same conflicts as a comparison with all earlier
+// accesses.
 //
-// It also stores the buffer whose contents an atom holds. A read through one buffer of an atom that was written through
-// another, or that was never written, is a fault even if all accesses are ordered.
+// It also stores the buffer whose contents an atom holds. If an atom was written through one buffer and is read
+// through another, or was never written, the read is a fault even if all accesses are ordered.
 type memory struct {
 	ix      *index
 	regions []region
@@ -25,7 +26,7 @@ type memory struct {
 	crowds  [][]epoch // further reads of atoms that several streams read; entry 0 is always empty
 
 	races  map[raceKey]*race
-	order  []*race // in order of discovery
+	order  []*race // the races, in the order of their discovery
 	blanks map[blankKey]*blank
 	unread []*blank
 
@@ -49,8 +50,8 @@ type cell struct {
 }
 
 const (
-	nobody   int32 = -1 // never written
-	somebody int32 = -2 // possibly written: a tensor's bytes were over-approximated
+	nobody   int32 = -1 // the atom was never written
+	somebody int32 = -2 // the atom may have been written, by an access whose bytes are over-approximated
 )
 
 type raceKey struct {
@@ -68,7 +69,8 @@ type race struct {
 	bufA   int32
 	bufB   int32
 	rank   int32 // the rank whose memory is accessed
-	upTo   int32 // number of commands of a's stream that were complete according to b's stream
+	// number of commands of the first act's stream that were complete according to the stream of the second
+	upTo   int32
 	count  int
 	rough  bool
 	inside bool // one command performs both accesses
@@ -80,7 +82,7 @@ type blankKey struct{ site, bufSite, ownerSite int32 }
 type blank struct {
 	at         epoch
 	buf, owner int32
-	last       epoch // the write that they hold
+	last       epoch // the write whose data the bytes hold
 	rank       int32
 	count      int
 	rough      bool
@@ -187,7 +189,7 @@ func (m *memory) read(v *view, me epoch, cmd int32, run int, a *access, atom int
 	}
 }
 
-// crowd moves the read in a cell to the list of further reads.
+// crowd moves the read that a cell holds to the cell's list of further reads.
 func (m *memory) crowd(c *cell) {
 	if c.more == 0 {
 		c.more = int32(len(m.crowds))
@@ -268,9 +270,10 @@ func (m *memory) accessOf(cmd, rank, atom int32, write bool) *access {
 	return any
 }
 
-// atOnce reports whether a command may read and write the same bytes. These commands may: a collective within one
-// buffer, since it copies its operand first; the caller's transfers; and an elementwise operation in place, which
-// processes one element at a time. Two buffers of one command are in use at the same time, so they never share bytes.
+// atOnce reports whether a command may read and write the same bytes. Three kinds of commands may: a collective
+// within one buffer, since it copies its operand first; the caller's transfers; and an elementwise operation in
+// place, which processes one element at a time. Two different buffers of one command never share bytes, because
+// both are in use at the same time.
 func (m *memory) atOnce(cmd int32) bool {
 	c := &m.ix.p.Cmds[cmd]
 	switch c.Kind {

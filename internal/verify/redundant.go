@@ -7,13 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// redundancy finds waits that add no order, because the stream's earlier waits or the adjacent waits already order the
-// same commands. A statement is listed if this holds for each of its executions, on every rank and in both runs.
+// redundancy finds waits that add no order, because earlier or adjacent waits of the stream already order the same
+// commands. A statement is listed only if this is true for each of its executions, on every rank and in both runs.
 type redundancy struct {
 	ix     *index
-	open   [][]heard // by stream: waits since the last other command
+	open   [][]heard // by stream: the waits since its last command that is not a wait
 	needed map[int32]bool
-	by     map[int32]int32 // by site: the site of a wait that implies it, or -1
+	by     map[int32]int32 // by the site of a wait: the site of another wait that implies it, or -1
 	order  []int32         // sites in the order of their first occurrence
 }
 
@@ -63,9 +63,10 @@ func (r *redundancy) implied(block []heard, i int) (by int32, ok bool) {
 	return -1, h.known
 }
 
-// written is the set of waits and barriers of a program's text, by position. A lowered statement has the position of the
-// source statement that it implements, so a wait that a strategy inserted has the position of a collective or a GEMM.
-// If it is nil, every wait and barrier is in the set.
+// written is the set of the waits and barriers in the text of a program, by position. A statement that lowering has
+// made has the position of the source statement that it implements. A wait that a strategy has inserted therefore
+// has the position of a collective or a GEMM, and is not in the set. If the set is nil, it contains every wait and
+// barrier.
 type written map[ir.Pos]bool
 
 // writtenIn returns the waits and barriers of a program, or nil if the program is nil.

@@ -6,9 +6,10 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// rotation describes how a translation along an axis permutes the numbers 0, 1, …, which are the bytes of a buffer or
-// the elements of a counter. The numbers are divided into periods of size·step numbers, where size is the size of the
-// axis. Each period is divided into size steps. A translation by c along the axis rotates each period by c steps.
+// rotation describes how a translation of ranks along an axis permutes the numbers 0, 1, …, which are the bytes of
+// a buffer or the elements of a counter. The numbers are divided into periods of size·step numbers, where size is
+// the size of the axis. Each period is divided into size steps. A translation by c along the axis rotates each
+// period by c steps.
 type rotation struct {
 	axis       int
 	step, size int64
@@ -55,9 +56,9 @@ func (rs rotations) turn(g *grid, x int64, t, sign int32) int64 {
 	return x
 }
 
-// movers returns the rotations of a buffer that move a tensor in the buffer as a whole. The other rotations map the set
-// of the tensor's bytes to itself. movers returns false if some rotation does neither. The rotated bytes are then not
-// the bytes of a tensor of the same shape.
+// movers returns those rotations of a buffer that move a tensor in it as a whole. The other rotations must map the
+// set of the tensor's bytes to itself. If a rotation does neither, movers returns false: the rotated bytes are then
+// not those of a tensor of the same shape.
 func (rs rotations) movers(p *plan.Plan, ref *plan.Ref) (moving rotations, ok bool) {
 	if len(rs) == 0 {
 		return nil, true

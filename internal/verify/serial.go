@@ -20,6 +20,7 @@ func serialHang(ix *index) *Finding {
 	}
 	f.Warning, f.Kind = true, KindSerial
 	f.Message = "the program depends on streams that run concurrently: if each rank's ops run one by one in issue order, " + place(ix, f.Acts[0]) + " " + f.Acts[0].What
-	f.Help = "issue the ops that others wait for first; otherwise the program hangs with a full launch queue, CUDA_DEVICE_MAX_CONNECTIONS=1 or blocking launches"
+	f.Help = "issue the ops for which others wait first; otherwise the program hangs if the launch queue is full, " +
+		"if launches block, or with CUDA_DEVICE_MAX_CONNECTIONS=1"
 	return f
 }

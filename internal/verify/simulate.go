@@ -5,12 +5,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// sim executes a plan for two consecutive runs on the ideal machine, where every stream continues as soon as it can. No
-// command prevents another from executing, so this one order decides whether a deadlock is possible. The order respects
-// happens-before, so accesses can be compared in the order in which they occur.
+// sim executes a plan for two consecutive runs on an ideal machine, on which every stream continues as soon as it
+// can. No command prevents another one from executing, so this one order decides whether a deadlock is possible.
+// The order respects happens-before, so accesses can be compared in the order in which they occur.
 //
-// Commands are executed in the order of the world list. If a stream has to wait, its remaining commands are executed
-// later.
+// Commands are executed in the order of the plan's list, which contains the commands of all ranks. If a stream has
+// to wait, its remaining commands are executed later.
 type sim struct {
 	ix    *index
 	mem   *memory // if nil, accesses are not compared
@@ -40,8 +40,8 @@ type sim struct {
 	heard func(v *view, cmd int32, snap snapshot)
 }
 
-// laning selects the lanes of a simulation. The commands of a lane are executed one after the other. A lane is either a
-// stream or all streams of a rank.
+// laning defines the lanes of a simulation. A lane is a sequence of commands that are executed one after the other:
+// either one stream, or all streams of a rank.
 type laning struct {
 	of   func(c *plan.Cmd) int32
 	cmds [][]int32
@@ -258,8 +258,9 @@ func (s *sim) signal(v *view, c *plan.Cmd, run int) {
 	e.waiting = e.waiting[:0]
 }
 
-// waitCounter waits for the first Value signals of this run. If one stream issues all signals of the element, these are
-// the first in program order. Otherwise the function ambiguous checks that no other signals can satisfy the wait.
+// waitCounter waits for the first Value signals of this run. If one stream sends all signals to the element, these
+// are the first ones in program order. Otherwise the method ambiguous checks that no other signals can satisfy the
+// wait.
 func (s *sim) waitCounter(v *view, c *plan.Cmd, cmd int32, run int) bool {
 	k := s.ix.elem(c.Counter, c.Rank, c.Elem)
 	e, info := &s.elems[k], &s.ix.elems[k]
@@ -285,9 +286,9 @@ func (s *sim) waitCounter(v *view, c *plan.Cmd, cmd int32, run int) bool {
 	return true
 }
 
-// meet executes a lane's part of a collective. For every operation, all members are assumed to wait for each other,
-// which is the worst case for deadlocks. A member receives only the knowledge that the operation's data transfer
-// implies (S5).
+// meet executes the part of a lane in a collective. It assumes that all members wait for each other, for every
+// operation; this is the worst case for deadlocks. However, a member receives only the knowledge that the data
+// transfers of the operation imply (S5).
 func (s *sim) meet(lane int32, c *plan.Cmd, cmd int32, run int) bool {
 	s.start(lane, cmd, run)
 	coll := &s.ix.p.Colls[c.Coll]

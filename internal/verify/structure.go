@@ -50,7 +50,8 @@ func (s *structure) buffers() {
 			size = s.p.HostBytes
 		}
 		if b.Space > plan.Host || b.Offset < 0 || b.Bytes < 0 || b.Bytes > size || b.Offset > size-b.Bytes {
-			s.fault(KindBounds, nil, "%s takes %d bytes at %d, and its space has %d", b.Name, b.Bytes, b.Offset, size)
+			s.fault(KindBounds, nil, "buffer %s has %d bytes at offset %d, but its memory space has only %d", b.Name,
+				b.Bytes, b.Offset, size)
 		}
 	}
 }
@@ -76,14 +77,15 @@ func (s *structure) channels() {
 	for i := range s.p.Channels {
 		ch := &s.p.Channels[i]
 		if len(ch.Team) == 0 || len(ch.Streams) != len(ch.Team) {
-			s.fault(KindMatch, nil, "channel %d has %d members and %d streams", i, len(ch.Team), len(ch.Streams))
+			s.fault(KindMatch, nil, "channel %d has %d members but %d streams", i, len(ch.Team), len(ch.Streams))
 			continue
 		}
 		seen := map[int32]bool{}
 		for m, r := range ch.Team {
 			st := ch.Streams[m]
 			if seen[r] || !within(st, len(s.p.Streams)) || s.p.Streams[st].Rank != r {
-				s.fault(KindMatch, nil, "channel %d: member %d is twice in the team, or its stream is another rank's", i, m)
+				s.fault(KindMatch, nil, "channel %d: member %d is in the team twice, or its stream belongs to "+
+					"another rank", i, m)
 			}
 			seen[r] = true
 		}
@@ -95,7 +97,8 @@ func (s *structure) counters() {
 	for i := range s.p.Counters {
 		c := &s.p.Counters[i]
 		if c.Len < 0 || int64(len(c.PerRun)) != int64(c.Len)*int64(s.p.Ranks) {
-			s.fault(KindMatch, nil, "counter %s has %d elements on %d ranks, and %d numbers of signals", c.Name, c.Len, s.p.Ranks, len(c.PerRun))
+			s.fault(KindMatch, nil, "counter %s has %d elements on each of %d ranks, but numbers of signals for "+
+				"%d elements", c.Name, c.Len, s.p.Ranks, len(c.PerRun))
 			return
 		}
 		s.ix.elemOff[i] = int32(len(s.ix.elems))
@@ -139,7 +142,8 @@ func (s *structure) tables() {
 				s.ref(nil, &ios[i].Parts[r].Ref, int32(r), "")
 			}
 			if len(ios[i].Parts) != s.p.Ranks {
-				s.fault(KindMatch, nil, "%s has %d blocks for %d ranks", ios[i].Name, len(ios[i].Parts), s.p.Ranks)
+				s.fault(KindMatch, nil, "parameter or result %s has %d blocks for %d ranks", ios[i].Name,
+					len(ios[i].Parts), s.p.Ranks)
 			}
 		}
 	}
@@ -151,7 +155,8 @@ func (s *structure) ref(cmds []int32, r *plan.Ref, rank int32, what string) {
 		return
 	}
 	if !within(r.Buf, len(s.p.Buffers)) || r.Rank != rank || !within(rank, s.p.Ranks) {
-		s.fault(KindBounds, cmds, "%sa tensor in buffer %d of rank %d, where rank %d's is meant", what, r.Buf, r.Rank, rank)
+		s.fault(KindBounds, cmds, "%sa tensor is in buffer %d of rank %d, but must be on rank %d", what, r.Buf,
+			r.Rank, rank)
 		return
 	}
 	b := &s.p.Buffers[r.Buf]
@@ -235,7 +240,7 @@ func (s *structure) commands() {
 func (s *structure) own(me []int32, refs []plan.Ref, rank int32) {
 	for i := range refs {
 		if !refs[i].Present() {
-			s.fault(KindBounds, me, "an operand is missing")
+			s.fault(KindBounds, me, "the command lacks an operand")
 			continue
 		}
 		s.ref(me, &refs[i], rank, "")
@@ -250,7 +255,8 @@ func (s *structure) copy(me []int32, c *plan.Cmd) {
 	}
 	in, out := &c.Ins[0], &c.Outs[0]
 	if in.DType != out.DType || !slices.Equal(in.Shape, out.Shape) {
-		s.fault(KindMatch, me, "a copy of %s%v to %s%v", in.DType, in.Shape, out.DType, out.Shape)
+		s.fault(KindMatch, me, "the source and the destination of a copy differ in type: %s%v and %s%v", in.DType,
+			in.Shape, out.DType, out.Shape)
 		return
 	}
 	for _, r := range []*plan.Ref{in, out} {
@@ -268,6 +274,7 @@ func (s *structure) copy(me []int32, c *plan.Cmd) {
 		remote = out
 	}
 	if in.Rank != c.Rank && out.Rank != c.Rank || !s.p.Buffers[remote.Buf].Symmetric {
-		s.fault(KindMatch, me, "%s is reached on rank %d, and is not symmetric", s.p.Buffers[remote.Buf].Name, remote.Rank)
+		s.fault(KindMatch, me, "buffer %s is accessed on rank %d by another rank, but is not symmetric",
+			s.p.Buffers[remote.Buf].Name, remote.Rank)
 	}
 }

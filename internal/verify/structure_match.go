@@ -60,7 +60,7 @@ func (s *structure) signals() {
 		}
 		c := &p.Cmds[i]
 		if !within(c.Counter, len(p.Counters)) || !within(c.Elem, int(p.Counters[c.Counter].Len)) || c.Kind == plan.Signal && !within(c.Peer, p.Ranks) {
-			s.fault(KindMatch, []int32{int32(i)}, "there is no such element of a counter")
+			s.fault(KindMatch, []int32{int32(i)}, "the element of a counter to which this refers does not exist")
 			return
 		}
 		if c.Kind == plan.WaitCounter {
@@ -80,7 +80,8 @@ func (s *structure) signals() {
 		for j, want := range ctr.PerRun {
 			e := &ix.elems[int(ix.elemOff[k])+j]
 			if e.base = base; int64(e.perRun) != want {
-				s.fault(KindMatch, nil, "%s: element %d has %d signals a run, and the plan says %d", ctr.Name, j, e.perRun, want)
+				s.fault(KindMatch, nil, "counter %s: element %d is signalled %d times in a run, but the plan "+
+					"states %d", ctr.Name, j, e.perRun, want)
 			}
 			base += e.perRun
 		}
@@ -130,7 +131,7 @@ func (s *structure) collectives() {
 		c := &p.Cmds[i]
 		me := []int32{int32(i)}
 		if !within(c.Coll, len(p.Colls)) || !within(c.Part, len(p.Colls[c.Coll].Parts)) {
-			s.fault(KindMatch, me, "there is no such part of a collective")
+			s.fault(KindMatch, me, "the part of a collective to which this refers does not exist")
 			return
 		}
 		coll := &p.Colls[c.Coll]
@@ -163,7 +164,7 @@ func (s *structure) transfers() {
 		for _, e := range c.Group {
 			me := []int32{int32(i)}
 			if c.Kind != plan.Group || !within(e.Pair, len(s.p.Pairs)) {
-				s.fault(KindMatch, me, "there is no transfer %d", e.Pair)
+				s.fault(KindMatch, me, "transfer %d does not exist", e.Pair)
 				return
 			}
 			rank := s.p.Pairs[e.Pair].Dst.Rank
@@ -174,7 +175,7 @@ func (s *structure) transfers() {
 				s.fault(KindMatch, []int32{other, int32(i)}, "one side of transfer %d is posted twice", e.Pair)
 			}
 			if rank != c.Rank {
-				s.fault(KindMatch, me, "this side of transfer %d is rank %d's", e.Pair, rank)
+				s.fault(KindMatch, me, "this side of transfer %d belongs to rank %d", e.Pair, rank)
 			}
 			posted[e] = int32(i)
 		}
@@ -183,13 +184,13 @@ func (s *structure) transfers() {
 		_, sent := posted[plan.P2P{Pair: int32(i), Send: true}]
 		_, received := posted[plan.P2P{Pair: int32(i)}]
 		if !sent || !received {
-			s.fault(KindMatch, nil, "transfer %d lacks a side", i)
+			s.fault(KindMatch, nil, "one side of transfer %d is not in the plan", i)
 		}
 	}
 }
 
-// callers checks that parameters share no bytes with other buffers, because the caller may write a parameter once for
-// many runs. It also checks that commands write only inout parameters.
+// callers checks that parameters share no bytes with other buffers, because the caller may write a parameter once
+// and then run the plan many times. It also checks that commands write no parameters except those that are inout.
 func (s *structure) callers() {
 	p := s.p
 	inout := map[int32]bool{}

@@ -42,7 +42,7 @@ import (
 // it assumes that buffers share no bytes. The sharing of bytes is checked by the proof of a plan, and every run has a
 // plan.
 
-// Symmetry holds the arguments of Symmetric.
+// Symmetry holds the arguments of the function Symmetric.
 type Symmetry struct {
 	// Grid holds the sizes of the axes on which the ranks are placed in order. The last axis varies fastest.
 	Grid []int64
@@ -50,7 +50,7 @@ type Symmetry struct {
 	// ranks share. Once rank 0 has been unrolled, the numbers in these tables do not depend on the order in which other
 	// ranks are unrolled.
 	Unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), err error)
-	// MinCommands is the minimum number of commands, summed over all ranks, for which Symmetric attempts a proof. With
+	// MinCommands is the number of commands, summed over all ranks, from which Symmetric attempts a proof. With
 	// fewer commands, checking a plan is as fast and proves more.
 	MinCommands int
 	// Prog is the program that is unrolled. Options.Prog describes its use.
@@ -121,7 +121,8 @@ func (a *likeness) learn(unroll unroller) (string, error) {
 		if a.grid.sizes[axis] < 2 {
 			continue
 		}
-		// The comparison uses the next rank along the axis or, if that rank does something else, the previous one.
+		// The rank that is compared is the next one along the axis or, if that rank executes other commands, the
+		// previous one.
 		stride := a.grid.stride(axis)
 		next, err := one(int(stride))
 		if err != nil {
@@ -141,8 +142,8 @@ func (a *likeness) learn(unroll unroller) (string, error) {
 	return a.settle(), nil
 }
 
-// unraised gives each counter that no rank raises the rotations of a counter with the same number of elements for each
-// rank. A stream that waits for a counter without signals waits forever, on all ranks.
+// unraised is for counters that no rank raises. Such a counter gets the rotations of a counter with the same number
+// of elements on each rank. A stream that waits for it waits forever, on all ranks.
 func (a *likeness) unraised() {
 	raised := make([]bool, len(a.counters))
 	for i := range a.rank.Cmds {
@@ -209,7 +210,8 @@ func (a *likeness) compareAll(unroll unroller) (why string, err error) {
 	return why, err
 }
 
-// grid describes the group of translations. Its elements are numbered as the ranks: element r takes rank 0 to rank r.
+// grid is the grid on which the ranks are placed, and the group of its translations. The translations have the
+// numbers of ranks: translation r moves rank 0 to rank r.
 type grid struct {
 	n     int
 	sizes []int32

@@ -8,10 +8,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// countsFit checks the counts of an uneven collective, and that only uneven collectives have counts. It describes the
-// first error, and returns "" if there is none. The members' operands have in[axis] rows, and their results have
-// out[axis] rows. If the counts are in device memory, only their location is known; the accesses that depend on them
-// are then checked as if all rows were transferred.
+// countsFit checks the counts of an uneven collective. It also checks that no other collective has counts. It
+// describes the first error, and returns "" if there is none. The operands of the members have in[axis] rows, and
+// their results have out[axis] rows. If the counts are in device memory, only their location is known; the accesses
+// that depend on them are then checked as if all rows were transferred.
 func countsFit(c *plan.Coll, in, out []int64) string {
 	if !c.Op.Uneven() {
 		for m := range c.Parts {
@@ -37,7 +37,8 @@ func countsFit(c *plan.Coll, in, out []int64) string {
 		gives := int64(0)
 		for k, n := range p.Rows {
 			if n < 0 || n > held && n > room {
-				return fmt.Sprintf("member %d's counts are %v, with operands of %d rows and results of %d", m, p.Rows, held, room)
+				return fmt.Sprintf("the counts of member %d are %v, which do not fit operands of %d rows and "+
+					"results of %d", m, p.Rows, held, room)
 			}
 			gives += n
 			switch c.Op {
@@ -54,12 +55,12 @@ func countsFit(c *plan.Coll, in, out []int64) string {
 			gets[m] = p.Rows[m]
 		}
 		if gives > held {
-			return fmt.Sprintf("member %d gives %d rows of an operand of %d", m, gives, held)
+			return fmt.Sprintf("member %d sends %d rows, but its operand has only %d", m, gives, held)
 		}
 	}
 	for m, n := range gets {
 		if n > room {
-			return fmt.Sprintf("member %d gets %d rows, and its result has %d", m, n, room)
+			return fmt.Sprintf("member %d receives %d rows, but its result has only %d", m, n, room)
 		}
 	}
 	return ""
@@ -71,7 +72,7 @@ func countsPlaced(c *plan.Coll, p *plan.CollPart) string {
 	n, first := len(c.Parts), &c.Parts[0]
 	switch {
 	case len(p.Counts) != len(first.Counts) || len(p.Counts) > 1:
-		return "has its counts elsewhere than the others, or in two places"
+		return "has its counts in another place than the other members, or in two places"
 	case len(p.Counts) == 1:
 		if r := &p.Counts[0]; len(p.Rows) > 0 || !r.Present() || r.DType != ir.I32 || !slices.Equal(r.Shape, []int64{int64(n)}) {
 			return fmt.Sprintf("has counts that are not i32[%d]", n)
@@ -79,7 +80,7 @@ func countsPlaced(c *plan.Coll, p *plan.CollPart) string {
 	case len(p.Rows) != n:
 		return fmt.Sprintf("has %d counts for %d members", len(p.Rows), n)
 	case c.Op != ir.OpAllToAllV && !slices.Equal(p.Rows, first.Rows):
-		return fmt.Sprintf("has counts %v, and member 0 %v", p.Rows, first.Rows)
+		return fmt.Sprintf("has counts %v, but member 0 has %v", p.Rows, first.Rows)
 	}
 	return ""
 }

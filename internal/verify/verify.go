@@ -1,16 +1,18 @@
-// Package verify checks plans and programs for data races, reuse of live memory, missing joins, mismatched collectives
-// and deadlocks. It either proves that they have none of these faults or reports the faults. It does not trust the
-// planner: it reads only the plan, and derives its own happens-before order.
+// Package verify checks plans and programs for data races, reuse of live memory, missing joins, mismatched
+// collectives and deadlocks. It either proves that they have none of these faults or reports the faults. It does
+// not trust the planner: it reads only the plan, and derives its own happens-before order. References such as S5
+// are to sections of docs/language.md.
 //
-// A plan is checked in four steps, with one file for each. The step structure performs the checks that need no
-// execution: ranges, matching and counts. The step simulate executes two consecutive runs greedily, with vector clocks.
-// The step memory compares each access with the clocks of earlier accesses. The step serial simulates the plan again
-// with each rank's commands one by one. The file explain.go builds the text of the findings.
+// A plan is checked in four steps, with one file or type for each. The step structure performs the checks that need
+// no execution: ranges, matching and counts. The step simulate executes two consecutive runs greedily, with vector
+// clocks. The step memory compares each access with the clocks of earlier accesses. The step serial simulates the
+// plan again, with the commands of each rank executed one by one. The file explain.go writes the text of the
+// findings.
 //
-// Two kinds of proof need no plan of the whole program. Package trips proves loops of any length by plans of short
-// loops. The file symmetry.go proves any number of ranks by one rank, after it has checked that all ranks do the same.
-// Package repair edits programs until they are proved. Claims finds values that the program's text claims to be the
-// same on ranks although the ranks hold different data.
+// Two kinds of proof need no plan of the whole program. Package trips proves loops of any length, by plans of short
+// loops. The file symmetry.go proves any number of ranks by examining one rank, after it has checked that all ranks
+// do the same. Package repair edits programs until they are proved. The function Claims finds values that the
+// program's text claims to be equal on all ranks although the ranks hold different data.
 package verify
 
 import (
@@ -64,8 +66,8 @@ type Finding struct {
 	Why string
 	// Help describes the statement that would order the acts, and the position at which it must be inserted.
 	Help string
-	// Picture shows the streams of the first two acts in adjacent columns, one row a line. It is empty if a picture would
-	// show nothing more than the text.
+	// Picture shows the streams of the first two acts in adjacent columns, with one row in each line. It is empty
+	// if a picture would show nothing more than the text.
 	Picture string
 	// Count is the number of places in the plan that have the same fault.
 	Count int
@@ -77,7 +79,7 @@ type Finding struct {
 type Act struct {
 	Cmd int32 // index in Plan.Cmds
 	Run int   // 0 or 1, of the two consecutive runs
-	// What the command does to the memory in question: "writes %y", or "".
+	// What describes the command's access to the memory in question, for example "writes %y". It may be "".
 	What string
 }
 
@@ -112,8 +114,8 @@ type Options struct {
 	// Redundant selects a list of the waits that other waits imply, and of the waits without which the plan is still
 	// proved.
 	Redundant bool
-	// Source is the program that the author wrote, before strategies inserted waits. If it is set, Redundant lists only
-	// waits and barriers of Source, because the author cannot leave out inserted ones.
+	// Source is the program that the author wrote, before strategies inserted waits. If it is set, Redundant lists
+	// only waits and barriers of Source, because the author cannot remove the inserted ones.
 	Source *ir.Program
 	// FaultsOnly omits the warnings. It is used for the check before a run.
 	FaultsOnly bool

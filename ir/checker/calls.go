@@ -23,7 +23,8 @@ func (c *callGraph) checkRefines(f *ir.Func) {
 		return
 	}
 	if g == nil {
-		c.errorf("scope", f.Refines.Pos, "there is no function %s to refine", f.Refines.Text).
+		c.errorf("scope", f.Refines.Pos, "the function %s, which this function refines, does not exist",
+			f.Refines.Text).
 			help(didYouMean(f.Refines.Text, c.funcNames()))
 		return
 	}
@@ -118,7 +119,7 @@ func (c *callGraph) checkCalls() {
 				c.errorf("structure", s.Pos, "the call of %s is recursive", g.Name).
 					at(g.Pos, "the call is inside this function, directly or indirectly").help("calls are inlined and cannot recurse: write a loop")
 			case depth > ir.MaxNesting:
-				c.errorf("limit", s.Pos, "calls nest deeper than %d",
+				c.errorf("limit", s.Pos, "calls are nested deeper than %d",
 					ir.MaxNesting).help("calls are inlined and cannot recurse: write a loop")
 			case state[g] == white:
 				visit(g, depth+1)

@@ -144,8 +144,8 @@ func (c *relations) divides(t *ir.Type) bool {
 	return c.failed == before
 }
 
-// globalExtents checks that extents are the same on all ranks and depend only on names that are known outside of the
-// function.
+// globalExtents checks that extents are equal on all ranks, and that they depend only on names that are known
+// outside of the function.
 func (c *checker) globalExtents(t *ir.Type) bool {
 	before := c.failed
 	for _, d := range t.Dims {
@@ -158,8 +158,8 @@ func (c *checker) globalExtents(t *ir.Type) bool {
 	return c.failed == before
 }
 
-// findWanted records the layout that the signature requires for each returned name. The operation that defines the name
-// then produces this layout directly (S20: annotations and signature first).
+// findWanted records, for each returned name, the layout that the signature requires. The operation that defines
+// the name then produces this layout directly (S20: annotations and signature first).
 func (c *checker) findWanted(f *ir.Func) {
 	n := len(f.Body.Stmts)
 	if n == 0 || f.Body.Stmts[n-1].Op != ir.OpReturn {

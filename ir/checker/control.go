@@ -155,9 +155,9 @@ func (c *names) loopVariable(s *ir.Stmt) poly {
 		atom{expr: &ir.Expr{Kind: ir.ExprVar, Name: s.Results[0].Text}, nonNegative: c.norm.nonNegative(lo), below: hi})
 }
 
-// lateBlock checks a block of s. The argument runs says whether the block runs whenever s runs. If the condition or the
-// bounds of s are not static, Bind cannot decide whether the block runs, so the constraints in the block become late
-// constraints.
+// lateBlock checks a block of s. The argument runs reports whether the block runs whenever s runs. If the condition
+// or the bounds of s are not static, Bind cannot decide whether the block runs. The constraints in the block then
+// become late constraints.
 func (c *checker) lateBlock(s *ir.Stmt, b *ir.Block, runs tri) {
 	late := !ir.Static(s.Exprs[0]) || !ir.Static(s.Exprs[1])
 	if late {
@@ -284,8 +284,8 @@ func (c *checker) checkArguments(s *ir.Stmt, f *ir.Func, syms []*ir.Sym) {
 	}
 }
 
-// checkArgAlias reports an error if the memory of an inout argument is also the memory of another argument. The callee
-// would treat the two as separate tensors.
+// checkArgAlias reports an error if the memory of an inout argument is also the memory of another argument, because
+// the callee would treat the two as separate tensors.
 func (c *checker) checkArgAlias(s *ir.Stmt, f *ir.Func, syms []*ir.Sym, i int) {
 	for k, other := range syms {
 		switch {

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// ended records, in text order, where buffers were freed or claimed. Before the else branch of an if is checked, the
-// records of its then branch are removed. This takes time proportional to the number of removed records.
+// ended records, in the order of the text, where buffers were freed or claimed. Before the else branch of an if is
+// checked, the records of its then branch are removed; this takes time proportional to the number of removed
+// records.
 type ended struct {
 	at  map[*ir.Sym]bufferEnd
 	log []*ir.Sym

@@ -70,7 +70,7 @@ func (c *heads) declared(x *ir.Expr) {
 func (c *heads) checkHeads() {
 	for _, m := range c.p.Meshes {
 		if len(m.Axes) == 0 {
-			c.errorf("structure", m.Pos, "a mesh has no axis").help("mesh tp[4]")
+			c.errorf("structure", m.Pos, "this mesh has no axis").help("mesh tp[4]")
 		}
 		for _, ax := range m.Axes {
 			c.wholeExpr(ax.Pos, ax.Size)
@@ -91,11 +91,12 @@ func (c *heads) checkHeads() {
 
 func (c *heads) wholeType(pos ir.Pos, t *ir.Type) {
 	if t == nil {
-		c.errorf("structure", pos, "a type is missing")
+		c.errorf("structure", pos, "a parameter or result has no type")
 		return
 	}
 	if !t.DType.Valid() {
-		c.errorf("structure", t.Pos, "a type has no element type").help("f32, f16, bf16, f64, i32, i64, f8e4m3 or f8e5m2")
+		c.errorf("structure", t.Pos, "this type has no element type").help("f32, f16, bf16, f64, i32, i64, f8e4m3 " +
+			"or f8e5m2")
 	}
 	for _, d := range t.Dims {
 		c.wholeExpr(t.Pos, d.Extent)
@@ -222,7 +223,7 @@ func (c *heads) typeMesh(t *ir.Type) (*ir.Mesh, bool) {
 	m := c.axes[t.Mesh]
 	switch {
 	case m == nil:
-		c.errorf("layout", t.Pos, "there is no mesh axis %s", t.Mesh).help(c.axisHelp(t.Mesh))
+		c.errorf("layout", t.Pos, "the program has no mesh axis %s", t.Mesh).help(c.axisHelp(t.Mesh))
 	case !m.HasDevices:
 		c.errorf("layout", t.Pos, "@%s names the main mesh; values are on the main mesh by default",
 			t.Mesh).help("leave @" + t.Mesh + " out")
@@ -239,7 +240,7 @@ func (c *heads) knownAxis(kind, axis string, pos ir.Pos) bool {
 	if axis == ir.WorldAxis || c.axes[axis] != nil {
 		return true
 	}
-	c.errorf(kind, pos, "there is no mesh axis %s", axis).help(c.axisHelp(axis))
+	c.errorf(kind, pos, "the program has no mesh axis %s", axis).help(c.axisHelp(axis))
 	return false
 }
 
@@ -291,8 +292,8 @@ func (c *heads) funcNames() []string { return slices.Sorted(maps.Keys(c.funcs)) 
 
 func (c *heads) axisNames() []string { return slices.Sorted(maps.Keys(c.axes)) }
 
-// forgive suppresses errors for undefined names that the unread lines of a function may define, and for dims that the
-// unread heads of other functions may declare.
+// forgive suppresses errors about undefined names that the unread lines of a function may define. It also
+// suppresses errors about dims that the unread heads of other functions may declare.
 func (c *heads) forgive(f *ir.Func) {
 	c.unknown = map[string]bool{}
 	for _, w := range c.lostDims {

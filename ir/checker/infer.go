@@ -27,9 +27,9 @@ type inference struct {
 	after *ir.Type
 }
 
-// inferOf maps each operation to the function that types it. The function returns the type of the operation's result
-// before any reshard, or nil after an error. Elementwise operations that are not listed are typed according to their
-// row in the Op table.
+// inferOf maps each operation to the function that determines the type of its result. The function returns the type
+// before any reshard, or nil after an error. The type of an elementwise operation that is not listed is determined
+// by its row in the Op table.
 var inferOf = map[ir.Op]func(*inference) *ir.Type{
 	ir.OpLinear: by(ofProduct, (*productRules).linear), ir.OpMatmul: by(ofProduct, (*productRules).matmul),
 	ir.OpGroupedLinear: by(ofProduct, (*productRules).grouped), ir.OpScales: by(ofProduct, (*productRules).scales),
@@ -68,8 +68,8 @@ var inferOf = map[ir.Op]func(*inference) *ir.Type{
 	ir.OpAllToAllV:      by(ofCollective, (*collectiveRules).uneven),
 }
 
-// by converts a rule to the function type of inferOf. A rule is a method of a family such as attentionRules, which adds
-// state and checks to an inference.
+// by converts a rule to a function of the type that inferOf contains. A rule is a method of a family, such as
+// attentionRules, which adds state and checks to an inference.
 func by[F any](family func(*inference) F, rule func(F) *ir.Type) func(*inference) *ir.Type {
 	return func(in *inference) *ir.Type { return rule(family(in)) }
 }
@@ -227,8 +227,8 @@ func passesPartial(op ir.Op, red ir.Red) bool {
 		op.Info().Class != ir.ClassTensor
 }
 
-// wholeOperands reports an error for a partial operand in local mode. The operation would use one rank's contribution
-// as if it were the whole value.
+// wholeOperands reports an error for a partial operand in local mode, because the operation would use the
+// contribution of one rank as if it were the whole value.
 func (in *inference) wholeOperands() bool {
 	if !in.local {
 		return true
@@ -245,8 +245,8 @@ func (in *inference) wholeOperands() bool {
 	return true
 }
 
-// sameOnAllRanks reports an error for an operation on values with a factor, a fill value or an extent that depends on
-// the rank. The copies of the result on different ranks would differ.
+// sameOnAllRanks is for operations on values. It reports an error for a factor, a fill value or an extent that
+// depends on the rank, because the copies of the result on different ranks would then differ.
 func (in *inference) sameOnAllRanks() bool {
 	for _, a := range in.s.Attrs {
 		if !in.local && a.Kind == ir.AttrNumber && len(a.Exprs) > 0 && in.rankDependent(a.Exprs[0]) {
@@ -360,7 +360,7 @@ func (in *inference) dimension(e *ir.Expr, dims int) (int, bool) {
 			ir.Brief(e)).help("dimensions are numbered from 0")
 		return 0, false
 	case v < 0 || v >= int64(dims):
-		in.errorf("type", e.Pos, "there is no dimension %d; the tensor has %s", v,
+		in.errorf("type", e.Pos, "dimension %d does not exist; the tensor has %s", v,
 			plural(dims, "dimension")).help("dimensions are numbered from 0")
 		return 0, false
 	}

@@ -9,7 +9,7 @@ import (
 // A collective on a value changes only the layout of the value. A collective with an into clause or a buffer operand
 // operates on the local tensors of the ranks.
 
-// collectiveRules types collectives.
+// collectiveRules determines the types of the results of collectives.
 type collectiveRules struct {
 	*inference
 	over []string // the team's axes
@@ -19,7 +19,7 @@ func ofCollective(in *inference) *collectiveRules { return &collectiveRules{in, 
 
 func (in *collectiveRules) teamSize() *ir.Expr { return ir.SizeOf(in.over) }
 
-// overMesh checks that the team's axes belong to the value's mesh.
+// overMesh checks that the axes of the team belong to the mesh of the value.
 func (in *collectiveRules) overMesh(t *ir.Type) bool {
 	mesh, _ := in.typeMesh(t)
 	for _, ax := range in.over {
@@ -39,7 +39,7 @@ func (in *collectiveRules) takePartial(t *ir.Type) bool {
 	for _, ax := range in.over {
 		i := slices.Index(t.Partial, ir.Partial{Axis: ax, Red: red})
 		if i < 0 {
-			in.errorf("layout", in.s.Args[0].Pos, "%%%s is not partial(%s, %s)", in.syms[0].Name, ax, red).
+			in.errorf("layout", in.s.Args[0].Pos, "the operand %%%s is not partial(%s, %s)", in.syms[0].Name, ax, red).
 				help("its type is " + in.args[0].String() + "; to reduce local contents, write into a buffer")
 			return false
 		}
@@ -75,7 +75,7 @@ func (in *collectiveRules) timesTeam(t *ir.Type, d int) {
 func (in *collectiveRules) perTeam(t *ir.Type, d int) bool {
 	e := t.Dims[d].Extent
 	if !in.require(in.s, ir.CheckMultiple, e, in.teamSize(), in.s.Pos,
-		"dimension "+itoa(d)+" does not divide over the team", shardHelp) {
+		"dimension "+itoa(d)+" is not divisible by the number of ranks in the team", shardHelp) {
 		return false
 	}
 	t.Dims[d].Extent = in.fold(ir.Bin(ir.ExprFloorDiv, e, in.teamSize()))
@@ -155,14 +155,14 @@ func (in *collectiveRules) allToAll() *ir.Type {
 // operands.
 func (in *collectiveRules) rooted() *ir.Type {
 	if !in.local {
-		in.errorf("type", in.s.Pos, "%s works on what each rank holds", in.s.Op).
+		in.errorf("type", in.s.Pos, "%s works on the local tensors of ranks, not on values", in.s.Op).
 			help("write into a buffer: " + in.s.Op.String() + " %" + in.syms[0].Name +
-				" into %b, …; a value changes its layout by reshard")
+				" into %b, …; to change the layout of a value, use reshard")
 		return nil
 	}
 	if a := in.s.Attr("root"); a != nil && in.rankDependent(a.Exprs[0]) {
-		in.errorf("type", a.Pos, "the root must be the same on every rank, and %s is not",
-			ir.Brief(a.Exprs[0])).help("the root is an index in the team")
+		in.errorf("type", a.Pos, "the root must be the same on every rank, but %s may differ between ranks",
+			ir.Brief(a.Exprs[0])).help("use a number or a dim: the root is an index in the team")
 		return nil
 	}
 	t := in.args[0].Clone()

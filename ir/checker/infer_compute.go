@@ -100,7 +100,8 @@ func (in *inference) floats() bool {
 	if !in.args[0].DType.IsInt() {
 		return true
 	}
-	in.errorf("type", in.s.Args[0].Pos, "%s takes floating-point numbers, and %%%s is %s", in.s.Op, in.syms[0].Name,
+	in.errorf("type", in.s.Args[0].Pos, "%s is defined for floating-point types only, but %%%s is %s", in.s.Op,
+		in.syms[0].Name,
 		in.args[0].DType).help("convert it with cast")
 	return false
 }
@@ -114,7 +115,8 @@ func inferCast(in *inference) *ir.Type {
 	case in.s.Type != nil:
 		to = in.s.Type.DType
 	default:
-		in.errorf("type", in.s.Pos, "cast needs to know to what").help("annotate the result: %y: f32[…] = cast %x, or write it into a buffer")
+		in.errorf("type", in.s.Pos, "cast has no target type").help("annotate the result: %y: f32[…] = cast %x, " +
+			"or write it into a buffer")
 		return nil
 	}
 	x := in.args[0].Reduced()
@@ -140,7 +142,7 @@ func inferReduce(in *inference) *ir.Type {
 	var drop []int
 	axes := in.s.Attr("axis")
 	if len(axes.Exprs) == 0 {
-		in.errorf("type", axes.Pos, "%s over no dimension at all", in.s.Op).help("axis=0, or axis=(0, 1)")
+		in.errorf("type", axes.Pos, "axis= of %s names no dimension", in.s.Op).help("write axis=0 or axis=(0, 1)")
 		return nil
 	}
 	for _, e := range axes.Exprs {
@@ -153,7 +155,7 @@ func inferReduce(in *inference) *ir.Type {
 			return nil
 		}
 		if red != ir.Sum && !in.require(in.s, ir.CheckLess, ir.Int(0), x.Dims[d].Extent, e.Pos,
-			"the "+axesWord[in.s.Op]+" of nothing", "the dimension must not be empty") {
+			"the "+axesWord[in.s.Op]+" of no elements", "the dimension must not be empty") {
 			return nil
 		}
 		drop = append(drop, d)
@@ -184,10 +186,11 @@ func inferFill(in *inference) *ir.Type {
 		}
 		return t
 	case in.s.Type == nil:
-		in.errorf("type", in.s.Pos, "fill needs to know what to fill").help("annotate the result: %z: f32[4] = fill value=0, or write into a buffer")
+		in.errorf("type", in.s.Pos, "fill has no result type").help("annotate the result: %z: f32[4] = fill " +
+			"value=0, or write into a buffer")
 		return nil
 	case len(in.s.Type.Partial) > 0:
-		in.errorf("layout", in.s.Type.Pos, "fill makes no partial value").help("remove partial(…)")
+		in.errorf("layout", in.s.Type.Pos, "the result of fill cannot be partial").help("remove partial(…)")
 		return nil
 	case !in.constant("value", in.s.Type.DType):
 		return nil
@@ -208,11 +211,11 @@ func (in *inference) constant(name string, dt ir.DType) bool {
 	}
 	switch {
 	case dt.IsInt() && (a.Num != math.Trunc(a.Num) || a.Num < least || a.Num > most):
-		in.errorf("type", a.Pos, "%s=%v is no %s", name, a.Num,
-			dt).help("a whole number in range, or cast to a floating-point type first")
+		in.errorf("type", a.Pos, "%s=%v is not a value of type %s", name, a.Num,
+			dt).help("use an integer in the range of the type, or cast the operand to a floating-point type first")
 	case dt.Accum() == ir.F32 && !math.IsInf(a.Num, 0) && math.IsInf(float64(float32(a.Num)), 0):
-		in.errorf("type", a.Pos, "%s=%v is beyond f32, in which this is computed", name,
-			a.Num).help("cast to f64 first, or take a number up to 3.4e38")
+		in.errorf("type", a.Pos, "%s=%v exceeds the range of f32, in which the operation is computed", name,
+			a.Num).help("cast the operand to f64 first, or use a number up to 3.4e38")
 	default:
 		return true
 	}
@@ -223,11 +226,12 @@ func (in *inference) constant(name string, dt ir.DType) bool {
 func inferReshard(in *inference) *ir.Type {
 	switch {
 	case in.local:
-		in.errorf("type", in.s.Args[0].Pos, "reshard moves values, and %%%s is a buffer", in.syms[0].Name).
+		in.errorf("type", in.s.Args[0].Pos, "reshard applies to values, but %%%s is a buffer", in.syms[0].Name).
 			help("use a collective, or " + in.claimHelp(in.syms[0], in.args[0]))
 		return nil
 	case in.s.Type == nil:
-		in.errorf("type", in.s.Pos, "reshard needs the new layout").help("annotate the result: %y: f32[T/tp, K] = reshard %x")
+		in.errorf("type", in.s.Pos, "reshard has no target layout").help("annotate the result: %y: f32[T/tp, K] = " +
+			"reshard %x")
 		return nil
 	case !in.stillPartial(in.s.Type, in.args[0]):
 		return nil

@@ -10,9 +10,10 @@ type concatRules struct{ *inference }
 
 func ofConcatenation(in *inference) *concatRules { return &concatRules{in} }
 
-// concat types concat %a, %b, … along axis=. The dimension axis= must be whole. If all operands have the same layout,
-// the result has the same partial reductions. Otherwise all operands are resharded to the layout of one of them. That
-// layout is chosen so that the fewest operands are resharded; in a tie, the last such layout is used (S20).
+// concat determines the type of concat %a, %b, … along axis=. The dimension axis= must not be split. If all
+// operands have the same layout, the result has the same partial reductions. Otherwise all operands are resharded
+// to the layout of one of them. The layout is chosen so that the fewest operands are resharded; among equally good
+// ones, the last is used (S20).
 func (in *concatRules) concat() *ir.Type {
 	if !in.sameDType() || !in.wantRank(0, 1, "an operand") {
 		return nil
@@ -49,7 +50,8 @@ func (in *concatRules) concatShapes(d int) bool {
 	for k, t := range in.args[1:] {
 		pos := in.s.Args[k+1].Pos
 		if len(t.Dims) != len(first.Dims) {
-			in.errorf("type", pos, "concat joins tensors with as many dimensions, and %%%s has %d, not %d",
+			in.errorf("type", pos, "the operands of concat must have the same number of dimensions, but %%%s has "+
+				"%d, not %d",
 				in.syms[k+1].Name, len(t.Dims), len(first.Dims)).
 				help("reshape one of them")
 			return false
@@ -80,8 +82,8 @@ func (in *concatRules) concatLayout(d int) *ir.Type {
 	return layouts[in.cheapest(layouts, func(i int, layout *ir.Type) *ir.Type { return in.args[i].WithLayout(layout) })]
 }
 
-// cheapest returns the layout for which the fewest operands have to be resharded. In a tie it returns the last such
-// layout, so that the first operand is resharded (S20). The argument as is a function that returns the layout that
+// cheapest returns the layout for which the fewest operands have to be resharded. Among equally good layouts, it
+// returns the last one, so that the first operand is resharded (S20). The function as returns the layout that
 // operand i must have if the given layout is chosen.
 func (in *inference) cheapest(layouts []*ir.Type, as func(i int, layout *ir.Type) *ir.Type) int {
 	best, least := 0, len(in.args)+1

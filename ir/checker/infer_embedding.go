@@ -11,11 +11,11 @@ func (in *indexRules) embedding() *ir.Type {
 	ids, table := in.args[0], in.args[1]
 	switch {
 	case !ids.DType.IsInt():
-		in.errorf("type", in.s.Args[0].Pos, "ids are i32 or i64, and %%%s is %s", in.syms[0].Name,
+		in.errorf("type", in.s.Args[0].Pos, "ids must be i32 or i64, but %%%s is %s", in.syms[0].Name,
 			ids.DType).help("convert it with cast")
 		return nil
 	case len(table.Dims) != 2:
-		in.errorf("type", in.s.Args[1].Pos, "the table of embedding is a matrix [V, D], and %%%s has %s",
+		in.errorf("type", in.s.Args[1].Pos, "the table of embedding must be a matrix [V, D], but %%%s has %s",
 			in.syms[1].Name, plural(len(table.Dims), "dimension")).help("embedding: " + ir.OpEmbedding.Info().Doc)
 		return nil
 	case !in.tablePart(table):
@@ -55,12 +55,13 @@ func (in *indexRules) tablePart(table *ir.Type) bool {
 		in.errorf("type", in.s.Pos, "first= and of= go together").help("first=rank(tp) * extent(%table, 0), of=V")
 		return false
 	case !in.local:
-		in.errorf("type", first.Pos, "on values the table's layout says which rows a rank has").help("leave first= and of= out")
+		in.errorf("type", first.Pos, "first= and of= are for local tensors; for values, the layout of the table "+
+			"determines the rows of each rank").help("remove first= and of=")
 		return false
 	}
 	lo, rows := first.Exprs[0], of.Exprs[0]
-	return in.require(in.s, ir.CheckAtMost, ir.Int(0), lo, lo.Pos, "the table begins before the first row",
-		"ids count from 0") &&
+	return in.require(in.s, ir.CheckAtMost, ir.Int(0), lo, lo.Pos, "first= is negative",
+		"rows are counted from 0") &&
 		in.require(in.s, ir.CheckAtMost, ir.Bin(ir.ExprAdd, lo, table.Dims[0].Extent), rows, rows.Pos,
-			"the table ends behind the last row", "of= is the rows of the whole table")
+			"the rows of the operand, from first= on, exceed of=", "of= is the number of rows of the whole table")
 }

@@ -5,15 +5,16 @@ import (
 	"slices"
 )
 
-// inferExpand types broadcast %x, shape=(…). Dimensions are aligned at the end. A dimension whose extent is the number
-// 1 is repeated; other dimensions keep their extents. New and repeated dimensions are split according to the
-// annotation, and are whole without one.
+// inferExpand determines the type of broadcast %x, shape=(…). Dimensions are aligned at the end. A dimension whose
+// extent is the number 1 is repeated; other dimensions keep their extents. New and repeated dimensions are split as
+// the annotation requires, and are not split without one.
 func inferExpand(in *inference) *ir.Type {
 	x := in.args[0]
 	shape := in.s.Attr("shape").Exprs
 	skip := len(shape) - len(x.Dims)
 	if skip < 0 {
-		in.errorf("type", in.s.Attr("shape").Pos, "broadcast cannot take dimensions away: %%%s has %s, the shape %d",
+		in.errorf("type", in.s.Attr("shape").Pos, "broadcast cannot remove dimensions: %%%s has %s, but the shape "+
+			"has %d",
 			in.syms[0].Name, plural(len(x.Dims), "dimension"), len(shape)).
 			help("reshape it first")
 		return nil
@@ -34,7 +35,7 @@ func inferExpand(in *inference) *ir.Type {
 			continue
 		}
 		if !in.equalExtents(x.Dims[i-skip].Extent, e, e.Pos,
-			"broadcast stretches only extents of 1, and dimension "+itoa(i-skip)+" differs") {
+			"broadcast repeats only dimensions of extent 1, but dimension "+itoa(i-skip)+" has another extent") {
 			return nil
 		}
 		out.Dims[i].Axes = slices.Clone(x.Dims[i-skip].Axes)
@@ -69,7 +70,7 @@ func (in *inference) splitLike(out *ir.Type, dims []int) {
 // extentOf checks that e may be an extent of a shape that is the same on all ranks.
 func (in *inference) extentOf(e *ir.Expr) bool {
 	if in.rankDependent(e) {
-		in.errorf("type", e.Pos, "an extent must be the same on every rank, and %s is not",
+		in.errorf("type", e.Pos, "an extent must be the same on every rank, but %s may differ between ranks",
 			ir.Brief(e)).help("use dims and sizes")
 		return false
 	}

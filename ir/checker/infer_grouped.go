@@ -23,7 +23,7 @@ func (in *productRules) grouped() *ir.Type {
 	for i, want := range []int{2, 3, 1} {
 		if n := len(in.args[i].Dims); n != want {
 			in.errorf("type", in.s.Args[i].Pos,
-				"grouped_linear takes x[T, K], w[E, N, K] and counts[E], and %%%s has %s", in.syms[i].Name,
+				"grouped_linear takes x[T, K], w[E, N, K] and counts[E], but %%%s has %s", in.syms[i].Name,
 				plural(n, "dimension")).help(help)
 			return nil
 		}
@@ -31,7 +31,7 @@ func (in *productRules) grouped() *ir.Type {
 	if !in.equalExtents(x.Dims[1].Extent, w.Dims[2].Extent, in.s.Args[1].Pos,
 		"the contracted dimensions of input and weight differ") ||
 		!in.equalExtents(w.Dims[0].Extent, counts.Dims[0].Extent, in.s.Args[2].Pos,
-			"there is not a count for each weight") {
+			"the number of counts differs from the number of weights") {
 		return nil
 	}
 	out := x.Clone()

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// indexRules types operations whose results are indices, that select elements by indices, or that depend on positions.
+// indexRules determines the types of results of three kinds of operations: those whose results are indices, those
+// that select elements by indices, and those that depend on positions.
 type indexRules struct{ *inference }
 
 func ofIndexing(in *inference) *indexRules { return &indexRules{in} }
@@ -18,14 +19,15 @@ func (in *indexRules) iota() *ir.Type {
 	}
 	switch {
 	case t == nil:
-		in.errorf("type", in.s.Pos, "iota needs to know its type").
+		in.errorf("type", in.s.Pos, "iota has no result type").
 			help("annotate the result: %i: i32[T] = iota, or write into a buffer")
 		return nil
 	case len(t.Partial) > 0:
-		in.errorf("layout", t.Pos, "iota makes no partial value").help("remove partial(…)")
+		in.errorf("layout", t.Pos, "the result of iota cannot be partial").help("remove partial(…)")
 		return nil
 	case len(t.Dims) == 0:
-		in.errorf("type", in.s.Pos, "a scalar has no dimension to count along").help("fill makes a scalar")
+		in.errorf("type", in.s.Pos, "iota cannot make a scalar, which has no dimension to count along").help(
+			"use fill to make a scalar")
 		return nil
 	}
 	if _, ok := in.axisAttr("axis", len(t.Dims)-1, len(t.Dims)); !ok || !in.constant("start", t.DType) {
@@ -42,8 +44,8 @@ func (in *indexRules) topK() *ir.Type {
 	}
 	last := len(in.args[0].Dims) - 1
 	if !in.require(in.s, ir.CheckAtMost, k, in.args[0].Dims[last].Extent, k.Pos,
-		"a row has fewer elements than are taken",
-		"k= is at most the last extent") {
+		"k= exceeds the number of elements of a row",
+		"choose a k= that is at most the extent of the last dimension") {
 		return nil
 	}
 	out := in.wholeAlong(0, last).Clone()
@@ -71,7 +73,8 @@ func (in *indexRules) takeAlong() *ir.Type {
 	x, at := in.args[0], in.args[1]
 	last := len(x.Dims) - 1
 	if len(at.Dims) != len(x.Dims) {
-		in.errorf("type", in.s.Args[1].Pos, "indices have as many dimensions as the first operand, %d, and %%%s has %d",
+		in.errorf("type", in.s.Args[1].Pos, "the indices must have as many dimensions as the first operand, %d, "+
+			"but %%%s has %d",
 			last+1, in.syms[1].Name, len(at.Dims)).
 			help("reshape or broadcast one of them")
 		return nil
@@ -120,7 +123,8 @@ func (in *indexRules) indexAdd() *ir.Type {
 	x, ids := in.args[0].Reduced(), in.args[1]
 	last := len(x.Dims) - 1
 	if len(ids.Dims) != last {
-		in.errorf("type", in.s.Args[1].Pos, "each row of the first operand has an id: %s, and %%%s has %d",
+		in.errorf("type", in.s.Args[1].Pos, "index_add needs one id for each row of the first operand, so %s, but "+
+			"%%%s has %d",
 			plural(last, "dimension"),
 			in.syms[1].Name, len(ids.Dims)).
 			help("index_add: " + ir.OpIndexAdd.Info().Doc)

@@ -11,7 +11,7 @@ import (
 // integers checks that operand i has type i32 or i64.
 func (in *inference) integers(i int, what string) bool {
 	if t := in.args[i]; !t.DType.IsInt() {
-		in.errorf("type", in.s.Args[i].Pos, "%s are i32 or i64, and %%%s is %s", what, in.syms[i].Name,
+		in.errorf("type", in.s.Args[i].Pos, "%s must be i32 or i64, but %%%s is %s", what, in.syms[i].Name,
 			t.DType).help("convert it with cast")
 		return false
 	}
@@ -22,7 +22,7 @@ func (in *inference) integers(i int, what string) bool {
 func (in *indexRules) leads(i, n int, what string) bool {
 	x, t := in.args[0], in.args[i]
 	if len(t.Dims) != n && len(t.Dims) != 1 {
-		in.errorf("type", in.s.Args[i].Pos, "%s have %s, or one, and %%%s has %d", what, plural(n, "dimension"),
+		in.errorf("type", in.s.Args[i].Pos, "%s must have %s or one, but %%%s has %d", what, plural(n, "dimension"),
 			in.syms[i].Name, len(t.Dims)).
 			help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
 		return false
@@ -59,7 +59,8 @@ func (in *indexRules) indexCopy() *ir.Type {
 	}
 	if len(rows.Dims) != len(cache.Dims) || rows.DType != cache.DType {
 		in.errorf("type", in.s.Args[0].Pos,
-			"rows of %s go into a tensor of their type and number of dimensions, and %%%s is %s", ir.Brief(rows),
+			"rows of type %s need a destination with the same element type and number of dimensions, but %%%s is %s",
+			ir.Brief(rows),
 			in.s.Into.Name, ir.Brief(cache)).
 			help("index_copy: " + ir.OpIndexCopy.Info().Doc)
 		return nil
@@ -95,7 +96,7 @@ func (in *indexRules) rope() *ir.Type {
 	case len(in.args) == 3 && !in.frequencies(dh):
 		return nil
 	case len(in.args) == 2 && !in.require(in.s, ir.CheckMultiple, dh, ir.Int(2), in.s.Args[0].Pos,
-		"rope turns pairs, and a head has an odd number of elements", "rope: "+ir.OpRope.Info().Doc):
+		"rope rotates pairs of elements, but a head has an odd number of elements", "rope: "+ir.OpRope.Info().Doc):
 		return nil
 	}
 	x := in.wholeAlong(0, n-1)
@@ -115,31 +116,32 @@ func (in *indexRules) rope() *ir.Type {
 func (in *indexRules) frequencies(dh *ir.Expr) bool {
 	t, pos, help := in.args[2], in.s.Args[2].Pos, "rope: "+ir.OpRope.Info().Doc
 	if t.DType != ir.F32 || len(t.Dims) != 1 {
-		in.errorf("type", pos, "frequencies are f32[R], and %%%s is %s", in.syms[2].Name, ir.Brief(t)).help(help)
+		in.errorf("type", pos, "frequencies must be f32[R], but %%%s is %s", in.syms[2].Name, ir.Brief(t)).help(help)
 		return false
 	}
 	for _, a := range in.s.Attrs {
 		if a.Name != "scale" {
-			in.errorf("type", a.Pos, "%s= makes frequencies, and they are given",
-				a.Name).help("leave it out, or leave %" + in.syms[2].Name + " out")
+			in.errorf("type", a.Pos, "%s= determines frequencies, but the third operand already gives them",
+				a.Name).help("remove the attribute, or remove %" + in.syms[2].Name)
 			return false
 		}
 	}
-	return in.require(in.s, ir.CheckLess, ir.Int(0), t.Dims[0].Extent, pos, "there are no frequencies", help) &&
+	return in.require(in.s, ir.CheckLess, ir.Int(0), t.Dims[0].Extent, pos, "the list of frequencies is empty", help) &&
 		in.require(in.s, ir.CheckAtMost, ir.Bin(ir.ExprMul, ir.Int(2), t.Dims[0].Extent), dh, pos,
-			"there are frequencies for more pairs than a head has", help)
+			"the number of frequencies exceeds the number of pairs of elements in a head", help)
 }
 
 // rightRope reports an error for attributes of a rope whose values do not define angles.
 func (in *indexRules) rightRope() bool {
 	for _, name := range []string{"theta", "factor", "low", "high", "original", "scale"} {
 		if a := in.s.Attr(name); a != nil && !(a.IsNum && a.Num > 0) {
-			in.errorf("type", a.Pos, "%s is a positive number", name).help("rope: " + ir.OpRope.Info().Doc)
+			in.errorf("type", a.Pos, "%s must be a positive number", name).help("rope: " + ir.OpRope.Info().Doc)
 			return false
 		}
 	}
 	if r := in.s.Rope(); r.Low >= r.High {
-		in.errorf("type", in.s.Pos, "low=%v is not below high=%v", r.Low, r.High).help("rope: " + ir.OpRope.Info().Doc)
+		in.errorf("type", in.s.Pos, "low=%v must be less than high=%v", r.Low,
+			r.High).help("rope: " + ir.OpRope.Info().Doc)
 		return false
 	}
 	return true
@@ -153,7 +155,7 @@ func (in *indexRules) argmax() *ir.Type {
 	n := len(in.args[0].Dims)
 	d, ok := in.axisAttr("axis", n-1, n)
 	if !ok || !in.require(in.s, ir.CheckLess, ir.Int(0), in.args[0].Dims[d].Extent, in.s.Args[0].Pos,
-		"the largest of nothing", "the dimension must not be empty") {
+		"argmax of no elements", "the dimension must not be empty") {
 		return nil
 	}
 	out := in.wholeAlong(0, d).Clone()

@@ -50,7 +50,8 @@ func (in *productRules) linear() *ir.Type {
 
 func (in *productRules) matrixWeight() bool {
 	if n := len(in.args[1].Dims); n != 2 {
-		in.errorf("type", in.s.Args[1].Pos, "the weight of linear is a matrix [N, K], and %%%s has %s", in.syms[1].Name,
+		in.errorf("type", in.s.Args[1].Pos, "the weight of linear must be a matrix [N, K], but %%%s has %s",
+			in.syms[1].Name,
 			plural(n, "dimension")).help("use matmul for a batch of matrices")
 		return false
 	}
@@ -60,8 +61,8 @@ func (in *productRules) matrixWeight() bool {
 func (in *productRules) linearBias() bool {
 	b, w := in.args[2], in.args[1]
 	if len(b.Dims) != 1 {
-		in.errorf("type", in.s.Args[2].Pos, "the bias of linear has one dimension [N], and %%%s has %d",
-			in.syms[2].Name, len(b.Dims)).help("add anything else with add")
+		in.errorf("type", in.s.Args[2].Pos, "the bias of linear must have one dimension [N], but %%%s has %d",
+			in.syms[2].Name, len(b.Dims)).help("use add for a tensor of another shape")
 		return false
 	}
 	return in.equalExtents(b.Dims[0].Extent, w.Dims[0].Extent, in.s.Args[2].Pos, "bias and weight differ in N")
@@ -100,7 +101,7 @@ func (in *productRules) activationLayout(x, w *ir.Type, last int, contraction []
 	}
 	need.Dims[last].Axes = slices.Clone(contraction)
 	need.Mesh = w.Mesh
-	if x.Mesh != w.Mesh { // x's axes mean nothing on w's mesh
+	if x.Mesh != w.Mesh { // axes of x do not belong to the mesh of w
 		for i := range need.Dims {
 			if i != last {
 				need.Dims[i].Axes = nil
@@ -120,7 +121,8 @@ func (in *productRules) matmul() *ir.Type {
 	batched := len(b.Dims) == n
 	if !batched && len(b.Dims) != 2 {
 		in.errorf("type", in.s.Args[1].Pos,
-			"matmul takes operands of equal rank, or a second operand of rank 2; these have %d and %d", n,
+			"the operands of matmul must have the same number of dimensions, or the second must have 2; they have "+
+				"%d and %d", n,
 			len(b.Dims)).help("reshape one of them")
 		return nil
 	}

@@ -36,13 +36,13 @@ func inferNorm(in *inference) *ir.Type {
 	for i, w := range in.args[1:] {
 		pos := in.s.Args[i+1].Pos
 		if len(w.Dims) != 1 {
-			in.errorf("type", pos, "what %s multiplies and adds has one dimension [D], and %%%s has %d", in.s.Op,
+			in.errorf("type", pos, "the weight and bias of %s must have one dimension [D], but %%%s has %d", in.s.Op,
 				in.syms[i+1].Name, len(w.Dims)).
 				help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
 			return nil
 		}
 		if !in.equalExtents(in.args[0].Dims[last].Extent, w.Dims[0].Extent, pos,
-			"%"+in.syms[i+1].Name+" is not as long as the input's last dimension") {
+			"%"+in.syms[i+1].Name+" differs in length from the input's last dimension") {
 			return nil
 		}
 	}
@@ -61,7 +61,7 @@ func (in *inference) rightEps() bool {
 	if a == nil || !a.IsNum || a.Num >= 0 {
 		return true
 	}
-	in.errorf("type", a.Pos, "eps is added under a root and cannot be %v",
-		a.Num).help("a small positive number: eps=1e-6")
+	in.errorf("type", a.Pos, "eps=%v is not a small positive number; it is added under a root",
+		a.Num).help("write, for example, eps=1e-6")
 	return false
 }

@@ -30,7 +30,7 @@ func takesFloat8(s *ir.Stmt) bool {
 func (in *inference) arithmeticTypes() bool {
 	for i, t := range in.args {
 		if t != nil && t.DType.IsFloat8() && !takesFloat8(in.s) {
-			in.errorf("type", in.s.Args[i].Pos, "%s does not compute with %s, which %%%s is", in.s.Op, t.DType,
+			in.errorf("type", in.s.Args[i].Pos, "%s is not defined for the type %s of %%%s", in.s.Op, t.DType,
 				in.syms[i].Name).help("convert it with cast, or give linear the scales of both operands")
 			return false
 		}
@@ -47,11 +47,12 @@ func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {
 	last := len(x.Dims) - 1
 	switch {
 	case s.DType != ir.F32:
-		in.errorf("type", pos, "scales are f32, and %%%s is %s", in.syms[i].Name,
+		in.errorf("type", pos, "scales must be f32, but %%%s is %s", in.syms[i].Name,
 			s.DType).help("convert them with cast")
 		return false
 	case len(s.Dims) != 0 && len(s.Dims) != last && len(s.Dims) != last+1:
-		in.errorf("type", pos, "%%%s with %s has no scales with %s", in.syms[of].Name, plural(last+1, "dimension"),
+		in.errorf("type", pos, "the tensor %%%s has %s, so its scales cannot have %s", in.syms[of].Name, plural(last+1,
+			"dimension"),
 			plural(len(s.Dims), "dimension")).help("quantize: " + ir.OpQuantize.Info().Doc)
 		return false
 	}
@@ -65,12 +66,13 @@ func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {
 			want = in.fold(ir.Bin(ir.ExprCeilDiv, want, ir.Int(scaleBlock)))
 			if len(axes) > 0 && !in.require(in.s, ir.CheckMultiple, x.Dims[d].Extent,
 				ir.Bin(ir.ExprMul, ir.Int(scaleBlock), ir.SizeOf(axes)), pos,
-				"a block of 128 with one scale would lie on two ranks",
-				"divide the dimension into multiples of 128, or take scales of rows") {
+				"a block of 128 elements that share a scale would be divided between two ranks",
+				"split the dimension into multiples of 128, or use scales of rows") {
 				return false
 			}
 		}
-		if !in.equalExtents(want, s.Dims[d].Extent, pos, "scales and what they scale differ in dimension "+itoa(d)) {
+		if !in.equalExtents(want, s.Dims[d].Extent, pos,
+			"the scales and the scaled tensor differ in dimension "+itoa(d)) {
 			return false
 		}
 		layout.Dims[d].Axes = slices.Clone(axes)
@@ -89,7 +91,8 @@ func (in *productRules) scaledLinear() *ir.Type {
 	x, w := in.args[0], in.args[1]
 	for i, t := range in.args[:2] {
 		if !t.DType.IsFloat8() {
-			in.errorf("type", in.s.Args[i].Pos, "a linear with scales is of f8e4m3 or f8e5m2, and %%%s is %s",
+			in.errorf("type", in.s.Args[i].Pos, "the operands of a linear with scales must be f8e4m3 or f8e5m2, "+
+				"but %%%s is %s",
 				in.syms[i].Name, t.DType).help("quantize it first")
 			return nil
 		}
@@ -105,8 +108,8 @@ func (in *productRules) scaledLinear() *ir.Type {
 	out := x.Reduced().Clone()
 	out.Dims[last] = ir.Dimension{Extent: w.Dims[0].Extent, Axes: slices.Clone(w.Dims[0].Axes)}
 	if out.DType = in.resultType(ir.BF16); out.DType != ir.BF16 && out.DType != ir.F16 && out.DType != ir.F32 {
-		in.errorf("type", in.s.Pos, "a linear with scales gives bf16, f16 or f32, not %s", out.DType).
-			help("convert that with cast")
+		in.errorf("type", in.s.Pos, "the result of a linear with scales can be bf16, f16 or f32, not %s", out.DType).
+			help("convert the result with cast")
 		return nil
 	}
 	var needX, needW *ir.Type
@@ -145,7 +148,8 @@ func (in *productRules) quantize() *ir.Type {
 	}
 	out := x.Reduced().Clone()
 	if out.DType = in.resultType(ir.F8E4M3); !out.DType.IsFloat8() {
-		in.errorf("type", in.s.Pos, "quantize gives f8e4m3 or f8e5m2, not %s", out.DType).help("convert with cast")
+		in.errorf("type", in.s.Pos, "the result of quantize can be f8e4m3 or f8e5m2, not %s", out.DType).help(
+			"convert with cast")
 		return nil
 	}
 	in.need(0, x.Reduced())
@@ -164,8 +168,8 @@ func (in *productRules) quantize() *ir.Type {
 // quantizable reports an error for an operand that already has an 8-bit type.
 func (in *productRules) quantizable() bool {
 	if in.args[0].DType.IsFloat8() {
-		in.errorf("type", in.s.Args[0].Pos, "%%%s is %s already", in.syms[0].Name, in.args[0].DType).
-			help("to quantize with other scales, start from the values")
+		in.errorf("type", in.s.Args[0].Pos, "%%%s already has the 8-bit type %s", in.syms[0].Name, in.args[0].DType).
+			help("to use other scales, quantize the original values")
 		return false
 	}
 	return true
@@ -177,8 +181,8 @@ func (in *productRules) scales() *ir.Type {
 		return nil
 	}
 	if a := in.s.Attr("max"); a != nil && a.IsNum && !(float32(a.Num) > 0 && !math.IsInf(a.Num, 0)) {
-		in.errorf("type", a.Pos, "max=%v is no positive number of f32", a.Num).
-			help("give the largest magnitude that quantize makes, such as 448 for f8e4m3")
+		in.errorf("type", a.Pos, "max=%v is not a positive number of type f32", a.Num).
+			help("write the largest magnitude of the quantized type, such as 448 for f8e4m3")
 		return nil
 	}
 	x := in.args[0].Reduced()
@@ -203,8 +207,8 @@ func (in *productRules) scales() *ir.Type {
 		}
 		if len(d.Axes) > 0 && !in.require(in.s, ir.CheckMultiple, d.Extent,
 			ir.Bin(ir.ExprMul, ir.Int(size), ir.SizeOf(d.Axes)),
-			in.s.Pos, "a block of 128 with one scale would lie on two ranks",
-			"divide the dimension into multiples of 128, or take scales of rows") {
+			in.s.Pos, "a block of 128 elements that share a scale would be divided between two ranks",
+			"split the dimension into multiples of 128, or use scales of rows") {
 			return nil
 		}
 		d.Extent = in.fold(ir.Bin(ir.ExprCeilDiv, d.Extent, ir.Int(size)))
@@ -229,8 +233,8 @@ func (in *productRules) scaleBlocks(dims int) ([]int64, bool) {
 	blocks := slices.Equal(block, []int64{1, scaleBlock}) && dims > 1
 	square := slices.Equal(block, []int64{scaleBlock, scaleBlock}) && dims == 2
 	if !rows && !blocks && !square {
-		in.errorf("type", a.Pos, "there are no such scales of a tensor with %s", plural(dims, "dimension")).
-			help("block=1 for rows, block=(1, 128), of a matrix block=(128, 128), or none for one scale")
+		in.errorf("type", a.Pos, "this block= is not possible for a tensor with %s", plural(dims, "dimension")).
+			help("use block=1 for rows, block=(1, 128), block=(128, 128) for a matrix, or no block= for one scale")
 		return nil, false
 	}
 	return block, true

@@ -13,12 +13,12 @@ func (in *indexRules) reduceSlots() *ir.Type {
 	lo, hi := in.s.Exprs[0], in.s.Exprs[1]
 	d, ok := in.axisAttr("axis", 0, len(x.Dims))
 	ok = ok &&
-		in.require(in.s, ir.CheckAtMost, ir.Int(0), lo, lo.Pos, "the slots begin before the tensor",
-			"slots count from 0") &&
-		in.require(in.s, ir.CheckAtMost, lo, hi, lo.Pos, "the slots end before they begin",
-			"the range is LO..HI, HI not in it") &&
-		in.require(in.s, ir.CheckAtMost, hi, x.Dims[d].Extent, hi.Pos, "the slots end behind the tensor",
-			"the range is LO..HI, HI not in it")
+		in.require(in.s, ir.CheckAtMost, ir.Int(0), lo, lo.Pos, "the range of slots begins before the tensor",
+			"slots are counted from 0") &&
+		in.require(in.s, ir.CheckAtMost, lo, hi, lo.Pos, "the range of slots ends before it begins",
+			"the range is LO..HI, without HI") &&
+		in.require(in.s, ir.CheckAtMost, hi, x.Dims[d].Extent, hi.Pos, "the range of slots ends after the tensor",
+			"the range is LO..HI, without HI")
 	if !ok {
 		return nil
 	}

@@ -39,7 +39,8 @@ func (in *viewRules) wholeDim(d int) *ir.Type {
 func (in *viewRules) chunk() *ir.Type {
 	index, count := in.s.Exprs[0], in.s.Exprs[1]
 	if in.rankDependent(count) {
-		in.errorf("type", count.Pos, "the number of chunks must be the same on every rank, and %s is not",
+		in.errorf("type", count.Pos, "the number of chunks must be the same on every rank, but %s may differ "+
+			"between ranks",
 			ir.Brief(count)).help("only the index may depend on the rank")
 		return nil
 	}
@@ -55,8 +56,9 @@ func (in *viewRules) chunk() *ir.Type {
 	out := x.Clone()
 	if in.rankDependent(index) {
 		// S1: ranks must agree on shapes, so the split must be exact.
-		if !in.require(in.s, ir.CheckMultiple, extent, count, in.s.Pos, "a rank-dependent chunk needs an exact split",
-			"only chunks with the same index on all ranks may be ragged (S1)") {
+		if !in.require(in.s, ir.CheckMultiple, extent, count, in.s.Pos, "if the index of a chunk depends on the "+
+			"rank, all chunks must have the same size",
+			"chunks may have different sizes only if the index is the same on all ranks (S1)") {
 			return nil
 		}
 		out.Dims[d].Extent = in.fold(ir.Bin(ir.ExprFloorDiv, extent, count))
@@ -90,15 +92,16 @@ func (in *viewRules) slice() *ir.Type {
 	if in.rankDependent(size) {
 		p := in.norm.norm(size)
 		if in.norm.rankDependent(p) {
-			in.errorf("type", in.s.Pos, "a slice's size must be the same on every rank, and %s is not",
-				ir.Brief(size)).help("only where it begins may depend on the rank")
+			in.errorf("type", in.s.Pos, "the size of a slice must be the same on every rank, but %s may differ "+
+				"between ranks",
+				ir.Brief(size)).help("only the beginning of the slice may depend on the rank")
 			return nil
 		}
 		size = in.norm.expr(p) // all rank-dependent terms have cancelled
 	}
-	ok = in.require(in.s, ir.CheckAtMost, ir.Int(0), lo, lo.Pos, "a slice begins before the tensor", sliceHelp) &&
-		in.require(in.s, ir.CheckAtMost, lo, hi, lo.Pos, "a slice ends before it begins", sliceHelp) &&
-		in.require(in.s, ir.CheckAtMost, hi, x.Dims[d].Extent, hi.Pos, "a slice ends behind the tensor", sliceHelp)
+	ok = in.require(in.s, ir.CheckAtMost, ir.Int(0), lo, lo.Pos, "the slice begins before the tensor", sliceHelp) &&
+		in.require(in.s, ir.CheckAtMost, lo, hi, lo.Pos, "the slice ends before it begins", sliceHelp) &&
+		in.require(in.s, ir.CheckAtMost, hi, x.Dims[d].Extent, hi.Pos, "the slice ends after the tensor", sliceHelp)
 	if !ok {
 		return nil
 	}
@@ -135,8 +138,8 @@ func (in *viewRules) transpose() *ir.Type {
 	}
 	if a := in.s.Attr("perm"); a != nil {
 		if len(a.Exprs) != n {
-			in.errorf("type", a.Pos, "perm names %s, and the tensor has %d", plural(len(a.Exprs), "dimension"),
-				n).help("perm names every dimension once")
+			in.errorf("type", a.Pos, "perm names %s, but the tensor has %d", plural(len(a.Exprs), "dimension"),
+				n).help("name every dimension once")
 			return nil
 		}
 		for i, e := range a.Exprs {
@@ -145,7 +148,7 @@ func (in *viewRules) transpose() *ir.Type {
 				return nil
 			}
 			if slices.Contains(perm[:i], d) {
-				in.errorf("type", e.Pos, "dimension %d is named twice", d).help("perm names every dimension once")
+				in.errorf("type", e.Pos, "dimension %d is named twice", d).help("name every dimension once")
 				return nil
 			}
 			perm[i] = d
@@ -175,7 +178,7 @@ func (in *viewRules) reshape() *ir.Type {
 		}
 		out.Dims = append(out.Dims, ir.Dimension{Extent: in.fold(e)})
 	}
-	if !in.equalExtents(elements(x), elements(out), in.s.Pos, "reshape keeps the number of elements") {
+	if !in.equalExtents(elements(x), elements(out), in.s.Pos, "reshape must keep the number of elements") {
 		return nil
 	}
 	if in.local || x.Whole() {
@@ -253,11 +256,12 @@ func (in *viewRules) claim() *ir.Type {
 	sym := in.syms[0]
 	switch {
 	case sym.Kind != ir.SymBuffer:
-		in.errorf("type", in.s.Args[0].Pos, "claim takes a buffer, and %%%s is a value already",
-			sym.Name).help("leave the claim out")
+		in.errorf("type", in.s.Args[0].Pos, "claim applies to buffers, but %%%s is already a value",
+			sym.Name).help("remove the claim")
 		return nil
 	case in.s.Type == nil:
-		in.errorf("type", in.s.Pos, "claim needs the value's type").help("%v: f32[T/tp, K] = claim %" + sym.Name)
+		in.errorf("type", in.s.Pos, "claim has no type for the value").help("write, for example, %v: f32[T/tp, K] " +
+			"= claim %" + sym.Name)
 		return nil
 	case !in.assignable(in.s, in.args[0], in.localTypeOf(in.s.Type), in.s.Args[0].Pos):
 		return nil
@@ -265,7 +269,8 @@ func (in *viewRules) claim() *ir.Type {
 	root := sym.Root()
 	if root.Kind == ir.SymBuffer && in.of(root).depth < in.loops { // a value must not be written, but the loop would write the buffer again
 		in.errorf("alias", in.s.Pos, "%%%s would be claimed in one iteration and written in the next", root.Name).
-			at(root.Pos, "it is defined outside the loop").help("claim it behind the loop, or alloc it inside")
+			at(root.Pos, "it is defined outside the loop").help("claim the buffer after the loop, or allocate it " +
+			"inside the loop")
 		return nil
 	}
 	in.requireShards(in.s.Type)
@@ -277,8 +282,8 @@ func (in *viewRules) claim() *ir.Type {
 // ownShard types an operation that names each rank's own shard of a value.
 func (in *viewRules) ownShard() *ir.Type {
 	if in.local {
-		in.errorf("type", in.s.Args[0].Pos, "%%%s is local already",
-			in.syms[0].Name).help("local takes a value; a part of a buffer is a chunk, slice or select of it")
+		in.errorf("type", in.s.Args[0].Pos, "local applies to values, but %%%s is already local",
+			in.syms[0].Name).help("for a part of a buffer, use chunk, slice or select")
 		return nil
 	}
 	in.local, in.view = true, true

@@ -11,11 +11,11 @@ import (
 func (c *checker) checkLaunch(s *ir.Stmt) {
 	l := s.Launch
 	if !filepath.IsLocal(filepath.FromSlash(l.File)) || strings.ContainsAny(l.File, "\"\n\\") {
-		c.errorf("structure", l.Pos, "%q is no file below the program's directory", l.File).
-			help("paths begin there, have / between their parts and no ..: kernels/scale.cu")
+		c.errorf("structure", l.Pos, "%q does not name a file below the program's directory", l.File).
+			help("write a path relative to that directory, with / and without .., such as kernels/scale.cu")
 	} else if !slices.Contains(ir.KernelEndings, filepath.Ext(l.File)) {
-		c.errorf("structure", l.Pos, "%q is no file of kernels", l.File).
-			help("CUDA C++ (.cu), PTX (.ptx) or a cubin (.cubin)")
+		c.errorf("structure", l.Pos, "the name %q does not end like that of a file with kernels", l.File).
+			help("use a file with CUDA C++ (.cu), PTX (.ptx) or a cubin (.cubin)")
 	}
 	c.checkLaunchShape(s)
 	syms, ok := c.tensors(s)
@@ -37,8 +37,8 @@ func (c *checker) checkLaunch(s *ir.Stmt) {
 		writes = writes || par.Kind.Writes()
 	}
 	if !writes {
-		c.errorf("structure", l.Pos, "%s writes nothing", l.Name()).
-			help("what it writes has into or inout in front: " + ir.LaunchForm)
+		c.errorf("structure", l.Pos, "the kernel %s has no argument to write to", l.Name()).
+			help("write into or inout before each tensor that the kernel writes: " + ir.LaunchForm)
 	}
 	if ok {
 		c.checkLaunchOverlap(s, syms)
@@ -50,7 +50,8 @@ func (c *checker) checkLaunchNumber(s *ir.Stmt, par ir.LaunchParam) {
 	case par.DType != ir.I32 && par.DType != ir.I64 && par.DType != ir.F32 && par.DType != ir.F64:
 		c.errorf("type", par.Pos, "a kernel's number cannot have the type %s", par.DType).help("i32, i64, f32 or f64")
 	case par.At < 0 && par.DType.IsInt():
-		c.errorf("type", par.Pos, "%v is no %s", par.Num, par.DType).help("write f32 or f64 in front")
+		c.errorf("type", par.Pos, "%v is not a number of type %s", par.Num, par.DType).help("write f32 or f64 " +
+			"before the number")
 	}
 }
 
@@ -58,8 +59,8 @@ func (c *checker) checkLaunchNumber(s *ir.Stmt, par ir.LaunchParam) {
 func (c *checker) checkLaunchShape(s *ir.Stmt) {
 	for _, name := range []string{"grid", "block"} {
 		if a := s.Attr(name); a != nil && (len(a.Exprs) < 1 || len(a.Exprs) > 3) {
-			c.errorf("structure", a.Pos, "%s= has %d extents", name,
-				len(a.Exprs)).help("one to three: " + name + "=(4, 2)")
+			c.errorf("structure", a.Pos, "%s= has %d extents, but must have one to three", name,
+				len(a.Exprs)).help("write, for example, " + name + "=(4, 2)")
 		}
 	}
 }
@@ -77,8 +78,9 @@ func (c *checker) checkLaunchOverlap(s *ir.Stmt, syms []*ir.Sym) {
 				x.Root().Count != nil && !samePlaces(&s.Args[par.At], &s.Args[j]) {
 				continue
 			}
-			c.errorf("alias", par.Pos, "%s gets %%%s twice, and writes it", s.Launch.Name(), x.Root().Name).
-				help("what is read and written is one argument, inout %" + x.Name)
+			c.errorf("alias", par.Pos, "the kernel %s writes %%%s, which is passed to it twice", s.Launch.Name(),
+				x.Root().Name).
+				help("pass a tensor that the kernel reads and writes as one argument: inout %" + x.Name)
 			return
 		}
 	}

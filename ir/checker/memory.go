@@ -35,8 +35,9 @@ func (c *checker) checkMemory(s *ir.Stmt) {
 
 func (c *checker) checkCount(s *ir.Stmt) {
 	if c.rankDependent(s.Count) {
-		c.errorf("type", s.Count.Pos, "an array's length must be the same on every rank, and %s is not",
-			s.Count).help("make it as long as the longest")
+		c.errorf("type", s.Count.Pos, "the length of an array must be the same on every rank, but %s may differ "+
+			"between ranks",
+			s.Count).help("use the largest length on all ranks")
 		return
 	}
 	c.require(s, ir.CheckAtMost, ir.Int(0), s.Count, s.Count.Pos, "an array's length cannot be negative",
@@ -48,8 +49,8 @@ func (c *checker) checkAlloc(s *ir.Stmt) bool {
 		return false
 	}
 	if len(s.Type.Partial) > 0 || s.Type.Mesh != "" {
-		c.errorf("layout", s.Type.Pos, "a buffer is local to each rank: neither partial nor placed on a mesh").
-			help("write what one rank holds: " + s.Type.LocalType().String())
+		c.errorf("layout", s.Type.Pos, "a buffer is local to each rank, so its type cannot be partial or name a mesh").
+			help("write the type of the part that one rank holds: " + s.Type.LocalType().String())
 		return false
 	}
 	for _, d := range s.Type.Dims {
@@ -60,17 +61,18 @@ func (c *checker) checkAlloc(s *ir.Stmt) bool {
 		c.require(s, ir.CheckAtMost, ir.Int(0), d.Extent, s.Type.Pos, "an extent cannot be negative", "0 is allowed")
 		if s.Flags&ir.Symmetric != 0 && c.rankDependent(d.Extent) {
 			c.errorf("type", s.Type.Pos,
-				"a symmetric buffer has the same size on every rank, and %s depends on the rank",
-				d.Extent).help("alloc the largest and use a slice of it")
+				"a symmetric buffer must have the same size on every rank, but %s may differ between ranks",
+				d.Extent).help("allocate the largest size, and use a slice of the buffer")
 			return false
 		}
 	}
 	if s.Flags&ir.Symmetric != 0 && c.rankIf > 0 {
-		c.errorf("structure", s.Pos, "a symmetric alloc is an op of the whole team and cannot stand in a rank-dependent if").
+		c.errorf("structure", s.Pos, "all ranks must execute a symmetric alloc, so it cannot be in an if that "+
+			"depends on the rank").
 			help("move it above the if")
 	}
 	if s.Flags&ir.Symmetric != 0 && s.Flags&ir.Host != 0 {
-		c.errorf("structure", s.Pos, "a host buffer cannot be symmetric").help("peers reach device memory only")
+		c.errorf("structure", s.Pos, "a host buffer cannot be symmetric").help("peers can access only device memory")
 	}
 	return true
 }
@@ -85,23 +87,24 @@ func (c *checker) checkFree(s *ir.Stmt) {
 	switch {
 	case sym.Param != nil:
 		c.errorf("lifetime", s.Pos, "%%%s belongs to the caller and cannot be freed", sym.Name).at(sym.Pos,
-			"declared here").help("leave the free out")
+			"declared here").help("remove the free")
 	case sym.Base != nil:
-		c.errorf("lifetime", s.Pos, "%%%s is a view; free what it is a view of", sym.Name).at(sym.Base.Pos, "of %%%s",
-			sym.Base.Name).help("views need no free")
+		c.errorf("lifetime", s.Pos, "%%%s is a view, and only the buffer that owns the memory can be freed",
+			sym.Name).at(sym.Base.Pos, "of %%%s", sym.Base.Name).help("free the buffer, or remove the free")
 	case sym.Def.Op != ir.OpAlloc:
-		c.errorf("lifetime", s.Pos, "%%%s is freed by itself after its last use",
-			sym.Name).help("free is for what alloc made")
+		c.errorf("lifetime", s.Pos, "%%%s was not allocated with alloc; it is freed automatically after its last use",
+			sym.Name).help("remove the free")
 	case sym.Count != nil && !claimed:
 		// The statement frees one element of an array. Later uses of that element are detected during planning, when
 		// the values of indices are known.
 	case claimed:
-		c.errorf("lifetime", s.Pos, "%%%s was claimed as a value and lives as long as that", sym.Name).at(claim,
-			"claimed here").help("leave the free out")
+		c.errorf("lifetime", s.Pos, "%%%s was claimed as a value, and its memory is in use as long as the value",
+			sym.Name).at(claim,
+			"claimed here").help("remove the free")
 	case c.of(sym).depth < c.loops:
 		c.errorf("lifetime", s.Pos, "%%%s would be freed once in each iteration", sym.Name).at(sym.Pos,
 			"it is defined outside the loop").
-			help("free it behind the loop")
+			help("free it after the loop")
 	default:
 		c.ended.set(sym, bufferEnd{pos: s.Pos})
 	}

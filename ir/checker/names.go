@@ -66,11 +66,12 @@ func (c *names) of(s *ir.Sym) *facts {
 func takenHelp(name string) string {
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
 		if _, err := strconv.Atoi(name[i+1:]); err == nil {
-			return fmt.Sprintf("operand %s of %%%s is called so where it has no name: choose another", name[i+1:],
+			return fmt.Sprintf("this name is generated for operand %s of %%%s, which has no name in the text: "+
+				"choose another name", name[i+1:],
 				name[:i])
 		}
 	}
-	return "there is no shadowing: choose another name"
+	return "a name cannot be redefined while it is visible: choose another name"
 }
 
 // define adds a symbol to the scope. It reports an error if the name is already in use.
@@ -110,7 +111,7 @@ func (c *names) lookup(name string, pos ir.Pos) *ir.Sym {
 	if near := similar(name, slices.Sorted(maps.Keys(c.scope.names))); near != "" {
 		d.help("did you mean %" + near + "?")
 	} else {
-		d.help("names end with the block that defines them")
+		d.help("a name is visible only until the end of the block that defines it")
 	}
 	return nil
 }
@@ -135,9 +136,9 @@ func (c *names) checkExpr(e *ir.Expr) bool {
 
 func indexHelp(s *ir.Sym) string {
 	if s.Kind == ir.SymValue || s.Kind == ir.SymBuffer {
-		return "index expressions are over dims, loop variables, lets, ranks and extents: extent(%" + s.Name + ", 0)"
+		return "index expressions may contain dims, loop variables, lets, ranks and extents: extent(%" + s.Name + ", 0)"
 	}
-	return "index expressions are over dims, loop variables, lets, ranks and extents"
+	return "index expressions may contain dims, loop variables, lets, ranks and extents"
 }
 
 func (c *names) checkExtent(x *ir.Expr) {
@@ -269,10 +270,10 @@ func (c *names) checkType(t *ir.Type) bool {
 		m, known := c.axes[axis]
 		switch {
 		case axis == ir.WorldAxis:
-			c.errorf("layout", t.Pos, "%s is no axis to split a value over",
-				ir.WorldAxis).help("name the mesh's axes, major first: /(dp, tp)")
+			c.errorf("layout", t.Pos, "a value cannot be split over the built-in axis %s",
+				ir.WorldAxis).help("name the axes of the mesh, major axis first: /(dp, tp)")
 		case !known:
-			c.errorf("layout", t.Pos, "there is no mesh axis %s", axis).help(c.axisHelp(axis))
+			c.errorf("layout", t.Pos, "the program has no mesh axis %s", axis).help(c.axisHelp(axis))
 		case slices.Contains(seen, axis):
 			c.errorf("layout", t.Pos, "mesh axis %s occurs twice in one type",
 				axis).help("an axis can split one dimension, once (S1)")
@@ -290,12 +291,12 @@ func (c *names) checkType(t *ir.Type) bool {
 	for _, p := range t.Partial {
 		use(p.Axis)
 		if t.DType.IsFloat8() {
-			c.errorf("type", t.Pos, "numbers of %s are not added up: the ranks' contributions need a wider type",
+			c.errorf("type", t.Pos, "sums of type %s are not supported: the contributions of ranks need a wider type",
 				t.DType).
 				help("bf16, f16 or f32")
 		}
 		if p.Red == ir.NoRed {
-			c.errorf("layout", t.Pos, "partial needs a reduction").help("sum, max, min or avg")
+			c.errorf("layout", t.Pos, "partial has no reduction").help("write sum, max, min or avg")
 		}
 	}
 	return c.failed == before
@@ -303,7 +304,7 @@ func (c *names) checkType(t *ir.Type) bool {
 
 func placeHelp(m *ir.Mesh) string {
 	if m.HasDevices {
-		return "name its sub-mesh behind the type: @" + m.Axes[0].Name
+		return "write the sub-mesh after the type: @" + m.Axes[0].Name
 	}
 	return "a value on a sub-mesh is split over that mesh's axes only"
 }

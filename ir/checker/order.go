@@ -8,7 +8,8 @@ func (c *checker) checkTransfer(s *ir.Stmt) {
 		outer := c.inGroup
 		if outer {
 			c.errorf("structure", s.Pos,
-				"groups do not nest").help("everything in the outer group is posted together already")
+				"a group cannot contain another group").help("remove the inner group: the outer group already " +
+				"posts all of its transfers together")
 		}
 		c.inGroup = true
 		c.checkBlock(s.Body)
@@ -30,9 +31,11 @@ func (c *checker) checkTransfer(s *ir.Stmt) {
 			remote, pos = syms[0], s.Args[0].Pos
 		}
 		if flagsOf(remote)&ir.Symmetric == 0 {
-			c.errorf("type", pos, "%s reaches the peer's copy of a symmetric buffer, and %%%s is none", s.Op,
+			c.errorf("type", pos, "%s accesses the peer's copy of a buffer, so the buffer must be symmetric, but "+
+				"%%%s is not", s.Op,
 				remote.Root().Name).
-				at(remote.Root().Pos, "defined here").help("alloc it with the word symmetric behind its type")
+				at(remote.Root().Pos, "defined here").help("add the word symmetric after the type in its alloc " +
+				"statement")
 		}
 	case ir.OpRecv:
 		if ok {
@@ -45,8 +48,9 @@ func (c *checker) checkTransfer(s *ir.Stmt) {
 // by a kernel.
 func (c *checker) blocksOfCopy(s *ir.Stmt) {
 	if a := s.Attr("ctas"); a != nil && s.Word("engine", "") != "sm" {
-		c.errorf("structure", a.Pos, "ctas= bounds the blocks of a kernel, and this %s goes by a copy engine, which takes none", s.Op).
-			help("write engine=sm beside it, or leave it out")
+		c.errorf("structure", a.Pos, "ctas= limits the thread blocks of a kernel, but this %s uses a copy engine",
+			s.Op).
+			help("add engine=sm, or remove ctas=")
 	}
 }
 
@@ -57,7 +61,7 @@ func (c *relations) onDevice(s *ir.Stmt, syms []*ir.Sym) bool {
 		if sym != nil && flagsOf(sym)&ir.Host != 0 {
 			c.errorf("type", s.Args[i].Pos, "%s needs device memory, but %%%s is a host buffer", s.Op,
 				sym.Root().Name).
-				at(sym.Root().Pos, "defined here").help("copy it to a buffer of the device first")
+				at(sym.Root().Pos, "defined here").help("copy it to a device buffer first")
 		}
 	}
 	return c.failed == before
@@ -93,7 +97,8 @@ func (c *checker) checkOrder(s *ir.Stmt) {
 	if p.Main {
 		c.in.Operands[s] = []*ir.Sym{nil}
 		if len(s.Exprs) > 0 {
-			c.errorf("structure", s.Pos, "only a counter is waited for with >=, and main is a stream").help("wait main")
+			c.errorf("structure", s.Pos, ">= is only for waits for counters, but main is a stream").help(
+				"write wait main")
 		}
 		return
 	}
@@ -102,10 +107,10 @@ func (c *checker) checkOrder(s *ir.Stmt) {
 	switch {
 	case sym == nil:
 	case sym.Kind == ir.SymCounter && len(s.Exprs) == 0:
-		c.errorf("structure", s.Pos, "waiting for the counter %%%s needs a least value",
+		c.errorf("structure", s.Pos, "the wait for the counter %%%s has no least value",
 			p.Name).help("wait " + p.String() + " >= 1")
 	case sym.Kind != ir.SymCounter && len(s.Exprs) > 0:
-		c.errorf("structure", s.Pos, "only a counter is waited for with >=, and %%%s is %s", p.Name,
+		c.errorf("structure", s.Pos, ">= is only for waits for counters, but %%%s is %s", p.Name,
 			sym.Kind).help("wait " + p.String())
 	}
 }

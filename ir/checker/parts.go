@@ -29,7 +29,7 @@ func (c *checker) checkParts(s *ir.Stmt) bool {
 	before := c.failed
 	lacks := func(bad bool, what string) {
 		if bad {
-			c.errorf("structure", s.Pos, "this %s has the wrong %s", s.Op,
+			c.errorf("structure", s.Pos, "this %s statement has the wrong %s", s.Op,
 				what).help(s.Op.String() + ": " + s.Op.Info().Doc)
 		}
 	}

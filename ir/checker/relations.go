@@ -37,10 +37,11 @@ func (c *names) place(st *ir.Stmt, p *ir.Place) *ir.Sym {
 	}
 	switch {
 	case s.Count == nil && p.Index != nil:
-		c.errorf("type", p.Pos, "%%%s is no array", p.Name).help(rowHelp(s, p))
+		c.errorf("type", p.Pos, "%%%s is not an array, so it cannot have an index", p.Name).help(rowHelp(s, p))
 		return nil
 	case s.Count != nil && p.Index == nil:
-		c.errorf("type", p.Pos, "%%%s is an array", p.Name).help("name an element: %" + p.Name + "[0]")
+		c.errorf("type", p.Pos, "%%%s is an array, so it needs an index",
+			p.Name).help("name an element: %" + p.Name + "[0]")
 		return nil
 	}
 	if pos, freed := c.ended.freed(s); freed {
@@ -48,7 +49,7 @@ func (c *names) place(st *ir.Stmt, p *ir.Place) *ir.Sym {
 			c.errorf("lifetime", p.Pos, "%%%s is freed twice", p.Name).at(pos, "first here").help("remove one of them")
 		} else {
 			c.errorf("lifetime", p.Pos, "%%%s is used after it was freed", p.Name).at(pos, "freed here").
-				help("move the free behind the last use")
+				help("move the free after the last use")
 		}
 		return nil
 	}
@@ -60,7 +61,7 @@ func rowHelp(s *ir.Sym, p *ir.Place) string {
 	if s.Kind == ir.SymValue || s.Kind == ir.SymBuffer {
 		return fmt.Sprintf("name the row first: %%row = select %%%s, axis=0, index=%s", p.Name, p.Index)
 	}
-	return "only what is declared as kind[N] is indexed"
+	return "only names that are declared as arrays, such as stream[4], can have an index"
 }
 
 // kinded resolves an operand whose symbol must have one of the given kinds.
@@ -71,7 +72,7 @@ func (c *names) kinded(s *ir.Stmt, p *ir.Place, kinds ...ir.SymKind) *ir.Sym {
 	}
 	want := strings.Join(words, " or ")
 	if p.Main {
-		c.errorf("type", p.Pos, "%s takes %s, and main is a stream", s.Op,
+		c.errorf("type", p.Pos, "%s takes %s, but main is a stream", s.Op,
 			want).help(s.Op.String() + ": " + s.Op.Info().Doc)
 		return nil
 	}
@@ -80,7 +81,7 @@ func (c *names) kinded(s *ir.Stmt, p *ir.Place, kinds ...ir.SymKind) *ir.Sym {
 		return nil
 	}
 	if !slices.Contains(kinds, sym.Kind) {
-		c.errorf("type", p.Pos, "%s takes %s, and %%%s is %s", s.Op, want, p.Name, sym.Kind).
+		c.errorf("type", p.Pos, "%s takes %s, but %%%s is %s", s.Op, want, p.Name, sym.Kind).
 			at(sym.Pos, "defined here").help(s.Op.String() + ": " + s.Op.Info().Doc)
 		return nil
 	}
@@ -122,7 +123,7 @@ func (c *names) writable(d *ir.Sym, pos ir.Pos) bool {
 		c.errorf("alias", pos, "%%%s is a value and cannot be written", root.Name).at(root.Pos, "defined here").
 			help("values are immutable; write to a buffer: %b = alloc …")
 	case claimed:
-		c.errorf("alias", pos, "%%%s was claimed as a value and cannot be written any more", root.Name).at(claim,
+		c.errorf("alias", pos, "%%%s was claimed as a value and can no longer be written", root.Name).at(claim,
 			"claimed here").
 			help("write before the claim, or to another buffer")
 	default:
@@ -131,9 +132,9 @@ func (c *names) writable(d *ir.Sym, pos ir.Pos) bool {
 	return false
 }
 
-// require requires a relation between a and b. If it cannot decide the relation, it stores a constraint, which is
-// checked by Bind or during unrolling. It also stores a constraint if the relation is false but the statement may never
-// run. The message describes the error if the relation does not hold.
+// require requires a relation between a and b. If it cannot decide the relation, it stores a constraint, which Bind
+// or the unrolling of the program checks. It also stores a constraint if the relation is false but the statement
+// may never run. The message describes the error if the relation is violated.
 func (c *relations) require(s *ir.Stmt, rel ir.CheckKind, a, b *ir.Expr, pos ir.Pos, message, help string) bool {
 	var t tri
 	switch rel {

@@ -17,12 +17,12 @@ func (c *checker) checkBlock(b *ir.Block) {
 		}
 		if s.Op == ir.OpReturn && (b != c.fn.Body || i != len(b.Stmts)-1) {
 			c.errorf("structure", s.Pos, "return must be the last statement of the function").
-				help("functions have one way out: write results in the branches, return behind them")
+				help("compute the results in the branches, and return after them")
 			continue
 		}
 		if s.Op == ir.OpYield && (b != c.carrying || i != len(b.Stmts)-1) {
 			c.errorf("structure", s.Pos, "yield must be the last statement of a loop that carries values").
-				help("%y = for %i in 0..L carry %h = %x { … yield %z }")
+				help("write %y = for %i in 0..L carry %h = %x { … yield %z }")
 			continue
 		}
 		c.checkStmt(s)
@@ -33,13 +33,13 @@ func (c *checker) checkBlock(b *ir.Block) {
 
 func (c *checker) checkStmt(s *ir.Stmt) {
 	if !s.Op.Valid() {
-		c.errorf("structure", s.Pos, "a statement without an operation")
+		c.errorf("structure", s.Pos, "this statement has no operation")
 		return
 	}
 	c.norm.forget()
 	if c.blocks > ir.MaxNesting {
-		c.errorf("limit", s.Pos, "blocks nest deeper than %d",
-			ir.MaxNesting).help("move the inner ones into a function")
+		c.errorf("limit", s.Pos, "blocks are nested deeper than %d",
+			ir.MaxNesting).help("move the inner blocks into a function")
 		return
 	}
 	if !c.checkParts(s) {
@@ -47,8 +47,8 @@ func (c *checker) checkStmt(s *ir.Stmt) {
 		return
 	}
 	if c.inGroup && !allowedInGroup(s) {
-		c.errorf("structure", s.Pos, "%s cannot stand in a group", s.Op).
-			help("a group holds sends and recvs, and the lets, views, fors and ifs that choose them")
+		c.errorf("structure", s.Pos, "a group cannot contain %s", s.Op).
+			help("a group may contain sends and recvs, and lets, views, fors and ifs that select them")
 	}
 	if !c.checkShape(s) {
 		c.defineBad(s)
@@ -121,13 +121,15 @@ func (c *checker) checkShape(s *ir.Stmt) bool {
 	}
 	switch {
 	case s.Into != nil && info.Into == ir.IntoNever:
-		c.errorf("structure", s.Into.Pos, "%s takes no into", s.Op).help(s.Op.String() + ": " + info.Doc)
+		c.errorf("structure", s.Into.Pos, "%s cannot have an into clause", s.Op).help(s.Op.String() + ": " + info.Doc)
 	case s.Into == nil && info.Into == ir.IntoMust:
-		c.errorf("structure", s.Pos, "%s needs into %%place", s.Op).help(s.Op.String() + ": " + info.Doc)
+		c.errorf("structure", s.Pos, "%s needs an into clause: into %%place",
+			s.Op).help(s.Op.String() + ": " + info.Doc)
 	case s.Into != nil && len(s.Results) > 0:
-		c.errorf("structure", s.Into.Pos, "a statement has a result or an into, not both").help("remove one of them")
+		c.errorf("structure", s.Into.Pos, "a statement cannot have both a result and an into clause").help(
+			"remove one of them")
 	case computes(s.Op) && s.Into == nil && len(s.Results) == 0:
-		c.errorf("structure", s.Pos, "the result of %s is dropped",
+		c.errorf("structure", s.Pos, "the result of %s has no name",
 			s.Op).help("%y = " + s.Op.String() + " …, or … into %y")
 	}
 	for i := range s.Attrs {
@@ -135,7 +137,8 @@ func (c *checker) checkShape(s *ir.Stmt) bool {
 	}
 	for _, spec := range info.Attrs {
 		if spec.Required && s.Attr(spec.Name) == nil {
-			c.errorf("structure", s.Pos, "%s needs %s=", s.Op, spec.Name).help(spec.Name + ": " + spec.Doc)
+			c.errorf("structure", s.Pos, "%s needs the attribute %s=", s.Op,
+				spec.Name).help(spec.Name + ": " + spec.Doc)
 		}
 	}
 	for _, e := range s.Exprs {
@@ -170,7 +173,8 @@ func (c *checker) checkAttr(s *ir.Stmt, i int) {
 		}
 	}
 	if !wellMade(a, spec.Kind) {
-		c.errorf("structure", a.Pos, "%s= has no value that %s takes", a.Name, s.Op).help(a.Name + ": " + spec.Doc)
+		c.errorf("structure", a.Pos, "the value of %s= has a kind that %s does not accept", a.Name,
+			s.Op).help(a.Name + ": " + spec.Doc)
 		return
 	}
 	for _, e := range a.Exprs {
@@ -179,12 +183,12 @@ func (c *checker) checkAttr(s *ir.Stmt, i int) {
 		}
 	}
 	if a.Kind == ir.AttrWord && spec.Words != nil && len(a.Words) == 1 && !slices.Contains(spec.Words, a.Words[0]) {
-		c.errorf("structure", a.Pos, "%s=%s is not known", a.Name,
+		c.errorf("structure", a.Pos, "%s=%s is not a known value", a.Name,
 			a.Words[0]).help("one of: " + strings.Join(spec.Words, ", "))
 	}
 	if a.Kind == ir.AttrWord && spec.Words == nil && !ir.IsHyphened(a.Words[0]) {
-		c.errorf("structure", a.Pos, "%s=%q is no name", a.Name,
-			a.Words[0]).help("words of letters, digits and _, with hyphens between them, such as this-one")
+		c.errorf("structure", a.Pos, "%s=%q is not a name", a.Name,
+			a.Words[0]).help("use words of letters, digits and _, joined by hyphens, such as this-one")
 	}
 	if a.Name == "over" {
 		c.checkOver(a)
@@ -225,7 +229,8 @@ func (c *checker) checkOver(a *ir.Attr) {
 		m, known := c.axes[ax]
 		switch {
 		case ax == ir.WorldAxis && len(a.Words) > 1:
-			c.errorf("structure", a.Pos, "over=%s is all ranks already", ir.WorldAxis).help("leave the other axes out")
+			c.errorf("structure", a.Pos, "over=%s already selects all ranks", ir.WorldAxis).help(
+				"remove the other axes")
 		case ax == ir.WorldAxis:
 		case !known:
 			c.knownAxis("scope", ax, a.Pos)
@@ -233,7 +238,7 @@ func (c *checker) checkOver(a *ir.Attr) {
 			c.errorf("structure", a.Pos, "mesh axis %s is named twice", ax).help("remove one of them")
 		case mesh != nil && m != mesh:
 			c.errorf("structure", a.Pos, "%s and %s are axes of different meshes", a.Words[0],
-				ax).help("a team lies in one mesh")
+				ax).help("use axes of one mesh")
 		default:
 			mesh = m
 		}

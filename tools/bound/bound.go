@@ -1,4 +1,4 @@
-// Package bound runs models with bound parameters, as a server would. Begin with Args.
+// Package bound runs models with bound parameters, as a server does. Its main function is Args.
 package bound
 
 import (

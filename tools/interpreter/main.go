@@ -1,11 +1,12 @@
-// Command interpreter runs the tests of StableHLO's interpreter, and those of Shardy that run with values, against
-// hocket, and prints which pass, which are refused and which are wrong.
+// Command interpreter runs, against hocket, the tests of StableHLO's interpreter and those tests of Shardy that run
+// with values. It prints which tests pass, which ones hocket refuses, and which ones have wrong results.
 //
 //	git clone https://github.com/openxla/stablehlo; git clone https://github.com/openxla/shardy
 //	go run ./interpreter stablehlo/stablehlo/tests/interpret shardy/shardy/dialect/sdy/transforms/export/test
 //
-// A file has several tests, each a function that checks its own results. Constants of a test are inputs of the program
-// that hocket runs, on as many CPU ranks as the test's mesh has. If hocket refuses such a program, they are constants.
+// A file has several tests, each of which is a function that checks its own results. The constants of a test become
+// inputs of the program that hocket runs, on as many CPU ranks as the test's mesh has devices. If hocket refuses
+// that program, the constants remain constants.
 package main
 
 import (
@@ -31,7 +32,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// tally counts tests.
+// tally counts the tests of a file by outcome.
 type tally struct {
 	passed, refused, wrong int
 	reasons                []string
@@ -108,7 +109,8 @@ var renaming = regexp.MustCompile(`sed '?s/(\w+)/(\w+)/g'?`)
 
 // file runs the tests of a file.
 func file(machine *hocket.Machine, name, text string) tally {
-	for _, m := range renaming.FindAllStringSubmatch(text, -1) { // what a test's script does between two tools
+	// a change that the script of the test makes to the text between two tools
+	for _, m := range renaming.FindAllStringSubmatch(text, -1) {
 		text = strings.ReplaceAll(text, "@"+m[2], "@"+m[1])
 	}
 	if strings.Contains(text, "@parallel_") && !strings.Contains(text, "func @sequential_") {
@@ -198,7 +200,7 @@ func test(machine *hocket.Machine, name, text string, given bool) error {
 	return nil
 }
 
-// alike compares like a check of the tests: integers must be equal, other numbers close.
+// alike compares a result as the check in the test does: integers must be equal, and other numbers close.
 func alike(got, want *tensor.Tensor, c stablehlo.Check) error {
 	bound := map[ir.DType]float64{ir.F64: 1e-9, ir.F32: 1e-5, ir.F16: 2e-3, ir.BF16: 2e-2}[got.DType]
 	if strings.Contains(c.Name, "almost") {

@@ -1,6 +1,6 @@
-// Command lines lists lines of Go files that are longer than 120 columns, counting a tab as 4. With -w it breaks them
-// after a comma or an operator that is in as few brackets as possible. Lines that it cannot break, such as long
-// strings, are listed.
+// Command lines lists the lines of Go files that are longer than 120 columns, counting a tab as 4 columns. With -w,
+// it breaks these lines after a comma or an operator that is in as few brackets as possible. It then lists the
+// lines that it cannot break, such as long strings.
 package main
 
 import (
@@ -102,13 +102,13 @@ func wrap(src []byte) ([]byte, error) {
 	return src, nil
 }
 
-// cut is a place to break a line: the text that is inserted, and the end of the text before it.
+// cut is a position at which a line is broken: the end of the text before it, and the text that is inserted.
 type cut struct {
 	at, to int
 	text   string
 }
 
-// breaks finds one place to break at in every long line that has one.
+// breaks returns one position to break at for every long line that has such a position.
 func breaks(src []byte) []cut {
 	fset := token.NewFileSet()
 	f := fset.AddFile("", fset.Base(), len(src))
@@ -131,7 +131,7 @@ func breaks(src []byte) []cut {
 			depth--
 		case token.COMMA, token.LAND, token.LOR, token.ADD:
 			end := at + len(tok.String())
-			if end < len(src) && src[end] == ' ' { // not the sign of a number
+			if end < len(src) && src[end] == ' ' { // the minus is an operator and not the sign of a number
 				d := depth
 				if tok == token.ADD {
 					d += 2
@@ -174,8 +174,8 @@ func breaks(src []byte) []cut {
 	return list
 }
 
-// comment breaks a comment line that is too long. The remainder is joined to the next line, if that line continues the
-// sentence.
+// comment breaks a comment line that is too long. If the next line continues the sentence, the rest of the broken
+// line is joined to it.
 func comment(src []byte, at int, text string) []cut {
 	begin := bytes.LastIndexByte(src[:at], '\n') + 1
 	indent := string(src[begin:at])

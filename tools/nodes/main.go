@@ -1,13 +1,14 @@
-// Command nodes measures collectives between nodes. It runs as each of several processes, and writes rows of
+// Command nodes measures collectives between nodes. It runs in each of several processes, and writes rows of
 // docs/measured/nodes.tsv:
 //
 //	hocket launch --nodes 2 -n 2 -- ./nodes layers
 //	HOCKET_RANKS_PER_GPU=2 hocket launch --nodes 2 -n 4 -- ./nodes all_reduce
 //
-// "all_reduce" measures the all_reduce of the transport over all ranks, and the one that is chosen by default. "layers"
-// times a GEMM followed by an all_reduce under each strategy, next to the prediction. All algorithms of a size are
-// timed alternately, one batch of each in a round. The time of an algorithm relative to the first, by rounds, and the
-// error of its prediction go to standard error.
+// With the argument all_reduce, it measures two algorithms of an all_reduce over all ranks: the transport, and the
+// one that is chosen by default. With the argument layers, it times a GEMM followed by an all_reduce under each
+// strategy, and prints the prediction next to each time. All algorithms of a size are timed alternately, one batch
+// of each in a round. To standard error, it writes the time of each algorithm relative to the first, by rounds, and
+// the error of its prediction.
 package main
 
 import (
@@ -32,7 +33,7 @@ func main() {
 	var b bench
 	flag.StringVar(&b.device, "m", "cuda", "where to run: cuda or cpu")
 	sizes := flag.String("mib", "", "sizes of an all_reduce's operand, in MiB (default 64; of layers 2,8,32,64)")
-	flag.IntVar(&b.rounds, "rounds", 9, "batches of each way that count")
+	flag.IntVar(&b.rounds, "rounds", 9, "batches of each algorithm or strategy that are counted, after a warm-up")
 	flag.IntVar(&b.width, "width", 8192, "columns of a layer's operands, over all ranks")
 	flag.StringVar(&b.described, "machine", "h100x2", "the `DESCRIPTION` to predict with, a file or a name")
 	tier := flag.String("tier", "", "a `FILE` that hocket tune --across has printed: the tier between nodes, instead of "+
@@ -94,7 +95,8 @@ func (b *bench) run(ctx context.Context, what, sizes, tier string) (err error) {
 	return nil
 }
 
-// withTier writes a machine description with other figures between nodes, and returns the file's name.
+// withTier writes a machine description with the data of the file tier for transfers between nodes, and returns the
+// name of the written file.
 func withTier(description, tier string) (string, error) {
 	var all, other map[string]json.RawMessage
 	for file, into := range map[string]*map[string]json.RawMessage{description: &all, tier: &other} {
@@ -122,15 +124,15 @@ func withTier(description, tier string) (string, error) {
 	return f.Name(), errors.Join(err, f.Close())
 }
 
-// way is one way to run a program.
+// way is one way to run a program: an algorithm or a strategy.
 type way struct {
 	name      string
 	opts      hocket.LoadOptions
-	predicted float64 // µs; 0 for nothing
+	predicted float64 // in microseconds; 0 if there is no prediction
 
 	model *hocket.Model
 	batch []hocket.Args
-	took  []float64 // µs of a run, by rounds
+	took  []float64 // microseconds of a run, by rounds
 }
 
 func (b *bench) allReduce(ctx context.Context, mib int) error {
@@ -162,7 +164,7 @@ func layer(%%x: bf16[%d, %d/tp], %%w: bf16[%[3]d, %[3]d/tp]) -> bf16[%[2]d, %[3]
 	var ways []*way
 	for _, strategy := range []string{"sequential", "chunked(2)", "chunked(4)", "auto"} {
 		w := &way{name: strategy, opts: hocket.LoadOptions{Strategy: strategy}}
-		if strategy != "auto" { // it is held to what is predicted for the strategy that it takes: see measure
+		if strategy != "auto" { // auto is compared with the prediction for the strategy that it chooses: see measure
 			x, err := p.Explain(hocket.LowerOptions{Strategy: strategy, Machine: b.described, Nodes: b.world.Nodes(),
 				Binding: hocket.Binding{Ranks: b.world.Size()}})
 			if err != nil {
@@ -175,7 +177,8 @@ func layer(%%x: bf16[%d, %d/tp], %%w: bf16[%[3]d, %[3]d/tp]) -> bf16[%[2]d, %[3]
 	return b.measure(ctx, fmt.Sprintf("GEMM and all_reduce, %d columns", b.width), text, mib, ways)
 }
 
-// measure times all ways of a program alternately, and prints them. Batches of smaller sizes have more runs.
+// measure times all ways of a program alternately, and prints their rows. If operands are small, a batch has more
+// runs.
 func (b *bench) measure(ctx context.Context, what, text string, mib int, ways []*way) error {
 	p, err := hocket.Parse("program", text)
 	if err != nil {
@@ -205,7 +208,7 @@ func (b *bench) measure(ctx context.Context, what, text string, mib int, ways []
 	}
 	for round := range b.rounds + 1 {
 		for i := range ways {
-			w := ways[(i+round)%len(ways)] // each comes behind each other
+			w := ways[(i+round)%len(ways)] // over the rounds, each way runs after each other one
 			began := time.Now()
 			if _, err := w.model.RunBatch(ctx, w.batch); err != nil {
 				return fmt.Errorf("%s: %w", w.name, err)

@@ -15,7 +15,8 @@ import (
 	"hocket.example/hocket/internal/sim"
 )
 
-// Limits of the errors of predictions, relative to what was measured: for layers of one node, and of several.
+// These are the limits of errors of predictions, relative to the measured times: for layers of one node, and of
+// several nodes.
 const (
 	mostMedian, mostOfNine, mostBias = 0.07, 0.20, 0.03
 	mostOfAuto, shareOfAuto          = 0.03, 0.95
@@ -67,7 +68,7 @@ func predictAgain(rows []row, describe string) error {
 	d.Times = &comm.Found{Identity: d.GPU, Table: comm.Shipped()}
 	for _, r := range rows {
 		if r.number("predicted_us") == 0 {
-			continue // of what auto does not weigh
+			continue // a strategy that auto does not consider
 		}
 		p := sim.Layer(ops[r["op"]], int64(r.number("ranks")), int64(r.number("m")), int64(r.number("n")),
 			int64(r.number("k")))
@@ -80,8 +81,8 @@ func predictAgain(rows []row, describe string) error {
 	return nil
 }
 
-// errorsOf returns the errors of a column of predictions, relative to the measured times, without rows that have no
-// prediction.
+// errorsOf returns the errors of the predictions in a column, relative to the measured times. It omits rows without
+// a prediction.
 func errorsOf(rows []row, column string) (list []float64) {
 	for _, r := range rows {
 		if us, p := r.number("us"), r.number(column); us > 0 && p > 0 {
@@ -176,8 +177,9 @@ func judgeAuto(w io.Writer, rows []row) {
 		verdict(share >= shareOfAuto), 100*shareOfAuto)
 }
 
-// judgeNodes judges rows of docs/measured/nodes.tsv of the newest commit: predictions of layers, and auto against
-// sequential, which may take less by the larger of the two spreads.
+// judgeNodes judges the rows of the newest commit in docs/measured/nodes.tsv. It judges the predictions for layers,
+// and compares auto with sequential. Auto passes if sequential is at most faster by the larger one of the two
+// spreads.
 func judgeNodes(w io.Writer, rows []row) {
 	commit := rows[len(rows)-1]["commit"]
 	sequential := map[string]row{}

@@ -1,12 +1,13 @@
-// Command predict judges predictions of layers: it reads tables of what was measured, and prints the errors of the
-// predictions in them and the time that auto's choices lose:
+// Command predict judges predictions for layers. It reads tables of measurements, and prints the errors of the
+// predictions in them and the time that is lost by the choices of the strategy auto:
 //
 //	predict ../docs/measured/predictions.tsv
 //	predict ../docs/measured/nodes.tsv
 //
-// Each row of predictions.tsv has two predictions. predicted_us is auto's own, from the machine's description and the
-// dispatch table; with -again it is computed anew with the current model. alone_us is by the same model with the
-// measured times of the layer's GEMM and collective alone, whole and in parts.
+// Each row of predictions.tsv has two predictions. The column predicted_us is the prediction of auto, from the
+// machine's description and the table of algorithms; with -again it is computed anew with the current model. The
+// column alone_us is the prediction of the same model from the measured times of the layer's GEMM and collective
+// alone, whole and in parts.
 package main
 
 import (
@@ -52,7 +53,7 @@ func read(files []string) (rows []row, err error) {
 				head = cells
 				continue
 			case slices.Equal(head, cells):
-				continue // tables behind each other
+				continue // another table follows in the same file
 			case len(cells) != len(head):
 				return nil, fmt.Errorf("%s: %d cells, want %d: %q", file, len(cells), len(head), lines.Text())
 			}

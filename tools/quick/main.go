@@ -1,6 +1,7 @@
-// Quick tests a change within a minute: it vets the packages that changed since a branch left main, and
-// runs their short tests and those of the packages that import them: first the changed ones, then the importers with the
-// fewest dependencies. When the time is up it stops, and lists the packages that were not tested. `make quick` runs it.
+// Quick tests a change within a minute. It vets the packages that changed since a branch left main, and runs their
+// short tests and those of the packages that import them. The changed packages are tested first, then the importers
+// with the fewest dependencies. When the time is used up, it stops and lists the packages that were not tested.
+// `make quick` runs it.
 package main
 
 import (
@@ -21,8 +22,8 @@ import (
 
 func main() {
 	base := flag.String("base", "main", "the `BRANCH` that the change began from")
-	limit := flag.Duration("limit", 55*time.Second, "stop after so long")
-	list := flag.Bool("list", false, "list the packages, and run nothing")
+	limit := flag.Duration("limit", 55*time.Second, "stop after this `TIME`")
+	list := flag.Bool("list", false, "list the packages and run nothing")
 	flag.Parse()
 	ctx, end := context.WithTimeout(context.Background(), *limit)
 	defer end()
@@ -72,8 +73,8 @@ func quick(ctx context.Context, base string, list bool) error {
 	return err
 }
 
-// changedFiles lists the files, relative to the root, that differ from where
-// the branch left base, and those that git does not know yet.
+// changedFiles lists, relative to the root, the files that differ between the working tree and the point where the
+// branch left base, and the files that git does not track yet.
 func changedFiles(ctx context.Context, base string) ([]string, error) {
 	fork, err := output(ctx, "git", "merge-base", "HEAD", base)
 	if err != nil {
@@ -87,7 +88,7 @@ func changedFiles(ctx context.Context, base string) ([]string, error) {
 	return append(strings.Fields(known), strings.Fields(fresh)...), err
 }
 
-// pkg is the description of a package by go list.
+// pkg is the description of a package that go list prints.
 type pkg struct {
 	ImportPath, Dir                          string
 	Imports, Deps, TestImports, XTestImports []string
@@ -116,8 +117,9 @@ func packages(ctx context.Context) (list []pkg, err error) {
 	}
 }
 
-// affected lists the packages of files, and those that import one of these, the ones with the fewest dependencies
-// first. A file belongs to the nearest folder above it that is a package: data that is embedded or that tests read.
+// affected lists the packages to which files belong, and the packages that import one of these, those with the
+// fewest dependencies first. A file belongs to the package in the nearest folder above it; it may be data that the
+// package embeds or that its tests read.
 func affected(all []pkg, files []string) (changed, importers []string) {
 	byDir := map[string]*pkg{}
 	for i := range all {
@@ -125,7 +127,7 @@ func affected(all []pkg, files []string) (changed, importers []string) {
 	}
 	for _, file := range files {
 		if ext := filepath.Ext(file); ext == ".md" && filepath.Dir(file) != "." {
-			continue // documents are checked by the root's tests, which take long
+			continue // the root's tests check documents, which takes long
 		}
 		for dir := filepath.Dir(file); ; dir = filepath.Dir(dir) {
 			if p := byDir[dir]; p != nil && (dir != "." || strings.HasSuffix(file, ".go")) {
@@ -151,7 +153,7 @@ func affected(all []pkg, files []string) (changed, importers []string) {
 	return changed, importers
 }
 
-// weight returns the number of packages that the tests of p are linked from.
+// weight returns the number of packages that the tests of p link.
 func weight(all []pkg, p pkg) int {
 	linked := map[string]bool{}
 	add := func(paths []string) {
@@ -169,8 +171,8 @@ func weight(all []pkg, p pkg) int {
 	return len(linked)
 }
 
-// run runs a go command on packages, shows what it prints, and returns the packages that it printed no result of when
-// ctx ended.
+// run runs a go command on packages and shows its output. If ctx ends, it returns the packages for which the
+// command has printed no result.
 func run(ctx context.Context, args, todo []string) (left []string, err error) {
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // go test ends its tests
@@ -184,7 +186,7 @@ func run(ctx context.Context, args, todo []string) (left []string, err error) {
 	return slices.DeleteFunc(slices.Clone(todo), func(p string) bool { return done.seen[p] }), err
 }
 
-// results passes what go test prints on, and notes the packages that it has results of.
+// results passes on the output of go test, and records for which packages it contains results.
 type results struct {
 	to     io.Writer
 	part   string

@@ -28,14 +28,15 @@ import (
 	"time"
 )
 
-// target is an archive with a build of the command.
+// target is an archive that is released, with a build of the command.
 type target struct {
 	name, goos, goarch string
 	tags               string
-	static             bool // without CUDA, whose libraries only a dynamic program can open
+	// whether the build is static, without CUDA: only a dynamically linked program can open CUDA's libraries
+	static bool
 }
 
-// wheel is the name of the Python wheel among targets. It contains the command of native.
+// wheel is the name of the Python wheel among targets. It contains the command of the target native.
 const wheel, native = "wheel", "linux-amd64"
 
 var targets = []target{
@@ -52,7 +53,7 @@ func main() {
 	twice := flag.Bool("twice", false, "build twice, in two folders, and compare the checksums")
 	fresh := flag.Bool("fresh", false, "with -twice, build the second time with an empty build cache")
 	flag.Parse()
-	// An interrupt ends the commands that run, so that the folder of temporary files is removed.
+	// An interrupt ends the commands that run, so that the folder with temporary files is removed.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *out, *only, *twice, *fresh, flag.Args()); err != nil {
@@ -105,7 +106,7 @@ func run(ctx context.Context, out, only string, twice, fresh bool, rest []string
 		if fresh {
 			cache = filepath.Join(work, "cache")
 		}
-		// The second folder has a name of another length.
+		// The second build is in a folder whose name has another length, to show that the path has no effect.
 		second, err := build(ctx, root, commit, filepath.Join(work, "second", "build"), cache, chosen)
 		if err != nil {
 			return err
@@ -160,13 +161,13 @@ func equal(first, second []file) error {
 
 // builder builds the release of one commit in a clone of the repository.
 type builder struct {
-	ctx     context.Context // ends all commands
-	dir     string          // contains the clone, src
+	ctx     context.Context // ends all commands when it ends
+	dir     string          // folder that contains the clone src
 	src     string
 	env     []string
 	version string
 	commit  string
-	when    time.Time // of the commit
+	when    time.Time // time of the commit
 	built   []binary
 }
 
@@ -237,14 +238,16 @@ func build(ctx context.Context, root, commit, dir, cache string, chosen []string
 	return withSums(files), nil
 }
 
-// environment returns the environment of the builds: that of this process without settings that change what Go builds.
+// environment returns the environment of the builds: that of this process, without settings that change what Go
+// builds.
 func environment(cache string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
 		name, _, _ := strings.Cut(s, "=")
 		return strings.HasPrefix(name, "CGO_") || strings.HasPrefix(name, "GIT_") || slices.Contains([]string{"GOFLAGS", "GOOS",
 			"GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140", "GODEBUG", "GOWORK", "GOENV", "SOURCE_DATE_EPOCH"}, name)
 	})
-	// GOENV=off ignores the user's file of settings, except that modules still come from the same place.
+	// GOENV=off makes Go ignore the user's file of settings. Modules nevertheless come from the place that these
+	// settings name.
 	env = append(env, "GOENV=off", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0", "LC_ALL=C", "TZ=UTC")
 	for _, name := range []string{"GOPROXY", "GOSUMDB", "GOMODCACHE", "GOCACHE", "GONOSUMDB", "GOPRIVATE", "GOTOOLCHAIN"} {
 		if value, err := exec.Command("go", "env", name).Output(); err == nil {
@@ -257,10 +260,11 @@ func environment(cache string) []string {
 	return env
 }
 
-// output runs a command in the clone, or where this process runs if there is none yet.
+// output runs a command in the clone, or in this process's folder if there is no clone yet, and returns its output.
 func (b *builder) output(env []string, name string, args ...string) (string, error) {
 	c := exec.CommandContext(b.ctx, name, args...)
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // go build then removes its own temporary files
+	// an interrupt, after which go build removes its temporary files
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	if _, err := os.Stat(b.src); err == nil {
 		c.Dir = b.src
 	}
@@ -292,8 +296,8 @@ func head(ctx context.Context) (root, commit string, err error) {
 	return root, commit, err
 }
 
-// clone clones the repository at root and checks out the commit. Tags are left out: from them Go would derive another
-// version of the module than in a clone that lacks them.
+// clone clones the repository at root and checks out the commit. It omits tags: from tags, Go would derive another
+// version of the module than in a clone without tags.
 func (b *builder) clone(root string) error {
 	if _, err := b.output(nil, "git", "clone", "--quiet", "--no-tags", "--no-checkout", root, b.src); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 // dependency is a module, or Go's standard library, that a binary contains.
 type dependency struct {
 	path, version, sum string
-	licence            string // its identifier in the list of SPDX
+	licence            string // the licence's identifier in the list of SPDX
 	texts              []file
 }
 
@@ -24,8 +24,8 @@ func (d *dependency) purl() string { return "pkg:golang/" + d.path + "@" + d.ver
 
 const standard = "std" // the path of the standard library, as in package URLs
 
-// modules returns what the binaries contain by the records of Go's linker, sorted by path, with the licences that lie
-// in the module cache.
+// modules returns the modules that the binaries contain, according to the records of Go's linker, sorted by path.
+// It adds their licences from the module cache.
 func (b *builder) modules() ([]*dependency, error) {
 	var list []*dependency
 	for _, built := range b.built {
@@ -59,7 +59,8 @@ func (b *builder) modules() ([]*dependency, error) {
 	return list, nil
 }
 
-// licenceName matches files of a module that state rights: at its root, or in a folder for licences of others.
+// licenceName matches the files of a module that state rights. They are at the root of the module, or in a folder
+// for licences of others.
 var licenceName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-][^/]*)?$|^third_party_licen[cs]es/`)
 
 func licenceFiles(dir string) ([]file, error) {
@@ -88,8 +89,8 @@ func licenceFiles(dir string) ([]file, error) {
 	return list, err
 }
 
-// identify returns the SPDX identifier of a module's licence. A licence that is not known is an error, so that a person
-// reads it before it is released.
+// identify returns the SPDX identifier of a module's licence. If the licence is not a known one, it returns an
+// error, so that a person reads the licence before the release.
 func identify(d *dependency) (string, error) {
 	for _, f := range d.texts {
 		if base, _, _ := strings.Cut(strings.ToLower(f.name), "."); base != "license" && base != "licence" && base != "copying" {
@@ -127,7 +128,7 @@ func texts(list []*dependency) []byte {
 	return out.Bytes()
 }
 
-// These types are the parts of CycloneDX 1.6 that a bill uses.
+// These types are the parts of CycloneDX 1.6 that the bill of materials uses.
 type (
 	bill struct {
 		Format       string      `json:"bomFormat"`

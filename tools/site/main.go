@@ -1,10 +1,11 @@
-// Command site writes the pages of the repository as a site of HTML files. The site loads nothing from a network and
-// works from a folder as it does from a server.
+// Command site writes the pages of the repository as a site of HTML files. The site loads nothing from a network,
+// and works from a folder as well as from a server.
 //
 //	go run ./site -out DIR
 //
-// docs/README.md is the front page. The pages of the site are all Markdown files that links lead to from there; a page
-// of docs that no link leads to is an error, and so is a link to a file or a heading that does not exist.
+// docs/README.md is the front page. The pages of the site are all Markdown files that can be reached by links from
+// there. A page of docs that no link leads to is an error, and so is a link to a file or a heading that does not
+// exist.
 package main
 
 import (

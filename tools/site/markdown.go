@@ -21,7 +21,7 @@ var markdown = goldmark.New(
 	goldmark.WithRendererOptions(gmhtml.WithXHTML(), renderer.WithNodeRenderers(util.Prioritized(markup{}, 1))),
 )
 
-// parse parses a page, gives its headings the anchors that GitHub gives them, and cuts its text into sections.
+// parse parses a page, gives its headings the same anchors as GitHub, and divides its text into sections.
 func (p *page) parse(source []byte) {
 	p.text = source
 	p.doc = markdown.Parser().Parse(text.NewReader(source))
@@ -55,7 +55,7 @@ func (p *page) parse(source []byte) {
 		}
 	})
 	cut()
-	for _, n := range comments { // marks for tests
+	for _, n := range comments { // remove comments that are marks for tests
 		n.Parent().RemoveChild(n.Parent(), n)
 	}
 }
@@ -73,7 +73,7 @@ func slug(heading string) string {
 	}, heading)
 }
 
-// walk calls f for a node and all nodes in it, from the first to the last.
+// walk calls f for a node and all nodes in it, in the order of the text.
 func walk(n ast.Node, f func(ast.Node)) {
 	f(n)
 	for c := n.FirstChild(); c != nil; c = c.NextSibling() {
@@ -85,7 +85,7 @@ func walk(n ast.Node, f func(ast.Node)) {
 func plain(n ast.Node, source []byte) string {
 	b := new(strings.Builder)
 	if n.Type() == ast.TypeBlock && n.FirstChild() == nil {
-		b.Write(n.Lines().Value(source)) // code
+		b.Write(n.Lines().Value(source)) // the node is code
 	}
 	walk(n, func(n ast.Node) {
 		switch n := n.(type) {
@@ -112,8 +112,8 @@ func unwrap(n ast.Node) {
 	parent.RemoveChild(parent, n)
 }
 
-// markup renders nodes otherwise than goldmark does: headings with permalinks, code with its commands marked, and wide
-// blocks in boxes that scroll.
+// markup renders some nodes in another way than goldmark: headings with permalinks, code with its commands marked,
+// and wide blocks in boxes that scroll.
 type markup struct{}
 
 func (markup) RegisterFuncs(reg renderer.NodeRendererFuncRegisterer) {
@@ -152,8 +152,8 @@ func code(w util.BufWriter, source []byte, n ast.Node, entering bool) (ast.WalkS
 	return ast.WalkContinue, nil
 }
 
-// codeSpan keeps short code, and short words of other code, on one line: browsers break lines within the dashes of a
-// flag.
+// codeSpan keeps short code, and short words of longer code, on one line, because browsers break lines at the
+// dashes of a flag.
 func codeSpan(w util.BufWriter, source []byte, n ast.Node, entering bool) (ast.WalkStatus, error) {
 	if !entering {
 		return ast.WalkContinue, nil

@@ -30,11 +30,11 @@ var (
 	pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 )
 
-// site is the site while it is built. Paths of sources are relative to the repository's root.
+// site is a site that is being built. Paths of source files are relative to the repository's root.
 type site struct {
 	root  fs.FS
-	pages map[string]*page // by source
-	order []string         // sources of pages, in the order in which links lead to them
+	pages map[string]*page // pages by source file
+	order []string         // source files of the pages, in the order in which links lead to them
 	files map[string][]byte
 	errs  []error
 }
@@ -42,13 +42,13 @@ type site struct {
 // page is one Markdown file.
 type page struct {
 	source   string
-	address  string // in the site
+	address  string // name of the page's file in the site
 	text     []byte
 	doc      ast.Node
 	title    string
 	sections []section
 	anchors  map[string]bool
-	wants    []anchor // of other pages and of this one
+	wants    []anchor // headings, of other pages and of this one, to which the page links
 }
 
 // section is a heading with the text up to the next one.
@@ -59,10 +59,10 @@ type section struct {
 	Text    string
 }
 
-// anchor is the heading that a link leads to.
+// anchor is a heading to which a link leads.
 type anchor struct{ source, id string }
 
-// group is a heading of the front page with the pages that are linked below it.
+// group is a heading of the front page, with the pages that are linked below it.
 type group struct {
 	Name  string
 	Links []navLink
@@ -77,7 +77,7 @@ type navLink struct {
 func build(root fs.FS) (map[string][]byte, error) {
 	s := &site{root: root, pages: map[string]*page{}, files: map[string][]byte{}}
 	s.add(front)
-	for i := 0; i < len(s.order); i++ { // reading a page adds those that it links to
+	for i := 0; i < len(s.order); i++ { // reading a page adds the pages to which it links
 		s.read(s.pages[s.order[i]])
 	}
 	s.check()
@@ -101,7 +101,7 @@ func (s *site) fail(source, format string, args ...any) {
 	s.errs = append(s.errs, fmt.Errorf("%s: "+format, append([]any{source}, args...)...))
 }
 
-// add makes a Markdown file a page, unless it is one.
+// add makes a Markdown file a page of the site, unless it already is one.
 func (s *site) add(source string) {
 	if s.pages[source] == nil {
 		s.pages[source] = &page{source: source, address: address(source), anchors: map[string]bool{}}
@@ -109,7 +109,7 @@ func (s *site) add(source string) {
 	}
 }
 
-// address returns the file in the site that a Markdown file is written to.
+// address returns the name, in the site, of the file to which a Markdown file is written.
 func address(source string) string {
 	name, ok := strings.CutPrefix(source, "docs/")
 	if !ok {
@@ -152,8 +152,8 @@ func (s *site) read(p *page) {
 	}
 }
 
-// resolve returns the address in the site of what a page links to, relative to the page. It returns false for folders
-// without a page, which a site cannot show.
+// resolve returns the address in the site to which a link of a page leads, relative to the page. It returns false
+// for a folder without a page, which a site cannot show.
 func (s *site) resolve(p *page, destination string) (string, bool) {
 	u, err := url.Parse(destination)
 	if err != nil {
@@ -202,7 +202,8 @@ func (s *site) resolve(p *page, destination string) (string, bool) {
 	return to, true
 }
 
-// copy adds a file of the repository to the site. Sources and tables have .txt appended, so that browsers show them.
+// copy adds a file of the repository to the site. It appends .txt to the names of source files and tables, so that
+// browsers show them.
 func (s *site) copy(source string) (string, error) {
 	to := "files/" + source
 	if path.Ext(source) != ".svg" {
@@ -213,11 +214,11 @@ func (s *site) copy(source string) (string, error) {
 	return to, err
 }
 
-// relative returns the address of one file of the site as seen from another.
+// relative returns the address of the file to, relative to the file from.
 func relative(from, to string) string {
 	r, err := filepath.Rel(filepath.FromSlash(path.Dir(from)), filepath.FromSlash(to))
 	if err != nil {
-		panic(err) // both are relative to the site
+		panic(err) // cannot happen, because both are relative to the site
 	}
 	return filepath.ToSlash(r)
 }
@@ -242,7 +243,7 @@ func (s *site) check() {
 	}
 }
 
-// navigation returns the groups of pages, as a page links to them.
+// navigation returns the groups of pages, with addresses relative to the page from.
 func (s *site) navigation(from *page) []group {
 	var groups []group
 	f := s.pages[front]
@@ -255,7 +256,8 @@ func (s *site) navigation(from *page) []group {
 			if !ok || len(groups) == 0 {
 				return
 			}
-			to, ok := strings.CutSuffix(string(l.Destination), ".html") // addresses of the front page are the site's
+			// addresses of the front page are relative to the site
+			to, ok := strings.CutSuffix(string(l.Destination), ".html")
 			if !ok || strings.Contains(to, ":") {
 				return
 			}
@@ -288,7 +290,8 @@ func (s *site) render(p *page) error {
 	return err
 }
 
-// index returns the script that search loads: a script, and not JSON, because pages of a folder may not fetch.
+// index returns the script with the texts that search uses. It is a script and not JSON, because a page that is
+// opened from a folder may not fetch files.
 func (s *site) index() ([]byte, error) {
 	type entry struct {
 		Page    string `json:"p"`

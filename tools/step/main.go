@@ -1,5 +1,6 @@
-// Command step converts the output of `hocket bench PROGRAM --json` to rows of docs/measured/steps.tsv and, with -ops,
-// of docs/measured/ops.tsv. Other lines of JSON are figures of a peer, in the format of tools/peers or
+// Command step converts the output of `hocket bench PROGRAM --json` to rows of docs/measured/steps.tsv or, with
+// -ops, of docs/measured/ops.tsv. Other lines of JSON in the input are measurements of a peer, in the format of
+// tools/peers or in this one:
 //
 //	{"who": …, "T": …, "step_us": …, "back_to_back_us": …}
 //
@@ -22,10 +23,10 @@ import (
 	"strings"
 )
 
-// source has the first and last columns of every row.
+// source holds the first and the last columns of every row, which describe the measurement.
 type source struct{ machine, driver, commit, date, log, products string }
 
-// strategy returns the name of a strategy, with the setting of products in its measurement.
+// strategy returns the name of a strategy. The value of HOCKET_PRODUCTS in the measurement is appended to it.
 func (s source) strategy(name string) string { return strings.TrimSpace(name + " " + s.products) }
 
 func main() {
@@ -75,7 +76,7 @@ type report struct {
 	}
 }
 
-// peer is one figure of another program, in either format.
+// peer is one measurement of another program, in either format.
 type peer struct {
 	Op, Name, Shape, Issued string
 	US                      float64
@@ -86,7 +87,7 @@ type peer struct {
 	BackToBack float64 `json:"back_to_back_us"`
 }
 
-// convert reads objects and writes rows. Between objects, lines that do not begin with a brace are skipped.
+// convert reads JSON objects and writes rows. Between objects, it skips lines that do not begin with a brace.
 func (s source) convert(r io.Reader, w io.Writer, ops int, peerDims string, ranks int) error {
 	in := bufio.NewReader(r)
 	for {

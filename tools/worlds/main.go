@@ -1,10 +1,11 @@
-// Command worlds compares programs whose ranks are spread over processes with one process that drives all ranks:
+// Command worlds measures programs whose ranks are in several processes, for comparison with one process that
+// drives all ranks:
 //
 //	worlds -n 2 -k 50 layer.hkt                               # one process
 //	HOCKET_WORLD_SIZE=2 HOCKET_RANK=0 HOCKET_RUN_ID=x worlds -n 2 -k 50 layer.hkt &
 //	HOCKET_WORLD_SIZE=2 HOCKET_RANK=1 HOCKET_RUN_ID=x worlds -n 2 -k 50 layer.hkt
 //
-// Results stay on the devices, and all parameters are bound. It prints how long loading takes, and the time of a run
+// Results stay on the devices, and all parameters are bound. It prints the time of loading, and the time of a run
 // within a batch, as the median of several batches.
 package main
 
@@ -31,7 +32,7 @@ func main() {
 	graph := flag.Bool("graph", false, "by graph")
 	strategy := flag.String("strategy", "sequential", "strategy")
 	machine := flag.String("m", "cuda", "machine")
-	loads := flag.Int("loads", 1, "how often to load and unload")
+	loads := flag.Int("loads", 1, "number of times to load and unload the program")
 	flag.Parse()
 	if err := measure(*machine, flag.Arg(0), *ranks, *runs, *batches, *graph, *strategy, *loads); err != nil {
 		log.Fatal(err)
@@ -100,7 +101,7 @@ func measure(machine, file string, ranks, runs, batches int, graph bool, strateg
 	return nil
 }
 
-// time measures batches.
+// time measures batches of runs.
 func (r *row) time(ctx context.Context, model *hocket.Model, p *hocket.Program, runs, batches int) error {
 	inputs, err := model.RandomInputs("rand:1")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package issue makes certificates. Its main function is Certificate. The proof does not depend on this package: if it
-// makes a wrong certificate, package certify rejects the certificate.
+// Package issue makes certificates. Its main function is Certificate. The proof does not depend on this package: if
+// this package makes a wrong certificate, package certify rejects it.
 package issue
 
 import (
@@ -12,11 +12,11 @@ import (
 	"hocket.example/hocket/internal/schedule/clock"
 )
 
-// maxClocks limits the memory for clocks, in pages of clocks.
+// maxClocks limits the memory for clocks: it is the maximum number of their pages.
 const maxClocks = 1 << 26
 
-// Certificate searches for a certificate of a statement. It fails if the statement is wrong, or if certificates cannot
-// express why it is correct.
+// Certificate searches for a certificate of a statement. It returns an error if the statement is wrong. It also
+// returns one if the statement is correct for a reason that certificates cannot express.
 func Certificate(s *certify.Statement) (*certify.Certificate, error) {
 	is := &issuer{s: s, clocks: make([]past, len(s.Events)), pos: make([]int32, len(s.Events)),
 		learned: make([][]int32, s.Threads), counters: make([]counter, s.Counters), entries: map[int32]map[int32]int32{}}
@@ -66,18 +66,19 @@ func (p past) join(q past, relaxed bool) past {
 type counter struct {
 	adds    []int32 // events
 	relaxed []bool
-	sums    []past // the events that precede the adds so far
+	sums    []past // sums[i] holds the events that precede the first i+1 adds
 	waiting []int32
 }
 
-// issuer finds an order of all events, their complete clocks, and the entries of the clocks that a certificate needs.
+// issuer finds an order of all events and their complete clocks. It also finds which entries of the clocks a
+// certificate needs.
 type issuer struct {
 	s        *certify.Statement
 	order    [][2]int32
 	ran      []int32   // events in the order
 	clocks   []past    // by event
-	learned  [][]int32 // by thread: the events that waited, in order
-	pos      []int32   // by event, in its thread
+	learned  [][]int32 // by thread: the events that waited and thereby got new clock entries, in order
+	pos      []int32   // by event: its position in its thread
 	counters []counter
 	entries  map[int32]map[int32]int32
 }
@@ -143,13 +144,13 @@ func (is *issuer) execute() error {
 		}
 	}
 	if left := len(s.Events) - len(is.ran); left > 0 {
-		return fmt.Errorf("it gets stuck: %d events wait for ever", left)
+		return fmt.Errorf("it deadlocks: %d events can never run", left)
 	}
 	return nil
 }
 
-// at returns an entry of an event's clock. For a thread plus the number of threads, it returns the entry in the order
-// of time.
+// at returns the entry for a thread in the clock of an event. For thread numbers from Threads on, it returns the
+// entry in the order of time.
 func (is *issuer) at(event, thread int32) int32 {
 	if n := int32(is.s.Threads); thread >= n {
 		return is.clocks[event].time.At(thread - n)
@@ -157,8 +158,8 @@ func (is *issuer) at(event, thread int32) int32 {
 	return is.clocks[event].memory.At(thread)
 }
 
-// knows reports whether the first pos events of a thread precede an event. It marks the clock entries that prove this
-// as needed.
+// knows reports whether the first pos events of a thread precede an event. It marks the entries of clocks that
+// prove this as needed in the certificate.
 func (is *issuer) knows(event, thread, pos int32) bool {
 	learned := is.learned[is.s.Events[event].Thread]
 	i, _ := slices.BinarySearchFunc(learned, pos, func(e, pos int32) int { return int(is.at(e, thread)) - int(pos) })
@@ -169,8 +170,8 @@ func (is *issuer) knows(event, thread, pos int32) bool {
 	return true
 }
 
-// need marks the entry for thread and pos as needed in the clock of an event, and in the clocks of the events from
-// which the entry was copied.
+// need marks the entry for thread and pos as needed in the clock of an event. It also marks it in the clocks of
+// those events from which the entry was copied.
 func (is *issuer) need(event, thread, pos int32) {
 	if !is.note(event, thread, pos) {
 		return

@@ -1,6 +1,6 @@
-// Package abacus is a machine for tests of measurements: the CPU machine with launches for whole collectives, and a
-// clock that counts issued work. Measurements therefore do not depend on other work of the host. It is registered as
-// "abacus-with-teams".
+// Package abacus is a machine for tests of measurements. It is the CPU machine with launches for whole collectives,
+// and with a clock that counts issued work. Measurements therefore do not depend on the speed or load of the host.
+// It is registered as "abacus-with-teams".
 package abacus
 
 import (
@@ -16,9 +16,9 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// Abacus is the CPU machine, under a name for which sizes stay small, with graphs and with launches for whole
-// collectives. Each of these follows a schedule: "quick" and "slow"; "nccl", only if order does not matter; "wrong",
-// which changes one element.
+// Abacus is the CPU machine under another name, for which benchmarks choose small sizes. It also has graphs, and
+// launches for whole collectives. Each launch follows a schedule: "quick" and "slow"; "nccl", which only applies if
+// the order of sums does not matter; and "wrong", which changes one element of the result.
 type Abacus struct{ device.Machine }
 
 func (a Abacus) Caps() device.Caps {
@@ -41,13 +41,13 @@ type Beads struct {
 	clock *clock
 }
 
-// clock provides the times of marks. On a stream, a command takes a fixed time that depends on its
-// kind, and begins when the previous one has ended. Whenever the world becomes idle, all streams
-// advance to the same time.
+// clock provides the times of marks. Each command takes a fixed time, which depends on its kind, and begins when
+// the previous command of its stream has ended. Whenever the world becomes idle, the clocks of all streams advance
+// to the same time.
 type clock struct {
 	mu    sync.Mutex
-	lanes []*lane            // by stream
-	at    map[int64][2]int64 // when marks begin and end, in nanoseconds
+	lanes []*lane            // clocks by stream
+	at    map[int64][2]int64 // by mark, when it begins and ends, in nanoseconds
 	tells device.Observer
 }
 
@@ -58,7 +58,7 @@ type lane struct {
 }
 
 const (
-	ofCommand    = 5000 // time of a schedule's command, or of a kernel
+	ofCommand    = 5000 // time of a command of a schedule, or of a kernel
 	ofQuick      = 2000
 	ofUnordered  = 1500
 	ofSlow       = 500_000
@@ -228,7 +228,7 @@ type beadTeam struct {
 
 func (t *beadTeam) Supports(u device.Tuning, c *device.Collective) error {
 	if u.Algo == library && !c.AnyOrder {
-		return fmt.Errorf("%w: it adds in an order of its own", device.ErrUnsupported)
+		return fmt.Errorf("%w: it does not add in the order of the members", device.ErrUnsupported)
 	}
 	return nil
 }

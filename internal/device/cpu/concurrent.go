@@ -2,11 +2,12 @@ package cpu
 
 import "time"
 
-// A stream has a goroutine only while it can continue. The method start creates the goroutine when work arrives, and
-// wake creates it when the event that the stream's first task waits for has occurred. The field running counts these
-// goroutines. When it is zero, no stream can continue.
+// In concurrent mode, a stream has a goroutine only while it can continue. The method start creates the goroutine
+// when work arrives, and the function wake creates it when the event for which the stream's first task waits has
+// occurred. The world's field running counts these goroutines. When it is zero, no stream can continue.
 
-// start creates a goroutine for a concurrent stream that can continue. The caller holds the world's mutex.
+// start creates the goroutine of a stream that can continue, in concurrent mode. The caller holds the world's
+// mutex.
 func (s *stream) start() {
 	w := s.dev.w
 	if w.scheduled() || s.running || s.parked {
@@ -17,7 +18,8 @@ func (s *stream) start() {
 	go s.drain()
 }
 
-// wake makes parked streams check their heads again. The caller holds the world's mutex.
+// wake makes the given parked streams check again whether their first tasks can run. The caller holds the world's
+// mutex.
 func wake(streams []*stream) {
 	for _, s := range streams {
 		s.parked = false
@@ -25,12 +27,12 @@ func wake(streams []*stream) {
 	}
 }
 
-// drain executes the stream's tasks until none is left or the head must wait.
+// drain executes the tasks of a stream until none is left or the first one must wait.
 func (s *stream) drain() {
 	w := s.dev.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	defer func() { // also runs after runtime.Goexit in a kernel
+	defer func() { // deferred, so that it also runs if a kernel calls runtime.Goexit
 		s.running = false
 		w.running--
 		w.rests()
@@ -49,7 +51,8 @@ func (s *stream) drain() {
 	}
 }
 
-// rests wakes the goroutines that wait until the world is idle, if it is idle. The caller holds the world's mutex.
+// rests wakes the goroutines that wait for the world to become idle, if it is now idle. The caller holds the
+// world's mutex.
 func (w *world) rests() {
 	if w.running == 0 && w.awaiting == 0 {
 		w.quiet.Broadcast()

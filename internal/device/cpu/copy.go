@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// copyGrain is the number of bytes that one helper copies at a time.
+// copyGrain is the number of bytes that one helper goroutine copies at a time.
 const copyGrain = 1 << 20
 
 // copier copies between two views of equal shape and dtype.
@@ -67,7 +67,7 @@ func copyRange(dst, src ref, start, n int64) {
 	}
 }
 
-// stage returns a dense copy of a view's elements. The caller calls done to free the copy.
+// stage returns a dense copy of a view's elements. The caller calls the function done to free the copy.
 func stage(r ref) (tmp ref, done func()) {
 	b := borrow(r.n * r.dt.Size())
 	gatherBytes(*b, r, 0)
@@ -81,7 +81,7 @@ func stage(r ref) (tmp ref, done func()) {
 	return tmp, func() { restore(b) }
 }
 
-// gatherBytes copies elements of r in row-major order to dst, beginning with element start, until dst is full.
+// gatherBytes fills dst with elements of r in row-major order, beginning with element start.
 func gatherBytes(dst []byte, r ref, start int64) {
 	size := r.dt.Size()
 	n := int64(len(dst)) / size
@@ -105,7 +105,7 @@ func gatherBytes(dst []byte, r ref, start int64) {
 	}
 }
 
-// scatterBytes is the reverse of gatherBytes.
+// scatterBytes is the reverse of gatherBytes: it copies src to elements of r.
 func scatterBytes(r ref, start int64, src []byte) {
 	size := r.dt.Size()
 	n := int64(len(src)) / size
@@ -157,9 +157,9 @@ func scatter[T any](dst, src []T, r ref, start int64) {
 	})
 }
 
-// runs splits the elements [start, start+n), in row-major order, into pieces, and calls f for each piece. A piece lies
-// within one row of the innermost extent. Element i of a piece is element k+i of the range, and its offset from the
-// view's start is at+i·stride elements.
+// runs splits the elements [start, start+n) of a view, in row-major order, into pieces, and calls f for each piece.
+// A piece is within one row of the innermost extent. Element i of a piece is element k+i of the range, and its
+// offset from the start of the view is at+i·stride elements.
 func (r ref) runs(start, n int64, f func(k, at, n, stride int64)) {
 	if n <= 0 {
 		return

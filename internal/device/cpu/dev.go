@@ -11,11 +11,11 @@ type dev struct {
 	device.DefaultDevice
 	w        *world
 	rank     int
-	foreign  bool // whether another process drives it
+	foreign  bool // whether another process executes the rank's work
 	mems     map[*memory]struct{}
 	used     int64
-	shared   int         // number of shared segments that all processes have created so far for this device
-	counters []*counters // counters that peers share
+	shared   int         // number of shared segments for this device that all processes have created so far
+	counters []*counters // counters that other processes use, too
 }
 
 func (d *dev) Rank() int { return d.rank }
@@ -40,7 +40,7 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 	return d.keep(newMemory(d, bytes, kind))
 }
 
-// keep records memory that is freed at the latest when the world is closed.
+// keep records memory that the world frees when it is closed, unless it was freed before.
 func (d *dev) keep(m *memory) (device.Memory, error) {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
@@ -55,7 +55,7 @@ func (d *dev) reserve(bytes int64) error {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	limit := d.w.m.opts.Memory
-	if bytes > limit { // freeing memory cannot help
+	if bytes > limit { // the request exceeds the limit even if all other memory is freed
 		return d.errorf("%w: %d bytes were requested, but a rank may use at most %d", device.ErrTooLarge, bytes, limit)
 	}
 	if bytes > limit-d.used {
@@ -69,7 +69,7 @@ func (d *dev) reserve(bytes int64) error {
 	return nil
 }
 
-// Held implements device.Status: all ranks' memory is host memory.
+// Held implements device.Status. The memory of all ranks is host memory.
 func (w *world) Held() device.Held {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,8 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// kernel is a checked kernel: its loops read ins and write out. Operands that overlap the result have been copied. The
-// exception is an operand of an elementwise kernel that is the result.
+// kernel is a kernel whose operands were checked. Its loops read ins and write out. The function runner copies
+// operands that overlap the result beforehand. It does not copy an operand of an elementwise kernel that is exactly
+// the result.
 type kernel struct {
 	operands
 	w *world
@@ -20,7 +21,7 @@ type kernel struct {
 // loops computes a kernel.
 type loops func(k *kernel)
 
-// loops checks the operands, and returns the loops that compute k.
+// loops checks the operands of k, and returns the loops that compute its result.
 func (k *kernel) loops() (loops, error) {
 	switch op := k.Op.(type) {
 	case device.Elementwise:
@@ -102,8 +103,9 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	return k.runner(do), nil
 }
 
-// runner returns a function that runs do. It first copies operands that overlap the result, so that every kernel reads
-// the original contents of its operands. An operand that is the result is not copied if the kernel permits this.
+// runner returns a function that executes the loops do. The function first copies operands that overlap the result,
+// so that every kernel reads the original contents of its operands. If the kernel permits it, an operand that is
+// exactly the result is not copied.
 func (k *kernel) runner(do loops) func() error {
 	var risky []int
 	for i, in := range k.ins {
@@ -141,7 +143,7 @@ func content(op ir.Op, element, value int64, format string, args ...any) error {
 	return &device.ContentError{Op: op, Element: element, Value: value, Text: fmt.Sprintf(format, args...)}
 }
 
-// operands are a kernel's operands, and the checks of them.
+// operands are the operands and the result of a kernel. The methods check them.
 type operands struct {
 	device.Kernel
 	ins []ref
@@ -180,7 +182,7 @@ func (k *operands) shapes() [][]int64 {
 	return list
 }
 
-// alike checks that all operands have the result's element type and, if shapes is set, its shape.
+// alike checks that all operands have the element type of the result and, if shapes is set, its shape.
 func (k *operands) alike(shapes bool) error {
 	for i, in := range k.ins {
 		if in.dt != k.out.dt {
@@ -193,8 +195,8 @@ func (k *operands) alike(shapes bool) error {
 	return nil
 }
 
-// byAccum returns f32, f64 or i64: the instance of generic loops for the type in which kernels compute with elements
-// of type dt.
+// byAccum returns f32, f64 or i64: the instance of generic loops for the type in which kernels compute with
+// elements of type dt.
 func byAccum(dt ir.DType, f32, f64, i64 loops) loops {
 	switch dt.Accum() {
 	case ir.F32:
@@ -211,7 +213,7 @@ func makeCopy(k *kernel, op device.Copy) (loops, error) {
 	}
 	if k.ins[0].dt != k.out.dt || k.ins[0].n != k.out.n ||
 		op.Op != ir.OpReshape && !slices.Equal(k.ins[0].shape, k.out.shape) {
-		return nil, fmt.Errorf("%s%v from %s%v", k.out.dt, k.out.shape, k.ins[0].dt, k.ins[0].shape)
+		return nil, fmt.Errorf("cannot compute %s%v from %s%v", k.out.dt, k.out.shape, k.ins[0].dt, k.ins[0].shape)
 	}
 	return func(k *kernel) {
 		c := copier{k.out, k.ins[0], k.w}

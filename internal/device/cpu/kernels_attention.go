@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeAttention computes softmax(scale · q·kᵀ)·v for each head. A helper computes some queries at a time, of the query
-// heads that share one key head.
+// makeAttention computes softmax(scale · q·kᵀ)·v for each head. A helper goroutine computes a few queries at a
+// time, of all query heads that share one key head.
 func makeAttention(k *kernel, op device.Attention) (loops, error) {
 	if err := k.count(3, 5); err != nil {
 		return nil, err
@@ -28,10 +28,10 @@ func makeAttention(k *kernel, op device.Attention) (loops, error) {
 	n := len(q)
 	if n < 3 || len(key) != n || !slices.Equal(key, v) || !slices.Equal(q, k.out.shape) ||
 		!slices.Equal(q[:n-3], key[:n-3]) || q[n-1] != key[n-1] {
-		return nil, fmt.Errorf("q%v, k%v, v%v into %v", q, key, v, k.out.shape)
+		return nil, fmt.Errorf("the shapes q%v, k%v, v%v and result %v do not fit each other", q, key, v, k.out.shape)
 	}
 	if key[n-2] == 0 || q[n-2]%key[n-2] != 0 {
-		return nil, fmt.Errorf("%d heads of q for %d of k", q[n-2], key[n-2])
+		return nil, fmt.Errorf("%d heads of q are not a multiple of %d heads of k", q[n-2], key[n-2])
 	}
 	if mask > 0 {
 		m, own := k.ins[mask].shape, append(slices.Clone(q[:n-2]), key[n-3])
@@ -44,7 +44,7 @@ func makeAttention(k *kernel, op device.Attention) (loops, error) {
 		t := k.ins[3]
 		each := slices.Equal(t.shape, q[:n-2])
 		if !t.dt.IsInt() || !slices.Equal(t.shape, q[:n-3]) && !each || each && op.Causal {
-			return nil, fmt.Errorf("lengths %s%v for queries %v", t.dt, t.shape, q)
+			return nil, fmt.Errorf("lengths %s%v do not fit queries of shape %v", t.dt, t.shape, q)
 		}
 		k.verify = checkLengths
 	case op.Causal && q[n-3] > key[n-3]:
@@ -75,13 +75,14 @@ func checkLengths(k *kernel) error {
 	return nil
 }
 
-// attended holds the extents and operands of an attention, with the dimension of heads before that of tokens.
+// attended holds the extents and operands of an attention. In its operands, the dimension of heads precedes that of
+// tokens.
 type attended[A float32 | float64] struct {
 	tq, tk, dh int64
 	scale      A
-	cap        float64 // 0 for none
+	cap        float64 // limit of scores; 0 for none
 	causal     bool
-	window     int64   // 0 for all keys
+	window     int64   // number of last keys that a query sees; 0 for all
 	lengths    []int64 // number of keys for each sequence or query; nil for all
 	perQuery   bool
 	masks      int64 // number of sequences with separate masks; 0 for no mask
@@ -122,11 +123,11 @@ func attentionLoops[A float32 | float64](op device.Attention) loops {
 	}
 }
 
-// queriesAtOnce is the number of queries that a helper computes before it checks whether the world has ended. It is
-// large enough that reading the keys and values once per group of queries takes negligible time.
+// queriesAtOnce is the number of queries that a helper goroutine computes before it checks whether the world has
+// ended. It is so large that the time of reading the keys and values once per group of queries is negligible.
 const queriesAtOnce = 64
 
-// queries computes rows [lo, hi) of q, of the query heads that share key head i.
+// queries computes the results of the query heads that share key head i, for the rows [lo, hi) of these heads.
 func (a attended[A]) queries(i, lo, hi int64) {
 	size := a.tk * a.dh
 	keys, values := newReader[A](a.k, size), newReader[A](a.v, size)
@@ -165,7 +166,7 @@ func (a attended[A]) queries(i, lo, hi int64) {
 	}
 }
 
-// sees returns the number of keys that row r of q sees.
+// sees returns the number of keys that row r of q may use.
 func (a attended[A]) sees(r int64) int64 {
 	keys, batch, i := a.tk, r/(a.heads*a.tq), r%a.tq
 	switch {
@@ -198,7 +199,8 @@ func (a attended[A]) query(out, q, k, v, mask, scores, sums []A) {
 	copy(out, sums)
 }
 
-// softmaxSums adds rows of v, weighted by the softmax of scores, and divides at the end.
+// softmaxSums returns in sums the rows of v, weighted by the softmax of scores. It divides by the sum of the
+// weights at the end.
 func softmaxSums[A float32 | float64](scores, v, sums []A, d int) {
 	top, total := A(math.Inf(-1)), A(0)
 	for _, s := range scores {
@@ -217,8 +219,8 @@ func softmaxSums[A float32 | float64](scores, v, sums []A, d int) {
 	}
 }
 
-// product4 returns a dot product, which it computes as four partial sums. The order of additions depends only on the
-// length of the vectors.
+// product4 returns the dot product of two vectors. It computes four partial sums, so the order of additions depends
+// only on the length of the vectors.
 func product4[A accum](a, b []A) A {
 	var s [4]A
 	b = b[:len(a)]

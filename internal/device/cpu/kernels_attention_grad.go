@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeAttentionGrad computes attention_lse, attention_dq or attention_dkv. For the first two, each helper computes a
-// range of queries. For attention_dkv, each helper computes a range of keys from all queries that see at least one of
-// them.
+// makeAttentionGrad computes the kernel attention_lse, attention_dq or attention_dkv. For the first two, each
+// helper goroutine computes a range of queries. For attention_dkv, each one computes a range of keys, from all
+// queries that see at least one of these keys.
 func makeAttentionGrad(k *kernel, op device.AttentionGrad) (loops, error) {
 	if err := device.CheckAttentionGrad(op, k.out.dt, k.out.shape, k.types(), k.shapes()); err != nil {
 		return nil, err
@@ -17,7 +17,8 @@ func makeAttentionGrad(k *kernel, op device.AttentionGrad) (loops, error) {
 	return byAccum(k.ins[0].dt, attentionGradLoops[float32](op), attentionGradLoops[float64](op), nil), nil
 }
 
-// graded holds the extents and operands of an attention's gradients, with the dimension of heads before that of tokens.
+// graded holds the extents and operands of a kernel for the gradients of an attention. In its operands, the
+// dimension of heads precedes that of tokens.
 type graded[A float32 | float64] struct {
 	tq, tk, dh, share int64 // share is the number of query heads that use one key head
 	scale             A
@@ -26,7 +27,8 @@ type graded[A float32 | float64] struct {
 	lse, delta        ref // [lead…, heads, Tq]
 }
 
-// keysAtOnce is the number of keys that a helper computes, or reads at a time for a query.
+// keysAtOnce is the number of keys that a helper goroutine computes at a time, or that it reads at a time for a
+// query.
 const keysAtOnce = 64
 
 func attentionGradLoops[A float32 | float64](op device.AttentionGrad) loops {
@@ -73,7 +75,7 @@ func headsFirst(r ref, seq int) ref {
 	return r.permute(perm)
 }
 
-// sees returns the number of keys that query i sees.
+// sees returns the number of keys that query i may use.
 func (g *graded[A]) sees(i int64) int64 {
 	if g.causal {
 		return i + 1 + g.tk - g.tq
@@ -81,7 +83,7 @@ func (g *graded[A]) sees(i int64) int64 {
 	return g.tk
 }
 
-// rowsLSE computes the queries lo to hi of a query head.
+// rowsLSE computes the results of attention_lse for the queries lo to hi of a query head.
 func (g *graded[A]) rowsLSE(out ref, head, lo, hi int64) {
 	size := g.tk * g.dh
 	keys, queries := newReader[A](g.k, size), newReader[A](g.q, g.dh)
@@ -107,13 +109,14 @@ func (g *graded[A]) rowsLSE(out ref, head, lo, hi int64) {
 	wr.flush(head*g.tq+lo, row)
 }
 
-// weigh returns p = exp(score - lse) for a query and a key, and p multiplied by the gradient of the score.
+// weigh returns, for one query and one key, the weight p = exp(score - lse), and ds, which is p multiplied by the
+// gradient of the score.
 func (g *graded[A]) weigh(q, k, dy, v []A, lse, delta A) (p, ds A) {
 	p = A(math.Exp(float64(product4(q, k)*g.scale - lse)))
 	return p, p * (product4(dy, v) - delta)
 }
 
-// rowsDQ computes the queries lo to hi of a query head.
+// rowsDQ computes the gradients of the queries lo to hi of a query head.
 func (g *graded[A]) rowsDQ(out ref, head, lo, hi int64) {
 	size, d, first := g.tk*g.dh, int(g.dh), head*g.tq+lo
 	rd := g.readers(size, g.dh, hi-lo)
@@ -138,7 +141,7 @@ func (g *graded[A]) rowsDQ(out ref, head, lo, hi int64) {
 	}
 }
 
-// keysDKV computes the keys lo to hi of a key head.
+// keysDKV computes the gradients of the keys lo to hi, and of their values, of a key head.
 func (g *graded[A]) keysDKV(out ref, head, lo, hi int64) {
 	n, d := (hi-lo)*g.dh, int(g.dh)
 	rd := g.readers(n, g.tq*g.dh, g.tq)
@@ -183,7 +186,8 @@ func addTimes[A accum](sums []A, c A, x []A) {
 // gradReaders holds readers of the operands.
 type gradReaders[A accum] struct{ q, k, v, dy, lse, delta *reader[A] }
 
-// readers returns readers for the given numbers of elements of keys and of queries, and of values for each query.
+// readers returns readers of operands for the given numbers of elements of keys and of queries. The argument rows
+// is the number of queries, each of which has one value of lse and delta.
 func (g *graded[A]) readers(keys, queries, rows int64) gradReaders[A] {
 	return gradReaders[A]{q: newReader[A](g.q, queries), k: newReader[A](g.k, keys), v: newReader[A](g.v, keys),
 		dy: newReader[A](g.dy, queries), lse: newReader[A](g.lse, rows), delta: newReader[A](g.delta, rows)}

@@ -12,7 +12,7 @@ const (
 	// block is the number of elements that are computed at a time. Blocks of three operands of 8-byte elements fit
 	// into a first-level cache of 48 KiB.
 	block = 2048
-	// grain is the number of elements that one helper computes at a time.
+	// grain is the number of elements that one helper goroutine computes at a time.
 	grain = 16 * block
 )
 
@@ -33,7 +33,7 @@ func makeElementwise(k *kernel, op device.Elementwise) (loops, error) {
 	}
 	dt := k.out.dt
 	if info.Floats && dt.IsInt() {
-		return nil, fmt.Errorf("%s has no meaning for %s", op.Op, dt)
+		return nil, fmt.Errorf("%s is not defined for elements of type %s", op.Op, dt)
 	}
 	var floats []float64
 	var ints []int64
@@ -43,7 +43,7 @@ func makeElementwise(k *kernel, op device.Elementwise) (loops, error) {
 		}
 		n, ok := op.Numbers[i].For(dt)
 		if !ok {
-			return nil, fmt.Errorf("%v is no %s", n.Float, dt)
+			return nil, fmt.Errorf("the constant %v is not a value of type %s", n.Float, dt)
 		}
 		floats, ints = append(floats, n.Float), append(ints, n.Int)
 	}
@@ -61,8 +61,8 @@ func converted[A accum](xs []float64) []A {
 	return out
 }
 
-// mapperOf returns a loop that computes op for blocks of A. If arithmetic has no loop for op, the returned loop calls
-// f, which computes in C, for each element.
+// mapperOf returns a loop that computes op for blocks of elements of type A. If the function arithmetic has no loop
+// for op, the returned loop calls f for each element, which computes in type C.
 func mapperOf[A accum, C float64 | int64](op ir.Op, f func(x, c []C) C, own []A, numbers []C) mapper[A] {
 	if m := arithmetic(op, own); m != nil {
 		return m
@@ -78,8 +78,8 @@ func mapperOf[A accum, C float64 | int64](op ir.Op, f func(x, c []C) C, own []A,
 	}
 }
 
-// arithmetic returns the specialised loop of an operation with constants c; nil if there is none. In f32 these loops
-// compute the same bits as float64 arithmetic that is rounded afterwards.
+// arithmetic returns the specialised loop for op with the constants c, or nil if there is none. In f32, these loops
+// compute the same bits as float64 arithmetic whose results are rounded to f32.
 func arithmetic[A accum](op ir.Op, c []A) mapper[A] {
 	switch op {
 	case ir.OpAdd:
@@ -125,8 +125,8 @@ func arithmetic[A accum](op ir.Op, c []A) mapper[A] {
 	return nil
 }
 
-// makeCast converts between any two element types. Floats are rounded once, to nearest even; conversions to an integer
-// type saturate, and NaN becomes 0.
+// makeCast converts between any two element types. Floats are rounded once, to nearest even. Conversions to an
+// integer type saturate, and NaN becomes 0.
 func makeCast(k *kernel) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err

@@ -8,18 +8,18 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Contractions compute every result as one dot product of two packed rows, and the order of its additions depends only
-// on K. The bits are therefore the same for any tiling, any number of workers and any split of a matrix into chunks of
-// rows. Zeros are not skipped, because 0·NaN must be NaN.
+// Contractions compute every result as one dot product of two packed rows. The order of its additions depends only
+// on the length K. The bits of a result are therefore the same for any tiling, any number of helper goroutines, and
+// any split of a matrix into chunks of rows. Zeros are not skipped, because 0·NaN must be NaN.
 const (
 	tileRows = 64
 	tileCols = 128
-	// cachedBytes is the number of bytes of packed rows of b that are multiplied with all rows of a tile of a before
-	// the next rows of b are read.
+	// cachedBytes is the size of a group of packed rows of b. A group is multiplied with all rows of a tile of a
+	// before the next group is used, so that it stays in the cache.
 	cachedBytes = 128 << 10
-	// pitch is the multiple to which packed rows of b are padded, in elements. gonum's dot product processes elements
-	// before a multiple of 16 bytes of its second operand separately, and the order of additions must not depend on
-	// addresses.
+	// pitch is the number of elements to a multiple of which packed rows of b are padded. gonum's dot product
+	// handles elements before a multiple of 16 bytes of its second operand separately, and the order of additions
+	// must not depend on addresses.
 	pitch = 16
 )
 
@@ -102,7 +102,7 @@ func (r ref) transposed() ref {
 	return r.permute(perm)
 }
 
-// batches calls f with each triple of matrices.
+// batches calls f with the matrices of a, b and out of each batch index.
 func batches(a, b, out ref, f func(a, b, out ref)) {
 	if len(out.shape) == 2 {
 		f(a, b, out)
@@ -113,7 +113,8 @@ func batches(a, b, out ref, f func(a, b, out ref)) {
 	}
 }
 
-// gemmLoops returns loops that compute the matrix products that list passes to its argument each.
+// gemmLoops returns loops that compute matrix products. The function list calls its argument each once for each
+// product.
 func gemmLoops(k *kernel, list func(k *kernel, each func(gemm))) loops {
 	return byAccum(k.out.dt,
 		func(k *kernel) { list(k, func(g gemm) { multiply(g, dot32) }) },
@@ -121,7 +122,8 @@ func gemmLoops(k *kernel, list func(k *kernel, each func(gemm))) loops {
 		func(k *kernel) { list(k, func(g gemm) { multiply(g, dotInt) }) })
 }
 
-// tile is the product of packed rows, stored in c: m×n results from rows of d elements.
+// tile is a part of a matrix product, stored in c: m×n results, which are dot products of packed rows of d
+// elements.
 type tile[A accum] struct {
 	m, n, d int
 	a       []A
@@ -199,7 +201,7 @@ func addBias[A accum](c []A, bias ref, j0, n int64) {
 	}
 }
 
-// dot32 and dot64 use gonum's loops. The tiles are small enough that gonum neither uses other goroutines nor splits K.
+// dot32 and dot64 use gonum's loops. The tiles are so small that gonum neither uses other goroutines nor splits K.
 func dot32(t tile[float32]) {
 	blas32.Implementation().Sgemm(blas.NoTrans, blas.Trans, t.m, t.n, t.d, 1, t.a, max(1, t.d), t.b, t.ldb, 0, t.c, t.ldc)
 }
@@ -208,7 +210,8 @@ func dot64(t tile[float64]) {
 	blas64.Implementation().Dgemm(blas.NoTrans, blas.Trans, t.m, t.n, t.d, 1, t.a, max(1, t.d), t.b, t.ldb, 0, t.c, t.ldc)
 }
 
-// dotInt may overflow: the low bits of a sum do not depend on the higher bits.
+// dotInt computes integer products. Sums may overflow, which is permitted: the low bits of a sum do not depend on
+// higher bits.
 func dotInt(t tile[int64]) {
 	for i := range t.m {
 		a := t.a[i*t.d:][:t.d]

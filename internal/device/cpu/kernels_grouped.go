@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeGrouped multiplies groups of rows, each with a different weight.
+// makeGrouped multiplies each group of rows by the weight of the group.
 func makeGrouped(k *kernel, op device.GroupedLinear) (loops, error) {
 	if err := device.CheckGrouped(op, k.out.shape, k.shapes()); err != nil {
 		return nil, err
@@ -46,7 +46,8 @@ func checkGroups(k *kernel) error {
 	for i, n := range numbers(k.ins[2]) {
 		if n < 0 || n > left {
 			return content(ir.OpGroupedLinear, int64(i), n,
-				"count %d (element %d of the counts) is negative, or takes more rows than are left of %d", n, i, rows)
+				"count %d (element %d of the counts) is negative, or the counts up to it exceed the %d rows", n, i,
+				rows)
 		}
 		left -= n
 	}

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeIota counts along an axis.
+// makeIota fills the result with numbers that count up along an axis.
 func makeIota(k *kernel, op device.Iota) (loops, error) {
 	if err := k.count(0, 0); err != nil {
 		return nil, err
@@ -19,13 +19,13 @@ func makeIota(k *kernel, op device.Iota) (loops, error) {
 	}
 	dt := k.out.dt
 	if _, ok := op.Start.For(dt); !ok {
-		return nil, fmt.Errorf("%v is no %s", op.Start.Float, dt)
+		return nil, fmt.Errorf("the start value %v is not a value of type %s", op.Start.Float, dt)
 	}
 	if dt.IsInt() {
 		start, _ := op.Start.For(dt)
 		return iotaLoops(op, func(at int64) int64 { return start.Int + at }, encode[int64]), nil
 	}
-	// A float64 represents the exact number, so that only the conversion to the result's type rounds.
+	// float64 represents each number exactly, so only the conversion to the type of the result rounds.
 	return iotaLoops(op, func(at int64) float64 { return op.Start.Float + float64(at) }, convert[float64]), nil
 }
 
@@ -69,8 +69,8 @@ func makeSorted(k *kernel, op device.Sorted) (loops, error) {
 	return byAccum(x.dt, argsortLoops[float32](sign), argsortLoops[float64](sign), argsortLoops[int64](sign)), nil
 }
 
-// order returns the indices of a row's elements in ascending order or, if sign is -1, in descending order. NaN is the
-// largest.
+// order returns the indices of a row's elements in the order of their values: ascending or, if sign is -1,
+// descending. NaN counts as the largest value.
 func order[A accum](row []A, sign int) []int {
 	at := make([]int, len(row))
 	for i := range at {
@@ -110,7 +110,7 @@ func argsortLoops[A accum](sign int) loops {
 	}
 }
 
-// sortedRows calls f with each row of the result and of the operand.
+// sortedRows calls f for each row of the operand, with the row of the result at the same index.
 func sortedRows[O, A accum](k *kernel, f func(out []O, row []A)) {
 	if k.out.n == 0 {
 		return
@@ -131,7 +131,8 @@ func sortedRows[O, A accum](k *kernel, f func(out []O, row []A)) {
 	})
 }
 
-// makeTakeAlong selects elements of each row along the last axis by their indices.
+// makeTakeAlong selects elements of each row, along the last axis. The row of indices at the same position selects
+// them.
 func makeTakeAlong(k *kernel) (loops, error) {
 	if err := k.count(2, 2); err != nil {
 		return nil, err
@@ -166,7 +167,7 @@ func makeTakeAlong(k *kernel) (loops, error) {
 	}, nil
 }
 
-// makeBincount counts ids.
+// makeBincount counts how often each id occurs.
 func makeBincount(k *kernel) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
@@ -188,7 +189,7 @@ func makeBincount(k *kernel) (loops, error) {
 	}, nil
 }
 
-// makeIndexAdd adds up the rows that have the same id, in the order of the rows.
+// makeIndexAdd adds the rows that have the same id, in the order of the rows.
 func makeIndexAdd(k *kernel, op device.IndexAdd) (loops, error) {
 	if err := k.count(2, 2); err != nil {
 		return nil, err
@@ -221,7 +222,7 @@ func indexAddLoops[A accum](first int64) loops {
 			return
 		}
 		n, d := k.out.shape[0], k.out.shape[1]
-		of := make([][]int64, n) // by row of the result: the operand's rows to add
+		of := make([][]int64, n) // by row of the result: the rows of the operand that are added to it
 		for i, id := range numbers(k.ins[1]) {
 			if row := id - first; id >= 0 && row >= 0 && row < n {
 				of[row] = append(of[row], int64(i))

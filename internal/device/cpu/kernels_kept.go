@@ -22,7 +22,7 @@ func numbers(r ref) []int64 {
 	return out
 }
 
-// leads returns an error unless operand i has the given shape, or a shape that consists of its last dimension.
+// leads returns an error unless the shape of operand i is the given shape or only its last dimension.
 func (k *operands) leads(i int, shape []int64) error {
 	t := k.ins[i]
 	if n := len(shape); !t.dt.IsInt() || !slices.Equal(t.shape, shape) &&
@@ -32,7 +32,7 @@ func (k *operands) leads(i int, shape []int64) error {
 	return nil
 }
 
-// makeIndexCopy writes rows to positions of the result, which is also the last operand.
+// makeIndexCopy writes rows to given positions of the result. The last operand is the same tensor as the result.
 func makeIndexCopy(k *kernel, op device.IndexCopy) (loops, error) {
 	if err := k.count(3, 3); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func makeRope(k *kernel, op device.Rope) (loops, error) {
 			return nil, fmt.Errorf("frequencies %s%v do not fit heads of %d elements", f.dt, f.shape, k.out.shape[n-1])
 		}
 	} else if !(op.Theta > 0) {
-		return nil, fmt.Errorf("a base of %v", op.Theta)
+		return nil, fmt.Errorf("the base of the frequencies, %v, is not valid", op.Theta)
 	}
 	if err := k.leads(1, k.out.shape[:n-2]); err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func ropeLoops[A float32 | float64](op device.Rope) loops {
 	}
 }
 
-// turnRow rotates all heads of one position.
+// turnRow rotates all heads of the token at one position.
 func turnRow[A float32 | float64](out, in []A, dh int, freqs []float64, at, scale float64) {
 	half := len(freqs)
 	for k, f := range freqs {
@@ -183,7 +183,8 @@ func makeArgmax(k *kernel, op device.Argmax) (loops, error) {
 		return nil, err
 	}
 	if k.out.dt != ir.I32 || !slices.Equal(shape, k.out.shape) || x.shape[op.Axis] == 0 {
-		return nil, fmt.Errorf("%v along axis %d into %s%v", x.shape, op.Axis, k.out.dt, k.out.shape)
+		return nil, fmt.Errorf("the indices of the largest elements of %v along axis %d do not fit the result %s%v",
+			x.shape, op.Axis, k.out.dt, k.out.shape)
 	}
 	return byAccum(x.dt, argmaxLoops[float32](op.Axis), argmaxLoops[float64](op.Axis), argmaxLoops[int64](op.Axis)), nil
 }

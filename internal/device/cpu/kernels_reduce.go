@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeReduction reduces all operands elementwise, in their order.
+// makeReduction reduces all operands elementwise, in the order of the operands.
 func makeReduction(k *kernel, op device.ReduceOperands) (loops, error) {
 	if op.Red == ir.NoRed || op.Red > ir.Avg {
 		return nil, fmt.Errorf("unknown reduction %d", op.Red)
@@ -32,8 +32,8 @@ func reductionLoops[A accum](red ir.Red) loops {
 	}
 }
 
-// reduceRange accumulates in separate memory, because the result may share memory with any operand, including the last
-// one.
+// reduceRange computes the results [lo, hi). It accumulates them in separate memory, because the result may share
+// memory with any operand, including the last one.
 func reduceRange[A accum](k *kernel, red ir.Red, lo, hi int64) {
 	rds := make([]*reader[A], len(k.ins))
 	for i, in := range k.ins {
@@ -85,14 +85,14 @@ func joiner[A accum](red ir.Red) func(acc, vals []A) {
 	}
 }
 
-// divide divides exactly for floats; for integers it truncates towards zero.
+// divide divides each element. It divides floats exactly, and truncates quotients of integers towards zero.
 func divide[A accum](acc []A, by A) {
 	for i := range acc {
 		acc[i] /= by
 	}
 }
 
-// makeAxes computes sum, max, min or mean over axes, which the result does not have.
+// makeAxes computes sum, max, min or mean over axes. The result does not have these axes.
 func makeAxes(k *kernel, op device.ReduceAxes) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func makeAxes(k *kernel, op device.ReduceAxes) (loops, error) {
 		return nil, errNoKernel
 	}
 	if f.mean && k.out.dt.IsInt() {
-		return nil, fmt.Errorf("mean has no meaning for %s", k.out.dt)
+		return nil, fmt.Errorf("mean is not defined for elements of type %s", k.out.dt)
 	}
 	_, shape, err := k.ins[0].without(op.Axes...)
 	if err != nil {
@@ -126,7 +126,7 @@ func makeAxes(k *kernel, op device.ReduceAxes) (loops, error) {
 	return byAccum(k.out.dt, axesLoops[float32](f), axesLoops[float64](f), axesLoops[int64](f)), nil
 }
 
-// axesFold is a reduction over axes whose initial value is first.
+// axesFold is a reduction over axes. The field first is its initial value.
 type axesFold struct {
 	axes  []int
 	red   ir.Red
@@ -152,7 +152,7 @@ func (r ref) without(axes ...int) (kept []int, shape []int64, err error) {
 	return kept, shape, nil
 }
 
-// start is the initial value of a reduction, which is the result for no elements.
+// start is the initial value of a reduction. It is also the result of a reduction of no elements.
 type start struct {
 	float float64
 	int   int64
@@ -193,8 +193,8 @@ func axesLoops[A accum](f axesFold) loops {
 				count *= e
 			}
 		}
-		// Every loop computes each result as one sequential chain in row-major order of the reduced axes. The fastest loop
-		// depends on the axis that is innermost in memory.
+		// Every loop computes each result as one sequential chain of operations, in row-major order of the reduced
+		// axes. Which loop is the fastest depends on the axis that is innermost in memory.
 		rows, chains := x.permute(slices.Concat(gone, kept)), x.permute(slices.Concat(kept, gone))
 		last := len(x.shape) - 1
 		do := func(out []A, lo int64) { joinRows(out, rows, f.red, count, k.out.n, lo) }
@@ -222,10 +222,11 @@ func axesLoops[A accum](f axesFold) loops {
 	}
 }
 
-// axesGrain is the number of results that one helper computes at a time.
+// axesGrain is the number of results that one helper goroutine computes at a time.
 const axesGrain = 512
 
-// joinRows reduces count rows of width elements into out, which covers the elements from lo on.
+// joinRows reduces count rows of width elements each into out. The elements of out correspond to those of a row
+// from index lo.
 func joinRows[A accum](out []A, rows ref, red ir.Red, count, width, lo int64) {
 	n := int64(len(out))
 	rd := newReader[A](rows, n)
@@ -236,7 +237,7 @@ func joinRows[A accum](out []A, rows ref, red ir.Red, count, width, lo int64) {
 	}
 }
 
-// joinNarrow is like joinRows for short rows that out covers entirely. It reads many rows at a time.
+// joinNarrow is like joinRows for short rows; out has as many elements as a row. It reads many rows at a time.
 func joinNarrow[A accum](out []A, rows ref, red ir.Red, count, width int64) {
 	per := block / width
 	rd := newReader[A](rows, block)
@@ -250,7 +251,7 @@ func joinNarrow[A accum](out []A, rows ref, red ir.Red, count, width int64) {
 	}
 }
 
-// joinChains reduces chains of count contiguous elements each. The first chain belongs to result lo.
+// joinChains reduces chains of count contiguous elements each. The result of the first chain has index lo.
 func joinChains[A accum](out []A, chains ref, red ir.Red, count, lo int64) {
 	rd := newReader[A](chains, block)
 	defer rd.close()
@@ -262,7 +263,8 @@ func joinChains[A accum](out []A, chains ref, red ir.Red, count, lo int64) {
 	}
 }
 
-// fold applies the operation of joiner along one chain.
+// fold reduces the elements of one chain to a number. It applies the same operation as the loop that joiner
+// returns.
 func fold[A accum](red ir.Red, acc A, vals []A) A {
 	switch red {
 	case ir.Max:

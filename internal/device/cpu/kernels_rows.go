@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Softmax and the norms compute each row of the result from one row of the first operand. The order of their
-// operations depends only on the row's length.
+// Softmax and the norms compute each row of the result from one row of the first operand. The order of operations
+// depends only on the length of the row.
 
 // rowMapper computes a row.
 type rowMapper[A accum] func(out, in []A)
@@ -141,7 +141,7 @@ func inverseRoot[A float32 | float64](x []A, eps A) A {
 	return A(1 / math.Sqrt(float64(sum/A(len(x))+eps)))
 }
 
-// eachRow runs f over the rows along an axis.
+// eachRow calls f for each row along an axis.
 func eachRow[A accum](k *kernel, axis int, f rowMapper[A]) {
 	if k.out.n == 0 {
 		return

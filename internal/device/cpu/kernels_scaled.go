@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeScales computes the scale of each block from its largest magnitude.
+// makeScales computes the scale of each block of elements from the largest absolute value in the block.
 func makeScales(k *kernel, op device.Scales) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
@@ -23,7 +23,7 @@ func makeScales(k *kernel, op device.Scales) (loops, error) {
 	return byAccum(k.ins[0].dt, scaleLoops[float32](g, op.Max), scaleLoops[float64](g, op.Max), nil), nil
 }
 
-// leastScale is the smallest scale. It keeps quotients finite.
+// leastScale is the smallest scale. It keeps quotients by a scale finite.
 const leastScale = 1e-12
 
 func scaleLoops[A float32 | float64](g device.Grain, top float64) loops {
@@ -97,14 +97,14 @@ func largest(dt ir.DType) float64 {
 	}
 }
 
-// scaledGEMM is a matrix product of operands with scales. The partial sum of each piece of a row is multiplied by the
-// scales of both operands.
+// scaledGEMM is a matrix product of operands with scales. A row consists of pieces that have one scale each. The
+// partial sum of each piece is multiplied by the scales of both operands.
 type scaledGEMM struct {
 	gemm
 	x, w   device.Grain
 	sx, sw []float32
 	piece  int64
-	packed []float32 // rows of w, at a distance of ldb
+	packed []float32 // rows of w, at a distance of ldb elements
 	ldb    int64
 }
 
@@ -139,7 +139,8 @@ func makeScaledLinear(k *kernel) (loops, error) {
 	}, nil
 }
 
-// tile computes the m×n results that start at (i, j), one piece after another in the order of K.
+// tile computes the m×n results that start at (i, j). It adds one piece of the rows after another, in the order of
+// K.
 func (g *scaledGEMM) tile(i, m, j, n int64) {
 	rd, wr := newReader[float32](g.a, m*g.d), newWriter[float32](g.out, n)
 	defer rd.close()

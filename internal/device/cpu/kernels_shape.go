@@ -41,7 +41,7 @@ func makeConcat(k *kernel, op device.Concat) (loops, error) {
 	}, nil
 }
 
-// rows returns n rows of r along axis, from lo on.
+// rows returns n rows of r along axis, beginning with row lo.
 func (r ref) rows(axis int, lo, n int64) ref {
 	shape := slices.Clone(r.shape)
 	shape[axis] = n
@@ -52,7 +52,7 @@ func (r ref) rows(axis int, lo, n int64) ref {
 	return s
 }
 
-// makeEmbedding copies rows of a table by ids.
+// makeEmbedding copies the rows of a table that ids select.
 func makeEmbedding(k *kernel, op device.Embedding) (loops, error) {
 	if err := k.count(2, 2); err != nil {
 		return nil, err
@@ -66,7 +66,8 @@ func makeEmbedding(k *kernel, op device.Embedding) (loops, error) {
 		return nil, fmt.Errorf("the result has shape %v, but %v is required", k.out.shape, want)
 	}
 	if op.First < 0 || op.First > op.Rows-table.shape[0] {
-		return nil, fmt.Errorf("rows %d to %d of %d", op.First, op.First+table.shape[0], op.Rows)
+		return nil, fmt.Errorf("the operand has the rows %d to %d of a table that has only %d", op.First,
+			op.First+table.shape[0], op.Rows)
 	}
 	k.verify = func(k *kernel) error { return checkIDs(k, op.Rows) }
 	return func(k *kernel) { lookUp(k, op.First) }, nil
@@ -110,8 +111,8 @@ func lookUp(k *kernel, first int64) {
 	})
 }
 
-// makeSlots computes the sum along an axis. The sum starts with the second operand if there is one. The result has the
-// operands' type or its accumulator's type.
+// makeSlots computes the sum along an axis. If there is a second operand, the sum starts with it. The result has
+// the element type of the operands, or the type in which sums of such elements are accumulated.
 func makeSlots(k *kernel, op device.ReduceSlots) (loops, error) {
 	if err := k.count(1, 2); err != nil {
 		return nil, err

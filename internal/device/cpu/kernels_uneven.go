@@ -8,10 +8,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// uneven computes a member's result of an uneven collective from the operands and the counts of all members.
+// uneven computes the result of one member of an uneven collective, from the operands and the counts of all
+// members.
 type uneven struct {
 	op           ir.Op
-	red          ir.Red // reduction of a reduce_scatterv
+	red          ir.Red // reduction of reduce_scatterv
 	axis, member int
 }
 
@@ -55,7 +56,7 @@ func (u uneven) loops(k *kernel) (loops, error) {
 	}, nil
 }
 
-// shares reads the counts, and returns the rows of each member's operand that this member receives.
+// shares reads the counts, and returns which rows of each member's operand this member receives.
 func (u uneven) shares(k *kernel) ([]device.Rows, error) {
 	n := len(k.ins) / 2
 	counts := make([][]int64, n)
@@ -67,12 +68,12 @@ func (u uneven) shares(k *kernel) ([]device.Rows, error) {
 	return device.Share(u.op, counts, u.member, k.ins[0].shape[u.axis], k.out.shape[u.axis])
 }
 
-// takeShares copies or reduces the rows that shares returns, and returns the number of rows that it has written to the
-// result.
+// takeShares copies or reduces the rows that the method shares returns. It returns the number of rows of the result
+// that it has written.
 func (u uneven) takeShares(k *kernel) int64 {
 	shares, err := u.shares(k)
 	if err != nil {
-		return 0 // the method verify has already returned this error
+		return 0 // unreachable: the method verify has returned this error
 	}
 	if u.op == ir.OpReduceScatterV {
 		sum := &kernel{w: k.w, operands: operands{out: k.out.rows(u.axis, 0, shares[0].Count)}}

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// accum is a type in which kernels compute (S11): float32 for f32, f16 and bf16, float64 for f64, int64 for i32 and
-// i64.
+// accum is a type in which kernels compute (section S11 of the language): float32 for f32, f16 and bf16, float64
+// for f64, and int64 for i32 and i64.
 type accum interface{ float32 | float64 | int64 }
 
 func native[A accum](dt ir.DType) bool {
@@ -23,8 +23,8 @@ func native[A accum](dt ir.DType) bool {
 
 func sizeOf[A accum]() int64 { return int64(unsafe.Sizeof(A(0))) }
 
-// reader returns a view's elements as A, one block at a time. If the view is dense and has the element type A, the
-// block is the view's own memory. Otherwise it is a converted copy.
+// reader returns the elements of a view as type A, one block at a time. If the view is dense and has element type
+// A, a block is the view's own memory. Otherwise it is a converted copy.
 type reader[A accum] struct {
 	r         ref
 	raw, vals *[]byte
@@ -73,7 +73,7 @@ func restoreAll(bs ...*[]byte) {
 	}
 }
 
-// writer stores a view's elements from A, a block at a time.
+// writer stores elements of type A in a view, one block at a time.
 type writer[A accum] struct {
 	r         ref
 	raw, vals *[]byte
@@ -92,8 +92,8 @@ func newWriter[A accum](r ref, n int64) *writer[A] {
 	return wr
 }
 
-// room returns memory for elements [start, start+n). It may be the view's own memory. The method flush stores the
-// elements in the view.
+// room returns memory for the elements [start, start+n) of the view. This may be the view's own memory. The method
+// flush stores the elements in the view.
 func (wr *writer[A]) room(start, n int64) []A {
 	if wr.vals == nil {
 		return as[A](wr.r.bytes(start, n))
@@ -118,7 +118,7 @@ func (wr *writer[A]) flush(start int64, vals []A) {
 
 func (wr *writer[A]) close() { restoreAll(wr.raw, wr.vals) }
 
-// decode converts elements of type dt to A.
+// decode converts elements of type dt to type A.
 func decode[A accum](dst []A, src []byte, dt ir.DType) {
 	switch d := any(dst).(type) {
 	case []float32:
@@ -130,7 +130,7 @@ func decode[A accum](dst []A, src []byte, dt ir.DType) {
 	}
 }
 
-// encode rounds results to elements of type dt; integers wrap.
+// encode rounds results to elements of type dt. Integers that exceed the type wrap around.
 func encode[A accum](dst []byte, src []A, dt ir.DType) {
 	if s, ok := any(src).([]int64); ok && dt == ir.I32 {
 		for i, d := 0, as[int32](dst); i < len(d); i++ {
@@ -141,7 +141,7 @@ func encode[A accum](dst []byte, src []A, dt ir.DType) {
 	convert(dst, src, dt)
 }
 
-// convert rounds to elements of type dt as a cast does; integers saturate.
+// convert rounds results to elements of type dt as a cast does: integers that exceed the type saturate.
 func convert[A accum](dst []byte, src []A, dt ir.DType) {
 	switch s := any(src).(type) {
 	case []float32:

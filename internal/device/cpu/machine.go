@@ -1,19 +1,20 @@
-// Package cpu is the CPU machine: devices, streams, events, counters and kernels on the host's processor. It has two
-// modes with the same interface.
+// Package cpu is the CPU machine: devices, streams, events, counters and kernels on the host's processor. It has
+// two modes with the same interface.
 //
-// Concurrent runs each stream that can continue in a goroutine; peers access each other's memory directly. Scheduled
-// executes work only in World.Sync. Sync executes one step at a time: it selects a stream whose next work can run by a
-// seeded random strategy. The same seed results in the same execution, and another seed in another permitted order. A
-// missing wait in the program then causes a wrong result for some seed; poisoned memory makes that more likely.
+// In the mode Concurrent, each stream that can continue runs in a goroutine, and peers access each other's memory
+// directly. In the mode Scheduled, work is executed only in World.Sync, one step at a time. For each step, a seeded
+// random strategy selects a stream whose next work can run. The same seed results in the same execution, and
+// another seed in another permitted order. If a wait is missing in the program, some seed causes a wrong result.
+// The pattern in memory that was never written makes such results more likely.
 //
-// The host must not issue work while Sync runs, except from functions passed to Stream.Call. If all work is blocked,
-// the world reports a deadlock without delay.
+// In the mode Scheduled, the host must not issue work while Sync runs, except from functions passed to Stream.Call.
+// If all work is blocked, the world reports a deadlock without delay.
 //
-// Kernels compute f32, f16 and bf16 in float32, f64 in float64, i32 and i64 in int64, and round once to the result's
-// type; integers wrap, but a cast saturates as in package tensor. NaN wins over any number in max, min and relu, and
-// 0·NaN is NaN. An average of integers is truncated towards zero; the maximum over no elements is -Inf or the smallest
-// integer. The same operands give the same bits regardless of concurrent work, of the number of worker goroutines, and
-// of the chunks into which rows or columns of a contraction are cut.
+// Kernels compute f32, f16 and bf16 in float32, f64 in float64, and i32 and i64 in int64. They round once to the
+// result's type. Integers wrap, but a cast saturates as in package tensor. In max, min and relu, NaN wins over any
+// number, and 0·NaN is NaN. An average of integers is truncated towards zero. The maximum over no elements is -Inf
+// or the smallest integer. The same operands give the same bits regardless of concurrent work, of the number of
+// helper goroutines, and of the chunks into which rows or columns of a contraction are cut.
 package cpu
 
 import (
@@ -44,25 +45,27 @@ const (
 	defaultMemory = 64 << 30
 )
 
-// Options selects how the machine runs; the zero value is a concurrent machine that uses all processors.
+// Options selects how the machine runs. The zero value is a concurrent machine that uses all processors.
 type Options struct {
 	Mode Mode
-	// Seed determines the order of a scheduled world, and the strategy. seed mod 4 = 0 selects random priorities with
-	// Depth changes. 1 selects uniformly random choices. 2 delays one rank as long as others can continue. 3 runs main
-	// streams first or last.
+	// Seed determines the order of a scheduled world, and its strategy. If seed mod 4 is 0, streams have random
+	// priorities with Depth changes. If it is 1, choices are uniformly random. If it is 2, one rank continues only
+	// when no other can. If it is 3, main streams continue first, or last.
 	Seed int64
 	// Depth is the number of random priority changes in a Sync; 0 means 3.
 	Depth int
-	// Workers is the largest number of goroutines that help the kernels of all worlds of this machine, in addition to
-	// the streams' goroutines. 0 means GOMAXPROCS-1, and a negative number means none. A scheduled machine uses none.
+	// Workers is the largest number of goroutines that help the kernels of all worlds of this machine, in addition
+	// to the goroutines of streams. 0 means GOMAXPROCS-1, and a negative number means none. A scheduled machine
+	// uses none.
 	Workers int
 	// Memory is the largest number of bytes that one device may have allocated; 0 means 64 GiB.
 	Memory int64
 	// Host limits the number of bytes that all devices of all worlds may have allocated together. 0 means the memory
 	// that was available on the host when the machine was created, or no limit if this is not known.
 	Host int64
-	// Peers holds the processes that share the ranks of every world; nil if there is only this process. All of them
-	// open worlds in the same order, and make the same calls on each world. A scheduled machine supports no peers.
+	// Peers connects the processes that share the ranks of every world. It is nil if there is only this process.
+	// All processes open worlds in the same order, and make the same calls on each world. A scheduled machine
+	// supports no peers.
 	Peers *procs.World
 }
 

@@ -12,8 +12,8 @@ import (
 // alignment is the alignment of every allocation, in bytes.
 const alignment = 256
 
-// poison is the pattern of memory that was never written. Read at an even offset, it is a NaN in f16, bf16, f32 and
-// f64, and a large number in i32 and i64.
+// poison is the pattern of memory that was never written. An element at an even offset is then a NaN in f16, bf16,
+// f32 and f64, and a large number in i32 and i64.
 var poison = [2]byte{0xff, 0x7f}
 
 // memory is a block of one device's memory.
@@ -21,9 +21,9 @@ type memory struct {
 	dev   *dev
 	kind  device.MemKind
 	bytes int64
-	data  []byte // nil if it belongs to a foreign device and is not shared
+	data  []byte // nil if it belongs to a device of another process and is not shared
 	freed atomic.Bool
-	from  *memory        // the other world's memory that this memory borrows; nil if the memory is not borrowed
+	from  *memory        // the memory of another world from which this memory was borrowed; nil if it was not borrowed
 	seg   *procs.Segment // segment that contains data; nil for memory of this process only
 }
 
@@ -95,7 +95,7 @@ var (
 	_ device.Memory = (*memory)(nil)
 )
 
-// Poison overwrites bytes [off, off+n), and ignores bytes outside the memory.
+// Poison fills the bytes [off, off+n) with the pattern of unwritten memory. It ignores bytes outside the memory.
 func (m *memory) Poison(off, n int64) {
 	lo := min(max(off, 0), m.Bytes())
 	hi := lo
@@ -111,8 +111,8 @@ func (m *memory) Poison(off, n int64) {
 	}
 }
 
-// resolve checks a view and returns a ref to its elements. Peers' memory must be shared, and is permitted only if peers
-// is set.
+// resolve checks a view and returns a ref to its elements. The view may be of a peer's memory only if peers is set
+// and the memory is shared.
 func (d *dev) resolve(v device.View, peers bool) (ref, error) {
 	m, ok := v.Mem.(*memory)
 	if !ok || m == nil || m.dev.w != d.w {

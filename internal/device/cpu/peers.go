@@ -9,12 +9,13 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// This file implements worlds whose ranks are spread over processes. Every process opens the world, and allocates the
-// same memory and counters on every rank in the same order. Shared memory of a rank is a segment that the rank's
-// process creates and all other processes map. For the rank's other memory, the other processes record only the size.
-// Counters are words in such segments: a stream that waits for a counter sleeps in the operating system until the
-// process that raises the counter wakes it. Streams of other processes' ranks ignore work, because their own process
-// issues it.
+// This file implements worlds whose ranks are in several processes. Every process opens the world, and allocates
+// the same memory and counters on every rank in the same order.
+//
+// Shared memory of a rank is a segment that the rank's process creates and that all other processes map. For other
+// memory of the rank, the other processes record only the size. Counters are words in such segments: a stream that
+// waits for a counter sleeps in the operating system until the process that raises the counter wakes it. In each
+// process, the streams of other processes' ranks ignore work, because those processes issue it themselves.
 
 // share opens a new world of ranks together with the other processes.
 func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
@@ -32,7 +33,7 @@ func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 func (w *world) Local(rank int) bool { return w.peers.Local(rank) }
 
 // await waits until the counter has the value for which the stream's first task waits, or until the world ends. It
-// runs in the stream's goroutine. The caller holds the world's mutex.
+// runs in the goroutine of the stream. The caller holds the world's mutex.
 func (s *stream) await(c *procs.Counters, elem int, least int64) {
 	w := s.dev.w
 	w.running--
@@ -47,7 +48,7 @@ func (s *stream) await(c *procs.Counters, elem int, least int64) {
 	}
 }
 
-// sharedKey returns the key of the next segment of a device.
+// sharedKey returns the key under which processes find the next segment of a device.
 func (d *dev) sharedKey(what string) string {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
@@ -55,7 +56,8 @@ func (d *dev) sharedKey(what string) string {
 	return fmt.Sprintf("%s rank %d %s %d", d.w.peers.Name, d.rank, what, d.shared)
 }
 
-// far reports whether the device is on another node, so that this process cannot access its memory and counters.
+// far reports whether the device is on another node. This process cannot access the memory and counters of such a
+// device.
 func (d *dev) far() bool {
 	return d.foreign && d.w.Node(d.rank) != d.w.peers.World.Node(d.w.peers.Process())
 }
@@ -69,8 +71,8 @@ func (d *dev) reach(from *dev) error {
 		from.rank, d.w.Node(from.rank), d.rank, d.w.Node(d.rank))
 }
 
-// allocShared allocates memory in a world of several processes: shared memory, or a placeholder for memory of another
-// process.
+// allocShared allocates memory in a world of several processes. It creates or maps a segment, or returns a
+// placeholder for memory of another process that is not shared.
 func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
 	if kind != device.Shared {
@@ -106,7 +108,7 @@ func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, erro
 	return d.keep(m)
 }
 
-// refuse reports to the processes that map a segment that there is no memory for the segment. To do so, it shares a
+// refuse reports to the processes that map a segment that its owner could not allocate it. To do so, it creates a
 // segment that is too small.
 func refuse(p *procs.Spread, key string) error {
 	s, err := procs.NewSegment(1)
@@ -119,7 +121,7 @@ func refuse(p *procs.Spread, key string) error {
 // unmap releases the memory that peers share.
 func (m *memory) unmap() {
 	if m.seg != nil {
-		m.seg.Close() // nothing uses the memory any longer, so an error has no consequence
+		m.seg.Close() // nothing uses the memory any longer, so the error does not matter
 		m.seg, m.data = nil, nil
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// dim is one extent of a collapsed view: n elements at a distance of stride.
+// dim is one dimension of a view: n elements at a distance of stride elements.
 type dim struct{ n, stride int64 }
 
-// ref is a checked view. dims is the view's shape without extents of 1, with neighbouring dimensions merged where
-// possible. dims is never empty, and its last dimension is the innermost one.
+// ref is a checked view. The field dims is the view's shape without extents of 1 and with neighbouring dimensions
+// merged where possible. It is never empty, and its last dimension is the innermost one.
 type ref struct {
 	mem            *memory
-	off            int64 // in bytes
+	off            int64 // offset in bytes
 	dt             ir.DType
 	n              int64 // number of elements
 	dims           []dim
@@ -48,16 +48,16 @@ func (r ref) permute(perm []int) ref {
 	return r.reshaped(shape, strides)
 }
 
-// at returns the view at index i of axis 0, without that axis.
+// at returns the part of the view with index i of axis 0, without that axis.
 func (r ref) at(i int64) ref {
 	s := r.reshaped(r.shape[1:], r.strides[1:])
-	if s.n > 0 { // without elements, the memory may be empty
+	if s.n > 0 { // a view without elements may be of memory of size 0
 		s.off += i * r.strides[0] * r.dt.Size()
 	}
 	return s
 }
 
-// reshaped returns r with another shape; its elements must be inside r.
+// reshaped returns r with another shape, whose elements must be inside r.
 func (r ref) reshaped(shape, strides []int64) ref {
 	r.shape, r.strides, r.n = shape, strides, 1
 	for _, e := range shape {

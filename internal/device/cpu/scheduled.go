@@ -47,10 +47,11 @@ func (w *world) ready() []*stream {
 	return list
 }
 
-// advance executes one step of a stream: the begin marks before its next task, the task, and the end marks after it.
+// advance executes one step of a stream: the begin marks before its next task, the task, and the end marks after
+// the task.
 func (w *world) advance(s *stream) {
 	w.running++
-	defer func() { // also runs after runtime.Goexit in a kernel
+	defer func() { // deferred, so that it also runs if a kernel calls runtime.Goexit
 		w.running--
 		w.rests()
 	}()

@@ -1,13 +1,13 @@
 package cpu
 
-// picker selects the stream that executes the next step. ready is not empty, and is in the order in which the streams
-// were created.
+// picker selects, from the streams that are ready, the stream that executes the next step. The list ready is not
+// empty and is in the order in which the streams were created.
 type picker func(ready []*stream) *stream
 
-// newPicker returns a picker with a strategy's random choices for one Sync. No single strategy finds every missing
-// wait. Random priorities with few changes (PCT) find a missing wait whose effect needs a few preemptions at
-// particular points. Uniform choices find one between tasks that are issued shortly after each other. Delays find one
-// whose effect needs one stream to be very late.
+// newPicker returns a picker with the random choices of a strategy for one Sync. There are several strategies,
+// because no single one finds every missing wait. Random priorities with few changes (PCT) find a missing wait
+// whose effect needs a few preemptions at particular points. Uniform choices find one between tasks that are issued
+// shortly after each other. A delayed rank shows one whose effect needs a stream to be very late.
 func newPicker(w *world) picker {
 	switch uint64(w.m.opts.Seed) % 4 {
 	case 0:
@@ -46,7 +46,7 @@ func (w *world) priorities() picker {
 	}
 }
 
-// delayRank lets one rank continue only when no other rank can continue.
+// delayRank lets the streams of one random rank continue only when no other rank can continue.
 func (w *world) delayRank() picker {
 	victim := w.rng.IntN(len(w.devices))
 	return func(ready []*stream) *stream {
@@ -54,8 +54,7 @@ func (w *world) delayRank() picker {
 	}
 }
 
-// mainsApart lets main streams continue only when no other stream can continue, or other streams only when no main
-// stream can.
+// mainsApart lets main streams continue only when no other stream can continue, or the reverse.
 func (w *world) mainsApart() picker {
 	mainsFirst := w.rng.IntN(2) == 0
 	return func(ready []*stream) *stream {

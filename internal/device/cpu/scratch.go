@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// scratch holds pools of buffers. The buffers of scratch[class] have 1<<class bytes, and are aligned like memory.
-// Kernels allocate buffers for each execution, because one launch may execute on several streams concurrently.
+// scratch holds pools of buffers. The buffers of scratch[class] have 1<<class bytes and the alignment of device
+// memory. Kernels borrow buffers for each execution, because one launch may execute on several streams at once.
 var scratch [48]sync.Pool
 
 // borrow returns n bytes with undefined contents. The caller must return the bytes with restore.

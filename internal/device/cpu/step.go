@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// step removes the stream's first task and executes it. The caller holds the world's mutex; step releases the mutex
-// while it executes work or calls an observer. A failure ends the world.
+// step removes the first task of a stream and executes it. The caller holds the world's mutex, which step releases
+// while it executes work or calls an observer. If the task fails, step ends the world.
 func (s *stream) step() {
 	switch t := s.queue.pop(); t.kind {
 	case work:
@@ -23,7 +23,7 @@ func (s *stream) step() {
 	default:
 		t.settle()
 	}
-	if w := s.dev.w; w.peers != nil { // reports progress to processes that wait for this one
+	if w := s.dev.w; w.peers != nil { // reports progress to the processes that wait for this one
 		w.done++
 		w.peers.At(w.done)
 	}

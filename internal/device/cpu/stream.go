@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// stream checks and queues work. The world's mutex guards all fields except the names.
+// stream checks and queues work. The world's mutex guards all fields except rank and name.
 type stream struct {
 	device.DefaultStream
 	dev  *dev
@@ -15,12 +15,12 @@ type stream struct {
 	main bool // whether it is named "main", for the scheduler's strategies
 
 	queue   queue
-	running bool         // has a goroutine (concurrent mode)
-	parked  bool         // its head waits and will be woken (concurrent mode)
+	running bool         // whether it has a goroutine (concurrent mode)
+	parked  bool         // whether its first task waits and will wake it (concurrent mode)
 	busy    string       // name of the running work; "" for none
 	since   time.Time    // time at which that work, or a wait, began
-	issued  device.Marks // marks that have begun and not ended, after all issued tasks
-	open    device.Marks // marks that have begun and not ended, after all executed tasks
+	issued  device.Marks // marks that have begun but not ended, counting all issued tasks
+	open    device.Marks // marks that have begun but not ended, counting all executed tasks
 }
 
 func (s *stream) Name() string { return s.name }
@@ -98,8 +98,8 @@ func (s *stream) Download(dst []byte, src device.View) error {
 	}})
 }
 
-// piecewise calls f for each piece of the host bytes of v. It stops when the world has ended, so that the host bytes
-// are used only briefly after that.
+// piecewise calls f for each piece of the host bytes of v. It stops when the world ends, so that the host bytes are
+// no longer used soon after that.
 func (w *world) piecewise(v ref, host []byte, f func(start int64, piece []byte)) {
 	size := v.dt.Size()
 	grain := copyGrain / size
@@ -108,7 +108,7 @@ func (w *world) piecewise(v ref, host []byte, f func(start int64, piece []byte))
 	}
 }
 
-// host checks a view of this device's memory against dense host bytes.
+// host checks a view of this device's memory against dense bytes of the host, and returns a ref to its elements.
 func (s *stream) host(v device.View, b []byte) (ref, error) {
 	r, err := s.dev.resolve(v, false)
 	if err != nil {
@@ -117,8 +117,8 @@ func (s *stream) host(v device.View, b []byte) (ref, error) {
 	return r, v.Holds(len(b))
 }
 
-// Call runs f in stream order, without holding a lock. f may issue work. f must return without outside help, because
-// an abort cannot interrupt it. It must not call Sync or Close.
+// Call runs f when the stream's earlier work has ended, without holding a lock. f may issue work. It must not wait
+// for other goroutines, because an abort cannot interrupt it, and it must not call Sync or Close.
 func (s *stream) Call(f func()) error {
 	return s.add(task{kind: work, what: "call", run: func() error { f(); return nil }})
 }
@@ -168,7 +168,7 @@ func (s *stream) Signal(c device.Counters, elem int, by int64) error {
 		return s.errorf("signal: %w", err)
 	}
 	if by <= 0 {
-		return s.errorf("signal: cannot change a counter by %d: counters can only be raised", by)
+		return s.errorf("signal: cannot change a counter by %d; counters can only be raised", by)
 	}
 	return s.add(task{kind: signal, ctrs: cs, elem: elem, n: by})
 }
@@ -191,7 +191,7 @@ func (s *stream) counters(c device.Counters, elem int) (*counters, error) {
 		return nil, fmt.Errorf("the counters do not belong to this world")
 	}
 	if elem < 0 || elem >= cs.n {
-		return nil, fmt.Errorf("counter %d of %d", elem, cs.n)
+		return nil, fmt.Errorf("the index %d is not one of the %d counters", elem, cs.n)
 	}
 	if err := cs.dev.reach(s.dev); err != nil {
 		return nil, err
@@ -232,8 +232,8 @@ func (s *stream) End(id int64) error {
 	return nil
 }
 
-// head returns the stream's next task that is not a mark, or nil, and the innermost mark around that task. The caller
-// holds the world's mutex.
+// head returns the stream's next task that is not a mark, and the innermost mark around that task. If there is no
+// such task, it returns nil. The caller holds the world's mutex.
 func (s *stream) head() (*task, int64) {
 	open := s.open
 	for i := s.queue.next; i < len(s.queue.tasks); i++ {

@@ -10,12 +10,13 @@ import (
 // task is an element of a stream's queue.
 type task struct {
 	kind taskKind
-	what string       // of work: its name in messages
-	run  func() error // of work
-	mark *mark        // of record and waitMark
-	ctrs *counters    // of signal and waitCounter
-	elem int          // of signal and waitCounter
-	n    int64        // signal: the value to add; waitCounter: the value to wait for; begin and end: the id
+	what string       // for work: its name in messages
+	run  func() error // for work: the function that executes it
+	mark *mark        // for record and waitMark
+	ctrs *counters    // for signal and waitCounter
+	elem int          // for signal and waitCounter: the index of the counter
+	// for signal: the value to add; for waitCounter: the value to wait for; for begin and end: the mark's id
+	n int64
 }
 
 type taskKind uint8
@@ -52,8 +53,8 @@ func (t *task) waitsFor() string {
 	return "its turn"
 }
 
-// settle executes a ready task other than work, and wakes the streams that waited for it. The caller holds the world's
-// mutex.
+// settle executes a ready task other than work, and wakes the streams that wait for the task. The caller holds the
+// world's mutex.
 func (t *task) settle() {
 	switch t.kind {
 	case record:
@@ -72,7 +73,7 @@ func (t *task) settle() {
 	}
 }
 
-// park registers the stream s, whose first task t is not ready, to be woken when t may be ready.
+// park records that the first task t of the stream s is not ready, so that s is woken when t may be ready.
 func (t *task) park(s *stream) {
 	if t.kind == waitMark {
 		t.mark.waiters = append(t.mark.waiters, s)
@@ -131,8 +132,8 @@ func (e *event) Release() {
 	e.released = true
 }
 
-// mark is one recording of an event. A wait refers to the mark that was the latest when the wait was issued, regardless
-// of later recordings.
+// mark is one recording of an event. A wait refers to the mark that was the latest when the wait was issued, even
+// if the event is recorded again before the wait executes.
 type mark struct {
 	on      *stream
 	done    bool
@@ -143,9 +144,9 @@ type mark struct {
 type counters struct {
 	dev      *dev
 	n        int
-	val      []int64 // nil if peers share them
+	val      []int64 // the values; nil if processes share the counters
 	waiters  map[int][]*stream
-	shared   *procs.Counters // nil if all ranks belong to this process
+	shared   *procs.Counters // nil if all ranks are in this process
 	released bool
 }
 

@@ -9,10 +9,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Nodes share no memory, so collectives between nodes use messages. Each member sends every other member the data that
-// this member receives from it, over connections (wires) between the processes. Members on one node, or in one
-// process, also use messages, so that only one implementation is needed. The transport only moves bytes; members
-// compute sums from the received data.
+// Nodes share no memory, so collectives between nodes use messages. Each member sends to every other member the
+// data which that member receives from it, over connections (wires) between the processes. Members on one node, or
+// in one process, also use messages, so that one implementation suffices. The transport only moves bytes. Members
+// compute sums from the data that they have received.
 
 // transportName is the name of the transport algorithm.
 const transportName = "tcp"
@@ -21,7 +21,7 @@ const transportName = "tcp"
 var transport = device.Algorithm{Name: transportName, Ops: append(slices.Clone(device.Moves), ir.OpBarrier),
 	Takes: "collectives that only move data; broadcast, gather, scatter and permute only if the members may wait for " +
 		"each other",
-	How: "each member sends to each other member the data for it"}
+	How: "each member sends the data for each other member as a message"}
 
 // Node implements device.World.
 func (w *world) Node(rank int) int { return w.peers.Node(rank) }
@@ -55,12 +55,12 @@ func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
 	return &team{w: w, members: members, wires: w.peers.NewWires(len(members) * len(members))}, nil
 }
 
-// team consists of members that send each other messages.
+// team is a set of members that send messages to each other.
 type team struct {
 	device.DefaultTeam
 	w       *world
 	members []device.Member
-	wires   uint64 // number of the first of the wires, one for each ordered pair of members
+	wires   uint64 // number of the first wire of the team; there is one wire for each ordered pair of members
 }
 
 func (t *team) Bytes() int64 { return 0 }
@@ -71,16 +71,17 @@ func (t *team) Supports(_ device.Tuning, c *device.Collective) error {
 	if err := transport.Check(c); err != nil {
 		return err
 	}
-	return c.Meets() // a sender waits until its message is received, so members wait for each other
+	return c.Meets() // members wait for each other, because a sender waits until its message is received
 }
 
-// parcel is the data that a member sends to or receives from another.
+// parcel is the data that one member sends to another, or receives from it.
 type parcel struct {
 	peer int
 	view device.View
 }
 
-// parcels returns the data that member me sends and receives, including data that it sends to itself.
+// parcels returns the data that the member me sends and the data that it receives. Both include data that it sends
+// to itself.
 func parcels(c *device.Collective, me int) (sends, gets []parcel) {
 	p, n := &c.Parts[me], len(c.Parts)
 	for i := range n {
@@ -132,14 +133,14 @@ func cut(v device.View, axis, i, n int) device.View {
 	return v
 }
 
-// letter is a parcel together with the memory from which it is sent or into which it is received.
+// letter is a parcel together with separate memory, from which the parcel is sent or into which it is received.
 type letter struct {
 	peer  int
 	view  ref
-	bytes []byte // the message: the view's elements, dense; if there are none, one byte, which serves as a signal
+	bytes []byte // the message: the elements of the view, dense, or one byte as a signal if there are no elements
 }
 
-// Prepare implements device.Team. Letters have separate memory, so operands may overlap arbitrarily.
+// Prepare implements device.Team. Since letters have separate memory, operands may overlap arbitrarily.
 func (t *team) Prepare(tuning device.Tuning, c *device.Collective) ([]device.Launch, error) {
 	if err := t.Supports(tuning, c); err != nil {
 		return nil, err
@@ -165,7 +166,7 @@ func (t *team) Prepare(tuning device.Tuning, c *device.Collective) ([]device.Lau
 	return launches, nil
 }
 
-// post is a member's part of a collective.
+// post is the part of one member in a collective.
 type post struct {
 	t           *team
 	me          int
@@ -203,8 +204,8 @@ func (t *team) pack(c *device.Collective, me int) (*post, error) {
 	return p, err
 }
 
-// deliver starts to receive all letters before it sends the first one. Two members therefore never both wait for the
-// other to read.
+// deliver starts to receive all letters before it sends the first one. Therefore two members never both wait for
+// the other one to read.
 func (p *post) deliver() error {
 	w, n := p.t.w.peers, len(p.t.members)
 	owner := func(member int) int { return w.Owner(p.t.members[member].Rank) }
@@ -223,7 +224,7 @@ func (p *post) deliver() error {
 		}
 	}
 	for d := range n {
-		to := (p.me + d) % n // each member starts with a different receiver
+		to := (p.me + d) % n // each member sends first to a different receiver
 		for i := range p.sends {
 			if p.sends[i].peer != to {
 				continue

@@ -20,15 +20,16 @@ type world struct {
 	m       *machine
 	devices []*dev
 	opened  time.Time
-	unwatch func() bool   // stops watching the context of Open
-	peers   *procs.Spread // nil if all ranks belong to this process
+	unwatch func() bool   // ends the observation of the context passed to Open
+	peers   *procs.Spread // nil if all ranks are in this process
 
-	mu       sync.Mutex
-	streams  []*stream // of all devices, in order of creation
-	running  int       // number of streams with a goroutine (concurrent mode), or of steps in progress (scheduled mode)
-	awaiting int       // number of streams whose goroutine waits for peers
+	mu      sync.Mutex
+	streams []*stream // streams of all devices, in order of creation
+	// number of streams that have a goroutine (concurrent mode), or of steps in progress (scheduled mode)
+	running  int
+	awaiting int       // number of streams whose goroutines wait for other processes
 	quiet    sync.Cond // signals that running and awaiting are both 0
-	done     int       // number of executed tasks, if there are peers
+	done     int       // number of executed tasks; counted only if there are other processes
 	observer device.Observer
 	cause    error // the reason why the world has ended; nil while it is open
 	ended    atomic.Bool
@@ -37,7 +38,7 @@ type world struct {
 	rng        *rand.Rand
 	step       int64
 	syncing    bool
-	candidates []*stream // reused by ready
+	candidates []*stream // list that the method ready reuses
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int, p *procs.Spread) *world {
@@ -75,10 +76,10 @@ func (w *world) Observe(o device.Observer) {
 	w.observer = o
 }
 
-// Sync ends the world when ctx ends, because work in flight cannot be cancelled otherwise. Sync returns only when no
-// work is running.
+// Sync waits for all work. If ctx ends, it ends the world, because work in flight cannot be cancelled otherwise. It
+// returns only when no work is running.
 func (w *world) Sync(ctx context.Context) error {
-	over := false // guarded by mu; set when Sync returns, so that a later end of ctx has no effect
+	over := false // guarded by mu; set when Sync returns, so that ctx has no effect after that
 	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
 	defer stop()
 	w.mu.Lock()
@@ -121,7 +122,7 @@ func (w *world) Close() error {
 		return w.err()
 	}
 	if w.peers != nil {
-		w.peers.Forget(w.peers.Name + " ") // left by a load that failed
+		w.peers.Forget(w.peers.Name + " ") // remove segments that a failed load has left
 	}
 	w.end(errClosed)
 	w.cause = errClosed
@@ -149,8 +150,8 @@ func (w *world) end(cause error) {
 	}
 }
 
-// expire ends the world because ctx has ended, unless *over reports that the call that ctx bounds has returned. The
-// error describes the current operation of each stream.
+// expire ends the world because ctx has ended. It does nothing if *over reports that the call for which ctx was
+// given has already returned. The error describes the current operation of each stream.
 func (w *world) expire(ctx context.Context, over *bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +161,7 @@ func (w *world) expire(ctx context.Context, over *bool) {
 	w.end(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx), At: w.standing()})
 }
 
-// err returns the error of calls on a world that has ended. The caller holds mu.
+// err returns the error that calls on a world return after the world has ended. The caller holds mu.
 func (w *world) err() error {
 	if w.cause == nil {
 		return nil

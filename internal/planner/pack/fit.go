@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// fitLooks is the maximum number of items that greedy packings may examine, except sweeps. For each item that is
-// placed, such a packing examines all items that are already placed.
+// fitLooks is the maximum number of items that greedy packings, except sweeps, may examine in total. For each item
+// that it places, such a packing examines all items that are already placed.
 const fitLooks = 64 << 20
 
-// fit returns the best of the greedy packings and its order. Sweeps are always tried. If many items conflict, the other
-// orders are tried only until the number of examined items reaches looks.
+// fit returns the best one of the greedy packings, and the order in which it places items. Sweeps are always tried.
+// If many items conflict, the other orders are tried only until the number of examined items reaches looks.
 func (p *problem) fit(bound, looks int64) (best []int64, order []int32) {
 	n := int64(len(p.items))
 	most := len(p.items)
@@ -46,11 +46,11 @@ func (p *problem) fit(bound, looks int64) (best []int64, order []int32) {
 	return best, order
 }
 
-// endedBefore reports, for an order by begin, that neither i nor a later item conflicts with j.
+// endedBefore is for the order by begin. It reports that neither i nor any later item conflicts with j.
 func (p *problem) endedBefore(i, j int32) bool { return p.items[j].End <= p.items[i].Begin }
 
-// endedWithin returns the corresponding function for an order outwards from a step: it reports that j's lifetime is
-// inside the range of steps that has been placed.
+// endedWithin returns the corresponding function for an order outwards from a step. It reports that the lifetime of
+// j is inside the range of steps whose items have been placed.
 func (p *problem) endedWithin(hottest int32) func(i, j int32) bool {
 	return func(i, j int32) bool {
 		d := p.distance(i, hottest)
@@ -64,17 +64,17 @@ func (p *problem) distance(i, step int32) int64 {
 	return max(0, int64(p.items[i].Begin)-int64(step), int64(step)+1-int64(p.items[i].End))
 }
 
-// alignUnit is the unit of the weight align in gapFit. At this weight, a difference of one average lifetime between the
-// ends of two neighbouring items has the same cost as a gap of one average item's size.
+// alignUnit is the unit of the weight align of gapFit. At this weight, two neighbouring items whose lifetimes end
+// one average lifetime apart have the same cost as a gap of the size of one average item.
 const alignUnit = 1 << 10
 
 // mostAligned is the maximum number of overlapping pairs of items for which packings with several weights are computed.
 const mostAligned = 28 << 20
 
-// gapFit places items in the given order. Each item is placed into the gap between conflicting items that it fills
-// best, or above all of them. A nonzero align is used with the order outwards: gapFit then prefers a place next to
-// items that end at the same time, so that large gaps form again. ended, which may be nil, reports that neither i nor
-// any later item in the order conflicts with j.
+// gapFit places items in the given order. It places each item into the gap between conflicting items that it fills
+// best, or above all of them. A nonzero align is for the order outwards: gapFit then prefers a place next to items
+// whose lifetimes end at the same time, so that the gaps that they leave are large. The function ended, which may
+// be nil, reports that neither i nor any later item in the order conflicts with j.
 func (p *problem) gapFit(order []int32, ended func(i, j int32) bool, hottest int32, align int64) []int64 {
 	f := fitter{p: p, ended: ended, hottest: hottest, align: align, off: make([]int64, len(p.items)), size: 1,
 		length: 1}
@@ -145,8 +145,8 @@ func (f *fitter) place(i int32) {
 	}
 }
 
-// misfit returns the cost of placing i next to a neighbour whose lifetime ends at another step. It is used with the
-// order outwards. The neighbour is -1 if i is placed at the bottom.
+// misfit returns the cost of placing i next to a neighbour whose lifetime ends at another step. It is for the order
+// outwards. The neighbour is -1 if i is placed at the bottom.
 func (f *fitter) misfit(i, neighbour int32) int64 {
 	if neighbour < 0 {
 		return 0
@@ -215,9 +215,9 @@ func (p *problem) by(keys ...func(i int32) int64) []int32 {
 
 func (p *problem) length(i int32) int64 { return int64(p.items[i].End) - int64(p.items[i].Begin) }
 
-// outwards returns the order outwards from a step. The items that are live in that step are placed first, without gaps
-// and with the longest lifetimes lowest, so the bytes that are free before and after the step are contiguous above
-// them.
+// outwards returns the items in the order outwards from a step. The items that are live in that step are first.
+// They are placed without gaps, those with the longest lifetimes lowest. The bytes that are free before and after
+// the step are therefore contiguous, above them.
 func (p *problem) outwards(step int32) []int32 {
 	return p.by(func(i int32) int64 { return -p.distance(i, step) }, p.length)
 }

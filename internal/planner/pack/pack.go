@@ -1,12 +1,12 @@
 // Package pack assigns an offset in one range of memory to each buffer, so that no two conflicting buffers share a
 // byte. It tries to minimize the size of the range.
 //
-// Two buffers conflict if their lifetimes overlap, or if Item.Also lists the conflict. Search first places the buffers
-// greedily. It then searches depth-first for a packing within a capacity, as MiniMalloc does (Moffitt, ASPLOS 2023),
-// and raises the capacity from the lower bound. It then improves the greedy orders. The same search is done before with
-// blocks: buffers that are likely to be adjacent are joined into a block, which makes the problem much smaller. The
-// effort is limited by a number of steps, not by time, and random choices use a fixed seed, so every process packs the
-// same buffers in the same way.
+// Two buffers conflict if their lifetimes overlap, or if Item.Also lists the conflict. The function Search first
+// places the buffers greedily. It then searches depth-first for a packing within a capacity, as MiniMalloc does
+// (Moffitt, ASPLOS 2023), with capacities that increase from the lower bound. Finally it improves the greedy
+// orders. Before these searches, it does the same with blocks: buffers that are likely to be adjacent are joined
+// into a block, which makes the problem much smaller. The effort is limited by a number of steps and not by time,
+// and random choices use a fixed seed. Every process therefore packs the same buffers in the same way.
 package pack
 
 import (
@@ -17,8 +17,8 @@ import (
 // Item describes one buffer to be placed.
 type Item struct {
 	Size int64
-	// The buffer is live in the steps from Begin up to, but not including, End. Two items with a common step conflict.
-	// An item with Begin = End conflicts only with the items in Also.
+	// The buffer is live in the steps from Begin to End-1. Two items with a common step conflict. An item with
+	// Begin = End conflicts only with the items in Also.
 	Begin, End int32
 	// Also lists the indices of further items with which this item conflicts. If one item lists another, the other must
 	// list it too.
@@ -86,12 +86,12 @@ const mostPairs = 16 << 20
 // problem holds the input of the packing algorithms.
 type problem struct {
 	items []Item
-	// near lists the conflicts of each item. It is nil if there are more than mostPairs.
+	// near lists the conflicts of each item. It is nil if there are more than mostPairs conflicts.
 	near [][]int32
 	// dense reports that most items conflict with many others.
 	dense bool
-	// sections is the number of sections. A section is a step whose set of live items is not a subset of another
-	// section's set. An item is live in the sections [from, to).
+	// sections is the number of sections. A section is a step whose set of live items is not a subset of the set of
+	// another section. An item is live in the sections from the field from to the field to, exclusive.
 	sections int
 	from, to []int32
 	load     int64 // maximum number of bytes that are live in one section
@@ -106,7 +106,7 @@ func newProblem(items []Item) *problem {
 	return p
 }
 
-// cut determines the sections. A section ends where the end of an item follows the begin of an item.
+// cut determines the sections. A section ends where the end of an item follows the beginning of an item.
 func (p *problem) cut() {
 	grown := false
 	n := int32(0)

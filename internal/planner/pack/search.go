@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Search returns the offsets of the best packing that it finds. It first places the items greedily in several orders.
-// It then searches for up to the given number of steps, at most half of them with items joined into blocks. A step is
-// one examination of an item or of a section. Search stops when the height of a packing equals bound, which may be 0,
-// or the load, because no packing is lower.
+// Search returns the offsets of the best packing that it finds. It first places the items greedily in several
+// orders. It then searches for up to the given number of steps, at most half of them with items joined into blocks.
+// In each step it examines an item or a section. It stops when the height of a packing equals the load or the
+// argument bound, because no packing is lower. bound may be 0 if it is unknown.
 func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
@@ -25,7 +25,7 @@ func Search(items []Item, bound, steps int64) []int64 {
 	return p.lower(best, order, bound, steps)
 }
 
-// search is the same as Search, but does not join items.
+// search is like the function Search, but does not join items.
 func (p *problem) search(bound, steps int64) []int64 {
 	best, order := p.fit(bound, steps)
 	return p.lower(best, order, bound, steps)
@@ -47,9 +47,10 @@ func (p *problem) lower(best []int64, order []int32, bound, steps int64) []int64
 	return p.improve(best, order, bound, rng)
 }
 
-// improve packs the items repeatedly while steps are left. Each time it moves the items that reached the top of the last
-// packing to the front, because an item that is placed early gets a lower offset, and then up to three randomly chosen
-// items forward. Every second attempt starts from the lowest packing so far.
+// improve packs the items repeatedly while steps are left. Before each attempt it changes their order: it moves the
+// items that reached the top of the last packing to the front, because an item that is placed early gets a lower
+// offset, and then moves up to three random items forward. Every second attempt starts from the lowest packing so
+// far.
 func (p *problem) improve(best []int64, order []int32, bound int64, rng *rand.Rand) []int64 {
 	n := len(p.items)
 	if p.dense && int64(n)*int64(n)/2 > p.steps { // one packing would take more than the remaining steps
@@ -141,11 +142,11 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 	return best
 }
 
-// dfs searches for a packing within a capacity by depth-first search from the bottom. Each section has a level; the
-// bytes below it are used or abandoned. The search selects a section with a low level. It either places one of the
-// section's items at that level, or places none and raises the level to the lowest offset that one of the items can
-// take. No packing within the capacity exists if a section's level plus the bytes of its unplaced items exceeds the
-// capacity.
+// dfs searches for a packing within a capacity by depth-first search from the bottom. Each section has a level: the
+// bytes below the level are used or are left unused. The search selects a section with a low level. It then has two
+// choices: it places one of the section's items at that level, or it places none and raises the level to the lowest
+// offset that one of the items can have. If a section's level plus the bytes of its unplaced items exceeds the
+// capacity, there is no packing.
 type dfs struct {
 	p        *problem
 	capacity int64
@@ -160,7 +161,7 @@ type dfs struct {
 	left     int
 	limit    int64
 	undo     []undo
-	looked   []int32 // by section: the last placing for which hopeful examined it
+	looked   []int32 // by section: the last placing for which the method hopeful has examined it
 	placing  int32
 
 	apart   bool    // items conflict only in sections in which both are live
@@ -238,9 +239,9 @@ func (d *dfs) solve(order []int32, capacity, limit int64) []int64 {
 // stretch is the range of sections [lo, hi).
 type stretch struct{ lo, hi int32 }
 
-// split packs the unplaced items of a range of sections; only the sections in [lo, hi) have changed since the last
-// call. If no unplaced item is live on both sides of a section boundary, the two sides are packed separately. If one
-// side cannot be packed, no other packings of the other side are tried, because they would not help.
+// split packs the unplaced items of a range of sections. Only the sections in [lo, hi) have changed since the last
+// call. If no unplaced item is live on both sides of a section boundary, the two sides are packed separately. If
+// one side cannot be packed, other packings of the other side would not help, so split does not try them.
 func (d *dfs) split(all stretch, lo, hi int32) bool {
 	if !d.apart {
 		return d.left == 0 || d.decide(all)
@@ -335,8 +336,9 @@ func (d *dfs) candidates(s int32) (next []int32, rise int64) {
 	return next, max(rise, level+1)
 }
 
-// open measures how uneven the levels would be after an item is placed. It adds 2 for each neighbouring section with
-// the same level as s, and subtracts 1 for each whose level equals the end of the item.
+// open measures how uneven the levels would be after item i is placed in section s. It adds 2 for each neighbouring
+// section with the same level as s, and subtracts 1 for each neighbouring section whose level equals the end of the
+// item.
 func (d *dfs) open(i int32, level int64) int {
 	n := 0
 	for _, s := range [2]int32{d.p.from[i] - 1, d.p.to[i]} {
@@ -417,7 +419,8 @@ func (d *dfs) place(i int32) bool {
 // mostLooks is the maximum number of items of sections that are examined for one item that is placed.
 const mostLooks = 1 << 12
 
-// hopeful reports whether the sections of the items whose floors rose can still hold their unplaced items.
+// hopeful reports whether sections can still hold their unplaced items. It examines the sections of those items
+// whose floors have risen.
 func (d *dfs) hopeful(first int) bool {
 	looks := int64(0)
 	for _, u := range d.undo[first:] {

@@ -1,6 +1,6 @@
-// Package account computes how the time of a run was spent. It matches the collectives of a trace across ranks and
-// converts the times of all ranks to one clock. It splits every rank's time in a collective into waiting and transfer,
-// and finds which rank was late and why. docs/trace.md defines its numbers.
+// Package account computes how the time of a run was spent. It matches the collectives of a trace across ranks, and
+// converts the times of all ranks to one clock. It divides the time of each rank in a collective into waiting and
+// transfer, and finds which rank was late and why. docs/trace.md defines the numbers in a report.
 package account
 
 import (
@@ -12,18 +12,19 @@ import (
 
 // Report describes how the time of a run was spent. Times are in microseconds.
 type Report struct {
-	Source      string       `json:"source"` // "hocket", "kineto", "nsys", "flight"
+	Source      string       `json:"source"` // the tool that recorded the trace: "hocket", "kineto", "nsys" or "flight"
 	Ranks       int          `json:"ranks"`
 	Alignment   Alignment    `json:"alignment"`
 	Collectives []Collective `json:"collectives"`
 	Exposed     Exposed      `json:"exposed"`
-	// StartSkew is the waiting that is caused only by profiles that begin at different times, or nil if there is none.
+	// StartSkew is the waiting whose only cause is that the profiles of ranks begin at different times. It is nil
+	// if there is none.
 	StartSkew *StartSkew `json:"start_skew,omitempty"`
 	Problems  []Problem  `json:"problems"`
 	// Findings are the causes of lost time, the most expensive first.
 	Findings []Finding `json:"findings"`
 
-	SpanUS   float64   `json:"span_us"` // from the first start to the last end on any rank
+	SpanUS   float64   `json:"span_us"` // from the first start to the last end of an event on any rank
 	Idle     []Idle    `json:"idle,omitempty"`
 	Critical *Critical `json:"critical,omitempty"`
 	Steps    *Steps    `json:"steps,omitempty"`
@@ -37,63 +38,63 @@ type Report struct {
 	waits map[int]int64
 }
 
-// Trace returns the events on one clock, and how long each of them waited if that is known. It returns nil for flight
-// records. The caller must not change them.
+// Trace returns the events on one clock, and, by index of event, how long each event waited if that is known. It
+// returns nil for flight records. The caller must not change the events.
 func (r *Report) Trace() (*trace.Trace, map[int]int64) { return r.trace, r.waits }
 
-// Collective is one collective, with all of its ranks.
+// Collective is one collective, with the parts of all of its ranks.
 type Collective struct {
-	Index int    `json:"index"` // from 0, in the order of their starts
+	Index int    `json:"index"` // number of the collective in the order of their starts, from 0
 	Op    string `json:"op"`
 	Group string `json:"group"`
 	// Bytes is the size of the largest buffer that a member passes in or receives, or null if that is unknown.
 	Bytes      *int64   `json:"bytes"`
 	TransferUS *float64 `json:"transfer_us"`
-	SkewUS     *float64 `json:"skew_us"` // null if times of its members cannot be compared
+	SkewUS     *float64 `json:"skew_us"` // null if the times of its members cannot be compared
 	Late       *Late    `json:"late"`
 	ByRank     []Member `json:"by_rank"`
-	// GBs is Bytes divided by the transfer time. BusGBs is the part of GBs that one link transfers. Both are in 10⁹
-	// bytes per second.
+	// GBs is Bytes divided by the transfer time. BusGBs is the rate at which each link of a ring transfers its part
+	// of the bytes. Both are in 10⁹ bytes per second.
 	GBs    float64 `json:"gb_s,omitempty"`
 	BusGBs float64 `json:"bus_gb_s,omitempty"`
-	// This is collective number Nth of the OfOp collectives with this operation.
+	// The collective is number Nth of the OfOp collectives with the same operation.
 	Nth  int `json:"-"`
 	OfOp int `json:"-"`
 }
 
-// Late identifies the rank for which the other ranks waited.
+// Late describes the rank for which the other ranks waited in a collective.
 type Late struct {
 	Rank  int     `json:"rank"`
-	US    float64 `json:"us"`    // the longest wait for it
-	After string  `json:"after"` // why it was late, as far as the profile shows: the texts of Causes
-	// Since is the last collective before this one that both ranks had left. The comparison of the ranks begins there.
-	// It is empty if there is none.
+	US    float64 `json:"us"`    // the longest time for which a rank waited for it
+	After string  `json:"after"` // why it was late, as far as the profile shows: the texts of Causes, joined
+	// Since names the last collective before this one that both compared ranks had left. The comparison of the two
+	// ranks begins there. It is empty if there is none.
 	Since string `json:"since,omitempty"`
-	// Causes are activities of the late rank that the rank that waited longest did not have, the
-	// one that explains most first.
+	// Causes are activities of the late rank that the rank that waited longest did not have. The cause that
+	// explains most is first.
 	Causes []Cause `json:"causes,omitempty"`
 }
 
 // Member is one rank's part in a collective.
 type Member struct {
 	Rank       int      `json:"rank"`
-	StartUS    float64  `json:"start_us"` // from the start of the trace
-	WaitUS     *float64 `json:"wait_us"`  // without StartSkewUS
+	StartUS    float64  `json:"start_us"` // start of its part, from the start of the trace
+	WaitUS     *float64 `json:"wait_us"`  // its waiting, without StartSkewUS
 	TransferUS *float64 `json:"transfer_us"`
 	// StartSkewUS is the part of the waiting that is start skew. See StartSkew.
 	StartSkewUS float64 `json:"start_skew_us,omitempty"`
 }
 
-// StartSkew says how much waiting is caused only by profiles that begin at different times. The profile of a rank begins
-// with the first event on its device. If a rank enters a collective before the profile of the rank that arrives last
-// begins, then its waiting is start skew for as long as the second profile begins after the first.
+// StartSkew says how much waiting is caused only by profiles that begin at different times. The profile of a rank
+// begins with the first event on its device. A rank may enter a collective before the profile of the rank that
+// arrives last has begun. Its waiting is then start skew for as long as that profile begins after its own.
 type StartSkew struct {
-	US     float64 `json:"us"`      // from the first begin of a profile to the last
+	US     float64 `json:"us"`      // from the time when the first profile begins to the time when the last one begins
 	Rank   int     `json:"rank"`    // the rank whose profile begins last
 	From   int     `json:"from"`    // the rank whose profile begins first
-	WaitUS float64 `json:"wait_us"` // the sum over all ranks; no other number includes it
+	WaitUS float64 `json:"wait_us"` // start skew summed over all ranks; no other number in the report includes it
 
-	beforeUS float64 // the sum over all ranks of the time before their profiles begin
+	beforeUS float64 // sum over all ranks of the time before their own profiles begin
 }
 
 // Exposed is communication during which the same rank computed nothing, summed over the ranks.
@@ -101,7 +102,7 @@ type Exposed struct {
 	WaitUS     *float64      `json:"wait_us"`
 	TransferUS *float64      `json:"transfer_us"`
 	TotalUS    float64       `json:"total_us"`
-	HiddenUS   float64       `json:"hidden_us"` // communication during which the rank computed
+	HiddenUS   float64       `json:"hidden_us"` // communication during which the rank also computed
 	ByRank     []RankExposed `json:"by_rank"`
 }
 
@@ -115,8 +116,8 @@ type RankExposed struct {
 	ComputeUS  float64  `json:"compute_us"`
 }
 
-// Problem is an error in the run, or a reason why something is unknown. A rank that is late in a timeline is no problem but
-// a Finding.
+// Problem is an error in the run, or a reason why something is unknown. If a rank is late in a timeline, this is
+// not a Problem but a Finding.
 type Problem struct {
 	Kind string `json:"kind"` // "size", "order", "dtype", "missing", "alignment", "runs"; in flight records "late"
 	Rank int    `json:"rank"`
@@ -131,20 +132,20 @@ type Op struct {
 	TimeUS float64 `json:"time_us"`
 }
 
-// DefaultBound is the largest permitted distance between the ends of one collective, in nanoseconds. If the distance
-// is larger, the clocks do not agree.
+// DefaultBound is the largest permitted distance between the ends of one collective on different ranks, in
+// nanoseconds. If the distance is larger, the clocks of the ranks do not agree.
 const DefaultBound = 50_000
 
 // accounting is a report that is being computed.
 type accounting struct {
 	tracer
 	origin int64
-	slowNS map[string]int64 // by operation: the part of its time that slow transfers explain
+	slowNS map[string]int64 // by operation: the part of its time that slow transfers explain, in nanoseconds
 }
 
-// Of computes the report for a trace. bound is the largest error of the clocks, in nanoseconds, with which waiting is
-// separated from transfer; 0 means DefaultBound. Of sorts the trace, shifts its times, and sets Run and Group of its
-// events to those of the report.
+// Of computes the report for a trace. bound is the largest error of the clocks, in nanoseconds, with which waiting
+// is still separated from transfer; 0 means DefaultBound. Of sorts the trace, shifts its times to one clock, and
+// sets the fields Run and Group of its events to those of the report.
 func Of(t *trace.Trace, bound int64) *Report {
 	if bound <= 0 {
 		bound = DefaultBound
@@ -160,7 +161,7 @@ func Of(t *trace.Trace, bound int64) *Report {
 	t.Sort()
 	a.match()
 	a.align()
-	a.renumber() // after the alignment, collectives may start in a different order
+	a.renumber() // shifting times may change the order in which collectives start
 	lo, hi := t.Bounds()
 	a.origin = lo
 	r.SpanUS = us(hi - lo)
@@ -184,10 +185,11 @@ func Of(t *trace.Trace, bound int64) *Report {
 	return r
 }
 
-// compared reports whether times of different ranks can be compared.
+// compared reports whether the times of different ranks can be compared.
 func (a *matching) compared() bool { return a.exact() || a.untold == "" || a.t.Ranks < 2 }
 
-// longest returns the largest duration of any rank, each by its own clock.
+// longest returns the longest duration of the trace on any rank. The duration of a rank is measured by the rank's
+// own clock.
 func (a *accounting) longest() int64 {
 	var most int64
 	ranks := make([]ends, a.t.Ranks)
@@ -285,11 +287,12 @@ func (a *accounting) sharesOf(list []call) []share {
 	return out
 }
 
-// separate reports whether the ranks were profiled separately, so that their profiles may begin at different times. It
-// is false if the profile contains only communication: then the first rows are not the begin of a profile.
+// separate reports whether the ranks were profiled separately, so that their profiles may begin at different times.
+// If the profile contains only communication, separate returns false: the first event is then not the beginning of
+// the profile.
 func (a *accounting) separate() bool { return a.t.Source != "" && !oneClock(a.t.Clocks) && !a.bare }
 
-// skewed sums up the start skew.
+// skewed adds up the start skew of all members.
 func (a *accounting) skewed() {
 	x := &StartSkew{}
 	for _, list := range a.shares {
@@ -318,7 +321,7 @@ func (a *accounting) skewed() {
 	a.r.StartSkew = x
 }
 
-// commonUS returns the span from the time when the profiles of all ranks have begun.
+// commonUS returns the part of the span that begins when the profiles of all ranks have begun.
 func (r *Report) commonUS() float64 {
 	if r.StartSkew == nil {
 		return r.SpanUS
@@ -326,7 +329,7 @@ func (r *Report) commonUS() float64 {
 	return r.SpanUS - r.StartSkew.US
 }
 
-// ranksUS returns the sum over all ranks of the time in the span that is no start skew.
+// ranksUS returns the sum over all ranks of the time in the span, without start skew.
 func (r *Report) ranksUS() float64 {
 	whole := r.SpanUS * float64(max(r.Ranks, 1))
 	if x := r.StartSkew; x != nil {
@@ -335,7 +338,7 @@ func (r *Report) ranksUS() float64 {
 	return whole
 }
 
-// size returns how many members a collective has, or 0 if that is unknown.
+// size returns the number of members of a collective, or 0 if it is unknown.
 func (a *matching) size(list []call) int {
 	if c := a.t.Events[list[0]].Call; c != nil {
 		return len(c.Members)
@@ -343,7 +346,8 @@ func (a *matching) size(list []call) int {
 	return 0
 }
 
-// far reports whether the ends of a collective are too far apart for its members to belong together.
+// far reports whether the ends of a collective on different ranks are too far apart for its members to belong
+// together.
 func (a *matching) far(list []call) bool {
 	for _, i := range list {
 		if a.lost[a.t.Events[i].Rank] {
@@ -353,7 +357,7 @@ func (a *matching) far(list []call) bool {
 	return !a.exact() && trace.EndsTogether(a.t.Events[list[0]].Name) && a.apart(list) > a.bound
 }
 
-// residual is the largest error of a difference between times of two ranks, in nanoseconds.
+// residual returns the largest possible error, in nanoseconds, of a difference between times of two ranks.
 func (a *tracer) residual() int64 {
 	if a.r.Alignment.ResidualUS == nil {
 		return 0

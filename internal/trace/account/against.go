@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Difference is one number in two reports.
+// Difference is one number that is compared between an older and a newer report.
 type Difference struct {
 	What string   `json:"what"`
 	Was  *float64 `json:"was_us"`
@@ -21,9 +21,9 @@ type Difference struct {
 	Times    int `json:"times,omitempty"`
 }
 
-// Against compares a report with an older one: the whole run, the collectives of each operation, and the computations
-// whose times differ most. The times of computations and of exposed communication are means over calls, because the two
-// profiles may have different numbers of steps or ranks.
+// Against compares a report with an older one: the whole run, the collectives of each operation, and those
+// computations whose times differ most. The times of computations and of exposed communication are means over
+// calls, because the two profiles may have different numbers of steps or ranks.
 func (r *Report) Against(old *Report) []Difference {
 	value := func(v float64) *float64 { return &v }
 	out := []Difference{{What: "span", Was: value(old.commonUS()), Is: value(r.commonUS())}}
@@ -52,7 +52,7 @@ func (r *Report) communications() int {
 	return n
 }
 
-// mean returns the sum divided by n, or nil if either is unknown.
+// mean returns sum divided by n, or nil if either is unknown.
 func mean(sum *float64, n int) *float64 {
 	if sum == nil || n == 0 {
 		return nil
@@ -165,7 +165,7 @@ func byKernel(r, old *Report) []Difference {
 	return out
 }
 
-// size returns the absolute difference of the two means, times the number of calls in the report that has more.
+// size returns the absolute difference of the two means, multiplied by the larger one of the two numbers of calls.
 func (d *Difference) size() float64 {
 	a, _ := deref(d.Was)
 	b, _ := deref(d.Is)

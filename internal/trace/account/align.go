@@ -14,18 +14,19 @@ import (
 // Clock describes how the clock of one rank was aligned with that of the first rank.
 type Clock struct {
 	Rank     int     `json:"rank"`
-	OffsetUS float64 `json:"offset_us"` // is added to its times, at the start of the profile
+	OffsetUS float64 `json:"offset_us"` // the offset that is added to the rank's times at the start of the profile
 	DriftPPM float64 `json:"drift_ppm"`
-	// Collectives is the number of collectives whose ends were compared on both clocks.
+	// Collectives is the number of collectives whose ends on the two clocks were compared.
 	Collectives int `json:"collectives"`
 }
 
 // Alignment describes how well the clocks of the ranks agree.
 type Alignment struct {
-	// ResidualUS is the largest distance that remains between the ends of one collective. It is nil if fewer than two
-	// collectives show it.
+	// ResidualUS is the largest distance that remains, after the alignment, between the ends of one collective on
+	// different ranks. It is nil if there are fewer than two collectives to show it.
 	ResidualUS *float64 `json:"residual_us"`
-	// Method is "one clock", "ends" if the clocks were aligned by the ends of collectives, or "none".
+	// Method says how the clocks were aligned: "one clock" if there is only one, "ends" if by the ends of
+	// collectives, or "none".
 	Method string  `json:"method"`
 	Clocks []Clock `json:"clocks,omitempty"`
 }
@@ -54,7 +55,7 @@ func (a *matching) align() {
 	}
 	a.r.Alignment.Method = "ends"
 	clocks := a.t.Clocks
-	if oneClock(clocks) { // the ends show that this single clock is not correct
+	if oneClock(clocks) { // the ends of collectives show that this single clock is not correct
 		clocks = make([]int, a.t.Ranks)
 		for r := range clocks {
 			clocks[r] = r
@@ -111,7 +112,7 @@ func (a *matching) separateRuns() (gap int64, before, after int) {
 	return ranks[last].lo - ranks[first].hi, a.t.ID(first), a.t.ID(last)
 }
 
-// exact reports whether all times come from one clock. That is so only in traces of hocket.
+// exact reports whether all times come from one clock. This is possible only in traces that hocket recorded.
 func (a *matching) exact() bool { return a.t.Source == "" && oneClock(a.t.Clocks) }
 
 func oneClock(clocks []int) bool {
@@ -129,7 +130,7 @@ func (a *matching) sharedEnds() [][]call {
 	return out
 }
 
-// spread returns the largest distance between ends of one collective.
+// spread returns the largest distance between the ends of one collective on different ranks.
 func (a *matching) spread(shared [][]call) int64 {
 	var most int64
 	for _, list := range shared {
@@ -146,7 +147,7 @@ func (a *matching) apart(list []call) int64 {
 	return all.hi - all.lo
 }
 
-// settle sets the residual. It refuses a residual above the bound.
+// settle sets the residual. If the residual exceeds the bound, the ranks are not compared.
 func (a *matching) settle(shared [][]call, least int) {
 	if len(a.lost) > 0 {
 		return
@@ -177,11 +178,11 @@ func (a *matching) refuse(format string, args ...any) {
 	a.problem("alignment", rank, "%s", a.untold)
 }
 
-// onClock lists everything whose times are from one clock: indices of ranks, events, host calls and
-// steps.
+// onClock holds all parts of the trace whose times are from one clock, as indices: ranks, events, calls of hosts
+// and steps.
 type onClock struct {
 	ranks, events, host, steps []int
-	shared                     map[int][]call // by shared collective: its events in that collective
+	shared                     map[int][]call // by number of a shared collective: the events of these ranks in it
 }
 
 // byClock groups the parts of the trace by clock.
@@ -215,13 +216,16 @@ func (a *matching) byClock(clocks []int, shared [][]call) map[int]*onClock {
 	return all
 }
 
-// fitAll aligns one clock after another with the clock of the first rank. Next is always the clock that has the most
-// ends in common with the aligned ones.
+// fitAll aligns one clock after another with the clock of the first rank. The next clock is always the one that has
+// the most ends in common with the clocks that are already aligned.
 func (a *matching) fitAll(clocks []int, shared [][]call) {
 	all := a.byClock(clocks, shared)
-	there := make([]ends, len(shared)) // by shared collective: the ends on the clocks that are already aligned
-	common := map[int]int{}            // by other clock: number of collectives that it shares with the aligned clocks
-	var ready most                     // those other clocks; a clock is added again each time its count grows
+	// by number of a shared collective: its ends on the clocks that are already aligned
+	there := make([]ends, len(shared))
+	// by clock that is not aligned yet: the number of collectives that it shares with the aligned clocks
+	common := map[int]int{}
+	// the clocks that are not aligned yet; a clock is added again each time its number grows
+	var ready most
 	left := map[int]bool{}
 	for c := range all {
 		left[c] = true
@@ -269,7 +273,7 @@ func (a *matching) fitAll(clocks []int, shared [][]call) {
 // sharing is a clock and the number of collectives that it shares with the aligned clocks.
 type sharing struct{ clock, collectives int }
 
-// most is a heap of clocks; the one that shares the most comes first.
+// most is a heap of clocks. The clock that shares the most collectives with the aligned ones is first.
 type most []sharing
 
 func (m most) Len() int      { return len(m) }
@@ -285,13 +289,14 @@ func (m *most) Pop() any {
 	return x
 }
 
-// point is the end of a collective on one clock, and its delay relative to the first clock.
+// point is the end of a collective on one clock, and the difference between this end and the end on the first
+// clock.
 type point struct {
 	at, behind int64
 	group      int
 }
 
-// points compares a clock with the aligned ones.
+// points compares the ends of shared collectives on a clock with those on the aligned clocks.
 func (a *matching) points(clock *onClock, shared [][]call, there []ends) []point {
 	var out []point
 	for _, k := range slices.Sorted(maps.Keys(clock.shared)) {
@@ -308,7 +313,7 @@ func (a *matching) points(clock *onClock, shared [][]call, there []ends) []point
 	return out
 }
 
-// ends holds the first and the last of a set of ends.
+// ends holds the first and the last one of several ends of a collective.
 type ends struct {
 	n      int
 	lo, hi int64
@@ -324,7 +329,7 @@ func (e *ends) add(at int64) {
 
 func (e *ends) middle() int64 { return e.lo + (e.hi-e.lo)/2 }
 
-// line converts the times of one clock to another: at + offset + drift*(at - from).
+// line converts the time at of one clock to another clock: at + offset + drift*(at - from).
 type line struct {
 	from, offset int64
 	drift        float64
@@ -335,15 +340,15 @@ func (l line) behind(at int64) int64 { return l.offset + int64(math.Round(l.drif
 const (
 	// mostDrift is larger than the drift between any two quartz clocks.
 	mostDrift = 200e-6
-	// leastForDrift is the number of ends that are needed to distinguish drift from noise.
+	// leastForDrift is the smallest number of ends from which drift can be distinguished from noise.
 	leastForDrift = 8
-	// gross is the smallest error, in nanoseconds, of an end that is ignored as an outlier.
+	// gross is the smallest error of an end, in nanoseconds, with which it is ignored as an outlier.
 	gross = 100_000
 )
 
-// fit finds the line whose largest distance to a point is smallest. It leaves out outliers, at most
-// a quarter of the points, and records them in outlier. It uses drift only if the drift is possible
-// and halves the distance.
+// fit finds the line whose largest distance to a point is the smallest. It ignores outliers, at most a quarter of
+// the points, and records them in outlier. It uses drift only if the drift is physically possible and halves the
+// distance.
 func fit(points []point, outlier map[int]bool) line {
 	kept := slices.Clone(points)
 	slices.SortFunc(kept, func(a, b point) int { return cmp.Compare(a.behind, b.behind) })
@@ -386,7 +391,7 @@ func (l line) worst(points []point) int64 {
 	return most
 }
 
-// leastSquares fits the drift, and puts the offset in the middle of the remaining distances.
+// leastSquares fits the drift, and chooses the offset in the middle of the remaining distances.
 func leastSquares(points []point) line {
 	from, base := points[0].at, points[0].behind
 	var n, sx, sy, sxx, sxy float64

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Kinds of stretches.
+// These are the kinds of stretches.
 const (
 	isWork     = "work"     // a kernel, or a copy of the host
 	isTransfer = "transfer" // communication after all members have arrived
@@ -19,29 +19,30 @@ const (
 	isGap      = "gap"      // nothing ran on the stream
 )
 
-// stretch is a time interval before an event for which the event had to wait.
+// stretch is a time interval before an event i, with the activity for which i had to wait.
 type stretch struct {
 	kind   string
 	lo, hi int64
-	event  int // the event that it is part of; for a gap, the event after it
-	by     int // for isPeer and isSignal: the event of another rank that ended it, or -1
+	event  int // the event of which it is a part; for a gap, the event after the gap
+	by     int // for isPeer and isSignal: the event of another rank that ended the wait, or -1
 }
 
 func (s *stretch) long() int64 { return s.hi - s.lo }
 
-// tracer finds, from an event backwards, the events that it waited for.
+// tracer finds the events for which an event had to wait, from the event backwards.
 type tracer struct {
 	matching
 	shares [][]share
 	bare   bool // the trace contains only communication
 	lanes  []lane
-	same   map[statement][]int // events of a statement, in own traces
+	same   map[statement][]int // by statement, its events; only in traces that hocket recorded
 	chains *trace.Chains
 }
 
-// back divides the time from the time from until the start of event i, on the rank of i, into the activities for which
-// i had to wait, the latest first. A wait for another stream of the rank counts as the work of that stream. unsure
-// reports that the profile, of another tool, does not show for which of several streams the event waited.
+// back divides the time from the argument from until the start of event i, on the rank of i, into the activities
+// for which i had to wait, the latest first. If the rank waited for another of its streams, the work of that stream
+// counts. The result unsure is for profiles of other tools. It reports that the profile does not show for which of
+// several streams the event waited.
 func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 	chains := a.chain()
 	now := a.t.Events[i].Start
@@ -64,7 +65,7 @@ func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 		if now > from && a.t.Events[j].Stream != a.t.Events[at].Stream && chains.Others(at, j, launchGap) {
 			unsure = true
 		}
-		for seen[j] = true; now > from; seen[j] = true { // follows waits to the work of other streams of the rank
+		for seen[j] = true; now > from; seen[j] = true { // follow waits to the work of other streams of the rank
 			e := &a.t.Events[j]
 			d := chains.Released(j)
 			if d < 0 || a.t.Events[d].Rank != e.Rank || a.t.Events[d].End <= e.Start || seen[d] {
@@ -79,7 +80,7 @@ func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 	return out, unsure
 }
 
-// chain returns which event each event had to wait for.
+// chain returns the chains of the trace, which say for which event each event had to wait.
 func (a *tracer) chain() *trace.Chains {
 	if a.chains == nil {
 		a.chains = a.t.Chains()
@@ -87,7 +88,7 @@ func (a *tracer) chain() *trace.Chains {
 	return a.chains
 }
 
-// putEvent adds the time of an event.
+// putEvent calls put for the parts of the time of event j.
 func (a *tracer) putEvent(j int, put func(kind string, lo int64, event, by int)) {
 	e := &a.t.Events[j]
 	switch {
@@ -123,14 +124,14 @@ func (a *tracer) lastOf(group int) int {
 	return last
 }
 
-// lane is the activity of one rank: its events by start, without waits and signals, and the calls
-// of its host.
+// lane is the activity of one rank: its events by start, except waits and signals, and the calls of its host.
 type lane struct {
 	events  []*trace.Event
 	ends    []int64          // for each event, the latest end of the events up to it
 	host    []trace.HostCall // by start
 	hostEnd []int64          // for each call, the latest end of the calls up to it
-	begun   map[opOf][]int64 // when the events of a class and name started, in order; computed at first use
+	// by operation: the times at which its events started, in order; computed when first needed
+	begun map[opOf][]int64
 }
 
 func (a *tracer) byRank() []lane {
@@ -169,7 +170,7 @@ type opOf struct {
 	name  string
 }
 
-// until counts the events of a class and name that started before a time.
+// until counts the events of a class and name that started before the time to.
 func (l *lane) until(class trace.Class, name string, to int64) int {
 	if l.begun == nil {
 		l.begun = map[opOf][]int64{}
@@ -182,11 +183,11 @@ func (l *lane) until(class trace.Class, name string, to int64) int {
 	return sort.Search(len(list), func(k int) bool { return list[k] >= to })
 }
 
-// ran is the total of the events of one name on a rank between two times.
+// ran is the total of the events of one name on one rank between two times.
 type ran struct {
 	times int
-	ns    int64 // sum of the parts between the two times
-	full  int64 // sum of their whole durations
+	ns    int64 // sum of those parts of their durations that are between the two times
+	full  int64 // sum of their complete durations
 }
 
 // ran returns the total of the events of a name and class between from and to.
@@ -205,7 +206,7 @@ func (l *lane) ran(class trace.Class, name string, from, to int64) ran {
 	return out
 }
 
-// begin returns when the first event of the rank started.
+// begin returns the start of the first event of the rank.
 func (l *lane) begin() int64 {
 	if len(l.events) == 0 {
 		return 0

@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// blame explains why each late rank was late. The explanation consists of the activities that the late rank had, and
-// the rank that waited longest did not have, since the last collective that both ranks left.
+// blame explains why each late rank was late. The explanation consists of activities since the last collective that
+// both ranks left: those that the late rank had but the rank that waited longest did not.
 func (a *accounting) blame() {
 	for g := range a.r.Collectives {
 		if c := &a.r.Collectives[g]; c.Late != nil {
@@ -45,10 +45,10 @@ type Cause struct {
 	//   - "begins": its profile begins later
 	//   - "unknown"
 	Kind string `json:"kind"`
-	Rank int    `json:"rank"` // the rank on which that happened
+	Rank int    `json:"rank"` // the rank on which the activity happened
 	Op   string `json:"op,omitempty"`
-	// US is the part of the delay that it explains. TookUS is its duration on this rank, and OtherUS its duration on
-	// the rank that waited.
+	// US is the part of the delay that the activity explains. TookUS is the duration of the activity on the rank
+	// Rank, and OtherUS its duration on the rank that waited.
 	US      float64 `json:"us"`
 	TookUS  float64 `json:"took_us"`
 	OtherUS float64 `json:"other_us"`
@@ -65,7 +65,7 @@ func joined(causes []Cause) string {
 
 func short(ns int64) string { return trace.Microseconds(us(ns)) }
 
-// what identifies a sum of times that is compared between two ranks.
+// what identifies an activity whose times are added up and compared between two ranks.
 type what struct {
 	kind  string
 	class trace.Class
@@ -74,8 +74,8 @@ type what struct {
 	group int // for isPeer: the collective
 }
 
-// window is the time of one rank before it entered a collective, divided into the activities that
-// it had to wait for.
+// window is the time of one rank before it entered a collective, divided into the activities for which it had to
+// wait.
 type window struct {
 	rank     int
 	from, to int64
@@ -84,7 +84,7 @@ type window struct {
 	unsure   bool
 }
 
-// window computes the window of the rank of event i from a time until i starts.
+// window computes the window of the rank of event i, from the time from until i starts.
 func (a *tracer) window(i int, from int64) *window {
 	e := &a.t.Events[i]
 	w := &window{rank: e.Rank, from: from, to: e.Start, sums: map[what]int64{}}
@@ -111,21 +111,21 @@ func (a *tracer) whatOf(p stretch) what {
 	return k
 }
 
-// comparison is of a late rank with the rank that waited longest for it.
+// comparison compares a late rank with the rank that waited longest for it.
 type comparison struct {
 	a              *tracer
 	slowAt, fastAt call
 	slow, fast     *window
-	since          string // the collective that both left before; empty if there is none
+	since          string // the last collective that both ranks left before; empty if there is none
 	least          int64  // causes that explain less than this are not reported
 	out            []Cause
 }
 
-// mostCauses is the largest number of causes in a sentence.
+// mostCauses is the largest number of causes that one sentence names.
 const mostCauses = 3
 
-// causes compares the late rank of collective g with the rank that waited longest. It returns the collective from which
-// on they are compared, if any, and what differs.
+// causes compares the late rank of collective g with the rank that waited longest. It returns the name of the
+// collective at which the comparison begins, which is empty if there is none, and the differences.
 func (a *tracer) causes(g int) (since string, causes []Cause) {
 	late, early := -1, -1
 	for k, s := range a.shares[g] {
@@ -176,11 +176,11 @@ func (a *tracer) unknown(rank int, why string) []Cause {
 	return []Cause{{Kind: "unknown", Rank: a.t.ID(rank), Text: "unknown, because " + why}}
 }
 
-// mostBack is how many earlier collectives are examined to find one that both ranks left.
+// mostBack is the largest number of earlier collectives that are examined to find one that both ranks left.
 const mostBack = 1024
 
-// parted returns the latest collective before g that the ranks of x and y had left when they entered g, and the times
-// at which each rank left it. It returns -1 if there is none.
+// parted returns the latest collective before g that the ranks of x and y had left when they entered g, and the
+// times at which they left it. It returns -1 if there is none.
 func (a *tracer) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
 	for h := g - 1; h >= 0 && h >= g-mostBack; h-- {
 		p, q := a.member(h, x.Rank), a.member(h, y.Rank)
@@ -207,10 +207,10 @@ func (c *comparison) add(kind, op string, explains, took, other int64, format st
 		OtherUS: us(other), Text: fmt.Sprintf(format, args...)})
 }
 
-// other returns the number of the rank that waited.
+// other returns the number, in the job, of the rank that waited.
 func (c *comparison) other() int { return c.a.t.ID(c.fast.rank) }
 
-// left records the cause that the previous collective ended later on the late rank.
+// left records the cause that the collective at which the comparison begins ended later on the late rank.
 func (c *comparison) left(op string, after int64) {
 	if after < max(c.least, c.a.residual()+1) {
 		return
@@ -219,8 +219,8 @@ func (c *comparison) left(op string, after int64) {
 		c.other())
 }
 
-// begun records the cause that the profile of the late rank begins later. Of that time, skew is start skew and explains
-// nothing of the waiting.
+// begun records the cause that the profile of the late rank begins later, by the time after. The part skew of this
+// time is start skew, which is not counted as waiting.
 func (c *comparison) begun(after, skew int64) {
 	if after-skew >= c.least {
 		c.add("begins", "", after-skew, after, 0,
@@ -272,7 +272,7 @@ func (c *comparison) compare() {
 	}
 }
 
-// worked records the cause that a kernel, a copy or a transfer took longer.
+// worked records the cause that a kernel, a copy or a transfer took longer on the late rank.
 func (c *comparison) worked(k what, took, other int64) {
 	kind, verb := "kernel", "ran"
 	if k.kind == isTransfer {
@@ -281,7 +281,8 @@ func (c *comparison) worked(k what, took, other int64) {
 		}
 	}
 	slow, fast := c.total(c.slow, k), c.total(c.fast, k)
-	plain := k.kind == isWork && slow.ns == took && fast.ns == other // and no part of it ran on other streams at the same time
+	// whether no part of it ran on other streams at the same time
+	plain := k.kind == isWork && slow.ns == took && fast.ns == other
 	whole := slow.full == slow.ns && fast.full == fast.ns
 	switch {
 	case fast.times == 0 && slow.ns == took && slow.full == slow.ns:
@@ -328,8 +329,8 @@ func times(n int) string {
 	return fmt.Sprintf(", in %d calls each", n)
 }
 
-// only returns the one event of a kind and name that the rank of a window had to wait for. It returns nil if there is
-// none or several.
+// only returns the single event of a kind and name for which the rank of a window had to wait. It returns nil if
+// there is none or if there are several.
 func (c *comparison) only(w *window, k what) *trace.Event {
 	var e *trace.Event
 	for _, p := range w.parts {
@@ -343,19 +344,20 @@ func (c *comparison) only(w *window, k what) *trace.Event {
 	return e
 }
 
-// upTo returns how often the rank of a window ran the operation of k before the end of the window.
+// upTo returns how often the rank of a window had run the operation of k by the end of the window.
 func (c *comparison) upTo(w *window, k what) int {
 	return c.a.lanes[w.rank].until(k.class, k.name, w.to)
 }
 
-// total returns the total of all activities of one name on the rank of a window, including those for which no event
-// waited.
+// total returns the total of all activities of the name of k on the rank of a window, including those for which no
+// event waited.
 func (c *comparison) total(w *window, k what) ran {
 	return c.a.lanes[w.rank].ran(k.class, k.name, w.from, w.to)
 }
 
-// instead finds kernels that only one of the two ranks ran, if both ranks ran such kernels. These are two
-// implementations of the same work. It returns a cause for them, and the keys of the late rank that the cause covers.
+// instead finds kernels that only the late rank ran and kernels that only the other rank ran. If there are both,
+// they are two implementations of the same work. It returns a cause for them, and the keys of the late rank's
+// activities that the cause covers.
 func (c *comparison) instead() ([]Cause, map[what]bool) {
 	alone := func(w, against *window) (keys []what, sum int64, names string) {
 		for k, ns := range w.sums {
@@ -397,8 +399,8 @@ func (c *comparison) instead() ([]Cause, map[what]bool) {
 			others, short(other))}}, only
 }
 
-// signalled records the cause that the late rank itself waited for signals, and what their sender
-// did in that time.
+// signalled records the cause that the late rank itself waited for signals, and what the sender of the signals did
+// in that time.
 func (c *comparison) signalled(k what, took, other int64) {
 	if k.by < 0 {
 		c.add("signal", "", took-other, took, other, "it waited %s for signals of an unknown rank",
@@ -420,7 +422,8 @@ func (c *comparison) signalled(k what, took, other int64) {
 	c.out[len(c.out)-1].Rank = k.by
 }
 
-// idled records the cause that nothing ran for some time, and what the host did in the longest gap.
+// idled records the cause that nothing ran on the late rank for some time, and what its host did in the longest
+// gap.
 func (c *comparison) idled(took, other int64) {
 	longest := stretch{}
 	for _, p := range c.slow.parts {
@@ -435,7 +438,7 @@ func (c *comparison) idled(took, other int64) {
 	c.add(kind, e.Name, took-other, took, other, "%s%s", text, why)
 }
 
-// idleBefore returns why nothing ran in a gap, as far as the profile shows.
+// idleBefore returns the reason why nothing ran in a gap, as far as the profile shows it.
 func (a *tracer) idleBefore(gap stretch) (kind, why string) {
 	e := &a.t.Events[gap.event]
 	issued := min(e.Issued, gap.hi)
@@ -456,11 +459,11 @@ func (a *tracer) idleBefore(gap stretch) (kind, why string) {
 		a.lanes[e.Rank].meanwhile(gap.lo, issued))
 }
 
-// mostCalls is the largest number of the host's calls before a time that are examined.
+// mostCalls is the largest number of calls of the host before a given time that are examined.
 const mostCalls = 4096
 
-// meanwhile describes what the host did between two times: the call that took most of it, or that
-// nothing was recorded.
+// meanwhile describes what the host did between two times: the call that took most of that time, or that no call
+// was recorded.
 func (l *lane) meanwhile(from, to int64) string {
 	var best trace.HostCall
 	var most int64

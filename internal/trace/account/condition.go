@@ -11,11 +11,12 @@ import (
 type Condition struct {
 	text   string
 	metric string
-	limit  float64 // in microseconds, or a share, or a number
-	share  bool    // the limit is a share of the time of all ranks
+	limit  float64 // a time in microseconds, a share, or a plain number
+	share  bool    // whether the limit is a share of the time of all ranks
 }
 
-// metrics are the numbers that conditions can name. Those that are sums over ranks have shares.
+// metrics are the numbers of a report that conditions can name. Limits on those that are sums over ranks may be
+// shares.
 var metrics = []struct {
 	name  string
 	sum   bool
@@ -64,7 +65,7 @@ func deref(v *float64) (float64, bool) {
 
 var condition = regexp.MustCompile(`^\s*(\w+)\s*>\s*([0-9.]+)\s*(%|us|µs|ms|s|)\s*$`)
 
-// ParseCondition reads "METRIC > LIMIT".
+// ParseCondition parses a condition "METRIC > LIMIT".
 func ParseCondition(text string) (*Condition, error) {
 	m := condition.FindStringSubmatch(text)
 	if m == nil {

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/internal/trace/profile"
 )
 
-// Pair computes the reports for the profiles in files, and for those of an older profile. The older one is nil without
-// files.
+// Pair computes two reports: one for the profiles in the files paths, and one for those in the files older. If
+// older is empty, the second report is nil.
 func Pair(paths, older []string, bound int64) (r, old *Report, err error) {
 	if r, err = Files(paths, bound); err == nil && len(older) > 0 {
 		if old, err = Files(older, bound); err != nil {

@@ -19,12 +19,12 @@ type Finding struct {
 	//   - "transfer": a transfer was slower than similar ones
 	//   - "exposed": data moved while nothing was computed
 	Kind string `json:"kind"`
-	// Rank is the rank for which the others waited, or the rank to which the time or the transfer belongs. It is -1 if
-	// the profile does not identify the rank.
+	// Rank is the rank for which the others waited, or the rank to which the exposed time or the slow transfer
+	// belongs. It is -1 if the profile does not identify the rank.
 	Rank  int    `json:"rank"`
 	Op    string `json:"op"`
-	Index int    `json:"index"` // of the collective; -1 for no collective or several
-	// US is its cost: the longest wait, the excess over other transfers, or the exposed time.
+	Index int    `json:"index"` // index of the collective; -1 if there is none or there are several
+	// US is the time that it cost: the longest wait, the time beyond that of other transfers, or the exposed time.
 	US   float64 `json:"us"`
 	Text string  `json:"text"` // a verdict of one line
 	// Details are the numbers and causes, one to a line.
@@ -61,8 +61,8 @@ func (a *accounting) found(kind string, rank int, op string, index int, ns int64
 // lines returns the clauses of a text, which semicolons separate.
 func lines(text string) []string { return strings.Split(text, "; ") }
 
-// mostSignals is the largest number of waits for signals that are explained. If there are more, the longest ones are
-// explained.
+// mostSignals is the largest number of waits for signals that are explained. If there are more, only the longest
+// ones are explained.
 const mostSignals = 100
 
 // signals adds the waits for signals of other ranks.
@@ -101,17 +101,17 @@ func (a *accounting) signals() {
 	}
 }
 
-// doing is a stretch of a rank, and the rank that waited for its signal, or -1 for none.
+// doing is a stretch of a rank's time, and the rank that waited for its signal, or -1 if none did.
 type doing struct {
 	stretch
 	rank, via int
 }
 
-// mostTurns is the largest length of a chain of ranks that wait for each other.
+// mostTurns is the maximum length of a chain of ranks that wait for each other's signals.
 const mostTurns = 16
 
-// during returns the activities for which the sender of a signal had to wait between two times. If the sender itself
-// waited for the signal of another rank, during returns the activities of that rank instead.
+// during returns the activities for which the sender of a signal had to wait between two times. If the sender
+// itself waited for a signal of another rank, it returns the activities of that rank instead.
 func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	var out []doing
 	parts, _ := a.back(signal, from)
@@ -129,7 +129,7 @@ func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	return out
 }
 
-// meantime describes the activities of the ranks while one rank waited for a signal. It returns the rank with the
+// meantime describes the activities of other ranks while one rank waited for a signal. It returns the rank with the
 // longest activities.
 func (a *tracer) meantime(s stretch) (rank int, why string) {
 	type key struct {
@@ -165,7 +165,7 @@ func (a *tracer) meantime(s stretch) (rank int, why string) {
 	return rank, strings.Join(texts, "; ")
 }
 
-// did describes the activity of a rank during a part of the time for which another rank waited.
+// did describes what a rank did during a part of the time for which another rank waited.
 func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 	who := fmt.Sprintf("rank %d", a.t.ID(rank))
 	if via >= 0 {
@@ -196,10 +196,10 @@ func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 	return fmt.Sprintf("%s waited %s of that for other streams, of which the trace shows nothing", who, short(ns))
 }
 
-// barrier is the collective that moves no data.
+// barrier is the name of the collective that moves no data.
 const barrier = "barrier"
 
-// transferOf returns a name for the communication after all members have arrived.
+// transferOf returns a name for the part of a communication after all members have arrived.
 func transferOf(name string) string {
 	if name == barrier {
 		return name
@@ -239,8 +239,8 @@ type statement struct {
 	name, detail string
 }
 
-// A transfer is called slow if it takes slowTimes as long as the median of the others and at least slowLeast
-// nanoseconds longer.
+// A transfer is called slow if it takes at least slowTimes as long as the median of the others, and at least
+// slowLeast nanoseconds longer.
 const (
 	slowTimes = 1.5
 	slowLeast = 5_000
@@ -253,14 +253,14 @@ type sameSize struct {
 	members int
 }
 
-// link holds the transfers between the same ranks.
+// link holds the transfers between the same ranks that have the same operation and size.
 type link struct {
 	name  string
-	rank  int // -1 for a collective
+	rank  int // the sending rank; -1 for a collective
 	times []int64
-	index []int // of collectives, or of events
+	index []int // indices of the transfers: of collectives, or of events
 
-	median, others int64 // the median of times, and the largest median of the other links, or -1 without other links
+	median, others int64 // median of the times, and the largest median of other links, or -1 if there are none
 }
 
 // compare computes the medians of some links.
@@ -282,8 +282,8 @@ func compare(all map[string]*link) {
 	}
 }
 
-// transfers adds transfers that took longer than others of the same size. Either all of them between some ranks are
-// slow, or a single one is.
+// transfers adds findings about transfers that took longer than others of the same size. A finding is about all
+// transfers between some ranks, or about a single one.
 func (a *accounting) transfers() {
 	all := map[sameSize]map[string]*link{}
 	add := func(k sameSize, name string, rank int, ns int64, index int) {
@@ -339,16 +339,16 @@ func (a *accounting) transfers() {
 	}
 }
 
-// arrival returns when the last member entered a collective.
+// arrival returns the time at which the last member entered a collective.
 func (a *tracer) arrival(g int) int64 { return a.t.Events[a.lastOf(g)].Start }
 
-// slow reports whether a transfer of this duration is slow, compared with others.
+// slow reports whether a transfer that takes ns is slow compared with others.
 func (a *accounting) slow(ns, others int64) bool {
 	return float64(ns) > slowTimes*float64(others) && ns-others > slowLeast+a.residual()
 }
 
-// slowLink compares the transfers between some ranks with those between other ranks. If they are not slow, it compares
-// them with each other.
+// slowLink compares the transfers between some ranks with those between other ranks. If they are not slow in
+// comparison, it compares them with each other.
 func (a *accounting) slowLink(k sameSize, l *link) {
 	if own, other := l.median, l.others; other >= 0 && a.slow(own, other) {
 		var sum int64
@@ -387,7 +387,8 @@ func (a *accounting) slowLink(k sameSize, l *link) {
 	}
 }
 
-// uneven adds a collective in which the transfer of one member took longer than that of all others.
+// uneven adds a finding about a collective in which the transfer of one member took longer than the transfers of
+// all others.
 func (a *accounting) uneven(c *Collective, g int) {
 	var longest, next int64
 	rank := -1
@@ -408,7 +409,7 @@ func (a *accounting) uneven(c *Collective, g int) {
 		fmt.Sprintf("and at most %s on the others", short(next)))
 }
 
-// excess adds ns to the part of an operation's time that slow transfers explain.
+// excess adds ns to that part of an operation's time that slow transfers explain.
 func (a *accounting) excess(op string, ns int64) {
 	if a.slowNS == nil {
 		a.slowNS = map[string]int64{}
@@ -416,7 +417,8 @@ func (a *accounting) excess(op string, ns int64) {
 	a.slowNS[op] += ns
 }
 
-// exposures adds, for each operation, the transfer during which no kernel ran, on the rank with the most such time.
+// exposures adds, for each operation, a finding about transfers during which no kernel ran. It names the rank with
+// the most such time.
 func (a *accounting) exposures() {
 	n := a.t.Ranks
 	compute := make([][]trace.Interval, n)
@@ -427,7 +429,7 @@ func (a *accounting) exposures() {
 	computes := map[stream]bool{}
 	key := func(e *trace.Event) stream { return stream{e.Rank, e.Stream} }
 	moving := map[string][][]trace.Interval{}
-	alone := map[string][]bool{} // by rank: whether it has a stream without kernels
+	alone := map[string][]bool{} // by operation and rank: whether its stream on that rank runs no kernels
 	for i := range a.t.Events {
 		if e := &a.t.Events[i]; e.Class == trace.Compute && e.End > e.Start {
 			compute[e.Rank] = append(compute[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
@@ -451,7 +453,7 @@ func (a *accounting) exposures() {
 		compute[r] = trace.Union(compute[r])
 	}
 	if a.bare {
-		return // the profile may not contain the kernels
+		return // the profile may not contain any kernels
 	}
 	for _, op := range slices.Sorted(maps.Keys(moving)) {
 		rank, most, whole := -1, int64(0), int64(0)
@@ -482,8 +484,8 @@ func (a *accounting) exposures() {
 	}
 }
 
-// oddOnes adds the collectives of an operation that are not overlapped, if most collectives of the operation are. It
-// returns the exposed time of these collectives.
+// oddOnes is for an operation most of whose collectives are overlapped. It adds findings about those of its
+// collectives that are not overlapped, and returns the exposed time of these.
 func (a *accounting) oddOnes(op string, compute [][]trace.Interval) int64 {
 	type one struct {
 		g, rank       int

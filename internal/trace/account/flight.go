@@ -11,33 +11,33 @@ import (
 	"hocket.example/hocket/internal/trace/flight"
 )
 
-// lateHost is the least difference, in nanoseconds, between the wall clocks of hosts at a call for which a rank is
-// called late. The clocks of several hosts do not agree any better than that.
+// lateHost is the smallest difference between wall clocks of hosts, in nanoseconds, with which a rank is called
+// late in a call. The clocks of different hosts do not agree better than that.
 const lateHost = 100_000
 
-// flights is the computation of a report from flight records.
+// flights computes a report from flight records.
 type flights struct {
 	r       *Report
 	records []*flight.Record  // by rank
-	byGroup map[string][]made // in the order of ranks and of their calls
+	byGroup map[string][]made // calls by group, in the order of ranks and of the calls of each rank
 	given   map[int]bool      // ranks for which there is a record
 	origin  int64
-	behind  map[int][]int64 // by rank: how late it made each of the calls that completed
+	behind  map[int][]int64 // by rank: how much later than the first rank it made each call that has completed
 }
 
-// made is an entry and its rank.
+// made is an entry of a record, with the rank that made the call.
 type made struct {
 	rank int
 	*flight.Entry
 }
 
-// mostProblems is the largest number of reported problems, because one collective that hangs can
-// cause one for each rank.
+// mostProblems is the largest number of problems that are reported. One collective that hangs can cause one problem
+// for each rank.
 const mostProblems = 1 << 16
 
-// OfFlight computes the report for the flight records of several ranks. The report shows which collectives the ranks
-// called differently, which collectives are incomplete, and which ranks have not arrived. A record contains the times,
-// by the wall clock, at which the host made calls, but no times of transfers.
+// OfFlight computes the report for the flight records of several ranks. The report shows which collectives the
+// ranks called with different arguments, which collectives are incomplete, and which ranks have not arrived. A
+// record contains the times of the host's calls by the host's wall clock, but no times of transfers.
 func OfFlight(records []*flight.Record) *Report {
 	f := &flights{behind: map[int][]int64{}, byGroup: map[string][]made{}, given: map[int]bool{},
 		records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records),
@@ -152,7 +152,7 @@ func (f *flights) collective(group string, members, given []int, seq int64, list
 		problems[i].Text += stack(list[problems[i].Rank])
 	}
 	f.r.Problems = append(f.r.Problems, problems...)
-	if open { // otherwise a rank without a record may have called it
+	if open { // otherwise a rank without a record may have made the call
 		given = members
 	}
 	missing := f.missing(where, given, seq, list, least)
@@ -162,7 +162,7 @@ func (f *flights) collective(group string, members, given []int, seq int64, list
 	f.r.Collectives = append(f.r.Collectives, c)
 }
 
-// stack describes where a rank made its call.
+// stack returns a text with the position in the code at which a rank made its call.
 func stack(e *flight.Entry) string {
 	if len(e.Stack) == 0 {
 		return ""
@@ -170,8 +170,8 @@ func stack(e *flight.Entry) string {
 	return "; it called from " + strings.Join(e.Stack[:min(len(e.Stack), 4)], " < ")
 }
 
-// missing names the members that did not make a call that others made. A call older than the oldest call in a rank's
-// record is not missing.
+// missing names the members that did not make a call that others made. A call that is older than the oldest call in
+// a rank's record does not count as missing.
 func (f *flights) missing(where string, members []int, seq int64, list calls, least map[int]int64) bool {
 	found := false
 	for _, m := range members {
@@ -201,8 +201,8 @@ func (f *flights) last(rank int) string {
 	return "not in its record"
 }
 
-// late records which rank called last. If the call is not complete and the devices of some ranks
-// have begun it, the ranks whose devices have not are late.
+// late records which rank made a call last. If the call is not complete and the devices of only some ranks have
+// begun it, the other ranks are late.
 func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	ranks := slices.Sorted(maps.Keys(list))
 	last, first := ranks[0], ranks[0]
@@ -243,7 +243,7 @@ func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	}
 }
 
-// trailing reports which ranks called last in collectives that completed.
+// trailing reports which ranks made their call last in collectives that have completed.
 func (f *flights) trailing() {
 	for _, r := range slices.Sorted(maps.Keys(f.behind)) {
 		list := f.behind[r]

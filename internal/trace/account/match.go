@@ -9,23 +9,24 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// call is the part of one rank in a collective, as an index into the events of the trace.
+// call is the part of one rank in a collective, as an index in the events of the trace.
 type call = int
 
-// matching finds the events of the ranks that are one collective, and aligns clocks.
+// matching finds which events of the ranks belong to one collective, and aligns the clocks.
 type matching struct {
-	t       *trace.Trace // a copy, on one clock
+	t       *trace.Trace // a copy of the trace, with the times on one clock
 	r       *Report
 	bound   int64
-	members [][]call     // of collectives, by number
+	members [][]call     // members of each collective, by its number
 	outlier map[int]bool // collectives whose ends are not used to fit clocks
 	lost    map[int]bool // ranks whose clocks are not aligned
 	untold  string       // the reason why waiting is unknown; empty if it is known
 }
 
-// match finds the collectives of a trace. In hocket's traces each member has the number of its collective. In other
-// traces the calls of a group are matched by their numbers if all have one, and otherwise by their order. match sets
-// Group and Run of the events that it matches, and stores the members of each collective by Group.
+// match finds the collectives of a trace. In hocket's own traces, each event of a collective has the number of the
+// collective. In other traces, the calls of a group of ranks are matched by their numbers, if all calls have one,
+// and otherwise by their order. match sets Group and Run of the events that it matches, and stores the members of
+// each collective by Group.
 func (a *matching) match() {
 	if a.t.Source == "" {
 		a.matchOwn()
@@ -76,7 +77,7 @@ func (a *matching) matchOwn() {
 	}
 }
 
-// series is the calls of the ranks of one group, in the order of each rank.
+// series holds the calls of one group of ranks, for each rank in the order in which it made them.
 type series struct {
 	name  string
 	calls map[int][]call
@@ -91,7 +92,7 @@ func (a *matching) matchByGroup() {
 		}
 		name := e.Call.Group
 		key := name + fmt.Sprint(e.Call.Members)
-		if name == "" { // nothing else identifies the group
+		if name == "" { // if the name is empty, nothing identifies the group
 			key = "\x00" + e.Detail
 		}
 		s := groups[key]
@@ -145,8 +146,8 @@ func (a *matching) matchSeries(s *series) {
 	}
 }
 
-// order sorts calls in the order in which their rank made them: by when the host issued them, if that is known for all,
-// and otherwise by their starts.
+// order sorts calls in the order in which their rank made them. It uses the times at which the host issued the
+// calls, if these are known for all calls, and otherwise the times at which the calls started.
 func (a *matching) order(list []call) {
 	issued := !slices.ContainsFunc(list, func(i call) bool { return a.t.Events[i].Issued == 0 })
 	slices.SortStableFunc(list, func(x, y call) int {
@@ -161,9 +162,9 @@ func (a *matching) order(list []call) {
 // mostShifts limits the search for the call at which a shorter series begins.
 const mostShifts = 256
 
-// shift returns the index of the call of the longer series that corresponds to the first call of the shorter one. It
-// is the position at which most calls are equal. Among several such positions, it is the one at which the distances of
-// the ends vary least.
+// shift is for two ranks with different numbers of calls. It returns the index of the call in the longer series
+// that corresponds to the first call of the shorter one. This is the position at which most calls are equal. If
+// there are several such positions, it is the one at which the distances between the ends of calls vary least.
 func (a *matching) shift(long, short []call) int {
 	best, bestSame, bestSpread := 0, -1, int64(0)
 	for s := 0; s <= min(len(long)-len(short), mostShifts); s++ {
@@ -186,7 +187,7 @@ func (a *matching) shift(long, short []call) int {
 	return best
 }
 
-// compare reports in what the members of one collective disagree.
+// compare reports the arguments in which the members of one collective differ although they must be equal.
 func (a *matching) compare(group string, nth int64, list []call) {
 	if len(list) < 2 {
 		return
@@ -204,11 +205,11 @@ func (a *matching) compare(group string, nth int64, list []call) {
 type Entry struct {
 	Rank             int
 	Op, Group, DType string
-	In, Out          int64 // elements; -1 if unknown
+	In, Out          int64 // numbers of elements; -1 if unknown
 }
 
-// Disagreements names the ranks whose call of one collective differs from the call of most ranks in something that must
-// be equal.
+// Disagreements returns problems that name the ranks whose call of a collective differs from the call of most
+// ranks, in an argument that must be equal on all ranks.
 func Disagreements(where string, calls []Entry) []Problem {
 	var out []Problem
 	differ := func(kind, what string, of func(e *Entry) string) bool {
@@ -226,7 +227,7 @@ func Disagreements(where string, calls []Entry) []Problem {
 		return true
 	}
 	if differ("order", "called", func(e *Entry) string { return e.Op }) {
-		return out // other differences then have no meaning
+		return out // if the operations differ, other differences have no meaning
 	}
 	differ("dtype", "dtype", func(e *Entry) string { return e.DType })
 	switch calls[0].Op {
@@ -242,7 +243,8 @@ func Disagreements(where string, calls []Entry) []Problem {
 	return out
 }
 
-// majority returns the most frequent value (the first one if there are several) and the first rank that has each value.
+// majority returns the most frequent value of a property of the calls, the first one if there are several, and for
+// each value the first rank that has it.
 func majority(calls []Entry, of func(e *Entry) string) (string, map[string]int) {
 	count, first := map[string]int{}, map[string]int{}
 	best := ""

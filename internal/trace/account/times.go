@@ -8,16 +8,16 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// without returns how long a lasts while b does not. Both are unions.
+// without returns the length of the time in a that is not in b. Both are unions of intervals.
 func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overlap(a, b) }
 
-// expose measures communication during which the rank computed nothing. Start skew is left out. If one collective waits while another one
-// moves data, the time counts as transfer. Communication that is not a collective, or whose waiting is unknown, also
-// counts as transfer. Barriers do not, because they move no data.
+// expose measures the communication during which the rank computed nothing. It does not count start skew. If one
+// collective waits while another one moves data, the time counts as transfer. Communication that is not a
+// collective, or whose waiting is unknown, also counts as transfer. Barriers do not, because they move no data.
 func (a *accounting) expose() {
 	n := a.t.Ranks
 	compute, comm, moving := make([][]trace.Interval, n), make([][]trace.Interval, n), make([][]trace.Interval, n)
-	begun := map[call]int64{} // when the transfer began
+	begun := map[call]int64{} // when the transfer of each call began
 	skew := map[call]int64{}
 	for _, list := range a.shares {
 		for _, s := range list {
@@ -67,14 +67,14 @@ func (a *accounting) expose() {
 	}
 }
 
-// Idle is the time of a rank in which nothing ran on its device, between its first event and its last one, by cause.
+// Idle is the time in which nothing ran on the device of a rank, between its first event and its last, by cause.
 type Idle struct {
 	Rank    int     `json:"rank"`
 	TotalUS float64 `json:"total_us"`
-	// HostUS is time in which the host had not issued the next work. SignalUS is time in which a stream waited for a
-	// signal of another rank. EventUS is time in which a stream waited for another stream of its rank, and no stream
-	// waited for a signal. LaunchUS is the part of each short gap that is none of these. UnknownUS is time that the
-	// profile does not explain.
+	// HostUS is the time in which the host had not yet issued the next work. SignalUS is the time in which a stream
+	// waited for a signal of another rank. EventUS is the time in which a stream waited for another stream of its
+	// rank, while no stream waited for a signal. LaunchUS is the rest of each short gap. UnknownUS is the time that
+	// the profile does not explain.
 	HostUS    float64 `json:"host_us"`
 	SignalUS  float64 `json:"signal_us"`
 	EventUS   float64 `json:"event_us"`
@@ -84,7 +84,7 @@ type Idle struct {
 	PeerUS float64 `json:"peer_us"`
 }
 
-// launchGap is the longest gap between two operations that can be the time of a launch.
+// launchGap is the longest gap between two operations, in nanoseconds, that counts as the time of a launch.
 const launchGap = 20_000
 
 func (a *accounting) idle() {
@@ -121,8 +121,8 @@ func (a *accounting) idle() {
 	}
 }
 
-// gap adds the time from at to the start of e, in which the device had nothing to do. signals is when streams of the
-// rank waited for signals, and waits is when they waited for anything.
+// gap adds the time from at to the start of the event e, in which nothing ran on the device. signals holds the
+// times in which streams of the rank waited for signals, and waits those in which they waited for anything.
 func (x *Idle) gap(at int64, e *trace.Event, signals, waits []trace.Interval) {
 	during := trace.Interval{Lo: at, Hi: e.Start}
 	signal, waited := trace.Covered(during, signals), trace.Covered(during, waits)
@@ -141,15 +141,16 @@ func (x *Idle) gap(at int64, e *trace.Event, signals, waits []trace.Interval) {
 	}
 }
 
-// Critical is the chain of work, across ranks, that determined how long the run took. A report has none if the clocks
-// of the ranks cannot be compared.
+// Critical is the chain of work, across ranks, that determined how long the run took. If the clocks of the ranks
+// cannot be compared, a report has none.
 type Critical struct {
 	SpanUS float64        `json:"span_us"`
 	ByKind []KindTime     `json:"by_kind"`
 	Path   []CriticalPart `json:"path"`
 }
 
-// kindOf returns the kind of an event on the critical path. No event there waits for other members of a collective.
+// kindOf returns the kind of an event on the critical path. On this path, no event waits for other members of a
+// collective.
 func (a *accounting) kindOf(i int) string {
 	e := &a.t.Events[i]
 	_, told := a.r.waits[i]
@@ -171,7 +172,7 @@ type KindTime struct {
 	US   float64 `json:"us"`
 }
 
-// CriticalPart is one stretch of the chain.
+// CriticalPart is one stretch of the critical chain.
 type CriticalPart struct {
 	Rank    int     `json:"rank"`
 	Name    string  `json:"name"`
@@ -221,10 +222,12 @@ func (a *accounting) critical() {
 	a.r.Critical = c
 }
 
-// Steps are statistics of the iterations. The time of an iteration is the longest time that any rank took for it.
+// Steps are statistics of the iterations that the program marked. The time of an iteration is the longest time that
+// any rank took for it.
 type Steps struct {
-	Count   int     `json:"count"`
-	Cut     int     `json:"cut"` // how many first iterations are left out: those over 1.5 times the median
+	Count int `json:"count"`
+	// number of first iterations that are omitted because they took more than 1.5 times the median
+	Cut     int     `json:"cut"`
 	P50US   float64 `json:"p50_us"`
 	P95US   float64 `json:"p95_us"`
 	LeastUS float64 `json:"least_us"`

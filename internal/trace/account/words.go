@@ -29,7 +29,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return t.err
 }
 
-// writer records the first error.
+// writer writes text, and records the first error.
 type writer struct {
 	w   io.Writer
 	err error
@@ -92,7 +92,7 @@ func (r *Report) Facts() string {
 		r.Alignment.words())
 }
 
-// Words describes the start skew in one sentence.
+// Words returns a sentence that describes the start skew.
 func (s *StartSkew) Words() string {
 	return fmt.Sprintf("start skew: the profile of rank %d begins %s after that of rank %d; %s of waiting "+
 		"is due to that, and is not counted", s.Rank, text(s.US), s.From, text(s.WaitUS))
@@ -117,7 +117,7 @@ func (a *Alignment) words() string {
 	return fmt.Sprintf("%s, ends within %s", by, text(*a.ResidualUS))
 }
 
-// Verdict describes in one sentence which kind of work limited the run, and how much communication was exposed.
+// Verdict returns a sentence that says which kind of work limited the run, and how much communication was exposed.
 func (r *Report) Verdict() string {
 	c := r.Critical
 	if c == nil || len(c.ByKind) == 0 || r.SpanUS <= 0 {
@@ -148,7 +148,7 @@ func (r *Report) Verdict() string {
 		100*r.Exposed.TotalUS/max(r.ranksUS(), 1e-9))
 }
 
-// bounds names the kinds of KindTime.
+// bounds maps the kinds of KindTime to names in sentences.
 var bounds = map[string]string{"compute": "computation", "transfer": "transfer between ranks", "barrier": "barriers",
 	"communication": "communication", "io": "copies of the host", "sync": "waits for streams and signals",
 	"idle": "idle streams"}
@@ -248,7 +248,7 @@ func (c *Collective) waits() string {
 	return strings.Join(out, ", ")
 }
 
-// whole writes what concerns the whole run: exposed communication, idle time, the critical path.
+// whole writes the numbers about the whole run: exposed communication, idle time and the critical path.
 func (r *Report) whole(t *writer) {
 	if len(r.Exposed.ByRank) == 0 {
 		return

@@ -1,5 +1,5 @@
-// Package chrome reads timelines in Chrome's trace-event JSON: those of torch's profiler (Kineto) and those that hocket
-// writes.
+// Package chrome reads timelines in Chrome's trace-event JSON format. These are the timelines of torch's profiler
+// (Kineto) and those that hocket writes.
 package chrome
 
 import (
@@ -15,17 +15,17 @@ import (
 	"hocket.example/hocket/internal/trace/jsonscan"
 )
 
-// Limits of one file.
+// Limits of the contents of one file.
 const (
 	maxEvent  = 1 << 20   // bytes of one event's text
-	maxEvents = 1_500_000 // the number of events that are kept
+	maxEvents = 1_500_000 // number of events that are stored
 )
 
-// ErrOther is returned for JSON that has no "traceEvents".
+// ErrOther is returned for a JSON file that has no key "traceEvents".
 var ErrOther = errors.New(`JSON without "traceEvents"`)
 
-// Read reads one file. It numbers the ranks from 0. The IDs of the trace are the numbers that the file gives, or -1 if
-// it gives none.
+// Read reads one file. It numbers the ranks from 0. The IDs of the trace are the rank numbers that the file states,
+// or -1 if it states none.
 func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	f := &file{scan: jsonscan.New(r), words: names, members: map[string][]int{}, ranks: map[string]int{}, labels: map[string]string{},
 		threads: map[string]string{}, issued: map[int64]int64{}, rank: -1}
@@ -33,7 +33,7 @@ func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	if err != nil {
 		return nil, err
 	}
-	if first == '[' { // the other form of the format: only the events
+	if first == '[' { // the file consists of the list of events alone
 		err = f.events()
 	} else {
 		err = f.scan.Object(f.field)
@@ -47,25 +47,26 @@ func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	return f.finish()
 }
 
-// file is the part of a file that has been read.
+// file holds the contents of a file that have been read so far.
 type file struct {
 	scan  *jsonscan.Scanner
-	found bool // an array of events
-	own   bool // written by hocket
+	found bool // whether the file has a list of events
+	own   bool // whether hocket wrote the file
 	base  int64
 	rank  int // the rank according to the file, or -1
 
 	words   *trace.Names
-	members map[string][]int  // members of each group, by the text that lists them
-	ranks   map[string]int    // by the process of device events
-	labels  map[string]string // the names of processes
-	threads map[string]string // by process and thread
-	issued  map[int64]int64   // by correlation; 0 if several calls have the same one
+	members map[string][]int  // members of each group of ranks, by the text that lists them
+	ranks   map[string]int    // ranks by the process to which events on a device belong
+	labels  map[string]string // names of processes
+	threads map[string]string // names of threads, by process and thread
+	// times at which the host issued work, by correlation number; 0 if several calls have the same number
+	issued  map[int64]int64
 	devices []trace.Event
 	host    []trace.HostCall
 	steps   []trace.Step
 	virtual bool
-	clocks  []int // by rank, in hocket's traces
+	clocks  []int // clock of each rank; only in files that hocket wrote
 }
 
 func (f *file) field(key string) error {
@@ -162,7 +163,7 @@ func (f *file) event(e *entry) error {
 	return nil
 }
 
-// times returns when an event started and ended, on the clock of the file.
+// times returns the start and the end of an event, on the clock of the file.
 func (f *file) times(e *entry) (start, end int64, err error) {
 	start, err = nanoseconds(e.TS)
 	if err != nil {
@@ -190,7 +191,7 @@ func nanoseconds(raw json.RawMessage) (int64, error) {
 		}
 		return int64(x * 1e3), nil
 	}
-	if v > 1e15 || v < -1e15 { // about thirty years
+	if v > 1e15 || v < -1e15 { // limit of about thirty years
 		return 0, fmt.Errorf("%.40q is out of range", text)
 	}
 	digits := (frac + "0000")[:4]

@@ -80,7 +80,7 @@ func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
 	d.Call = c
 }
 
-// membersOf calls members once for each text.
+// membersOf returns the members that a text lists. It parses each text only once.
 func (f *file) membersOf(text string) []int {
 	list, ok := f.members[text]
 	if !ok {
@@ -148,7 +148,7 @@ func (f *file) finish() (*trace.Trace, error) {
 	for process, r := range f.ranks {
 		t.IDs[r] = f.number(process)
 		if !f.own {
-			t.Clocks[r] = r // the tool that merged the file did not say that the ranks share a clock
+			t.Clocks[r] = r // the file does not state that its ranks share a clock
 		} else if id := t.IDs[r]; id >= 0 && id < len(f.clocks) {
 			t.Clocks[r] = f.clocks[id]
 		}
@@ -175,7 +175,7 @@ func (f *file) finish() (*trace.Trace, error) {
 	return t, nil
 }
 
-// number returns the rank number of a process in the job, or -1 if the file does not say it.
+// number returns the rank number of a process in its job, or -1 if the file does not state it.
 func (f *file) number(process string) int {
 	if len(f.ranks) == 1 && f.rank >= 0 {
 		return f.rank

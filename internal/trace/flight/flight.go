@@ -1,5 +1,5 @@
-// Package flight reads the records of torch's flight recorder. Torch writes the most recent collectives of each rank
-// when a collective does not end. The package finds where ranks disagree and which ranks are missing.
+// Package flight reads the records of torch's flight recorder. Torch writes the most recent collectives of each
+// rank to such a record when a collective does not end.
 package flight
 
 import (
@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/internal/trace/jsonscan"
 )
 
-// Limits of one record.
+// Limits of the contents of one record.
 const (
 	maxEntry   = 1 << 20   // bytes of an entry's text
 	maxEntries = 1 << 18   // torch keeps 2000 by default
@@ -26,11 +26,11 @@ const (
 
 // Record is the data of one rank's flight recorder.
 type Record struct {
-	Rank    int // -1 if the file does not contain it
+	Rank    int // number of the rank; -1 if the file does not contain it
 	Entries []Entry
-	Groups  map[string]Group // by the name that the entries use
+	Groups  map[string]Group // groups of ranks, by the names that the entries use
 
-	text int // bytes of the entries and groups read so far
+	text int // bytes of the text of entries and groups read so far
 }
 
 // Group is a group of ranks.
@@ -46,16 +46,17 @@ type Entry struct {
 	Seq     int64
 	P2P     bool
 	DType   string
-	In, Out int64 // elements; -1 if unknown
+	In, Out int64 // numbers of elements; -1 if unknown
 	Sizes   string
 	State   string // "scheduled", "started", "completed"
-	// Created is when the host made the call, by its wall clock, in nanoseconds. Started and Completed are when the
-	// recorder noticed that the call had started and completed, or 0 if it did not.
+	// Created is the time of the host's call, by its wall clock, in nanoseconds. Started and Completed are the
+	// times at which the recorder noticed that the collective had started and completed; 0 if it did not notice
+	// that.
 	Created, Started, Completed int64
 	Stack                       []string // innermost call first
 }
 
-// written is an entry as torch writes it.
+// written is an entry in the form in which torch writes it.
 type written struct {
 	Group     []any     `json:"process_group"`
 	Seq       int64     `json:"collective_seq_id"`
@@ -79,7 +80,7 @@ type frame struct {
 	Line int    `json:"line"`
 }
 
-// config is a group as torch writes it.
+// config is a group in the form in which torch writes it.
 type config struct {
 	Desc  string          `json:"desc"`
 	Ranks json.RawMessage `json:"ranks"`
@@ -122,7 +123,7 @@ func ReadJSON(r io.Reader) (*Record, error) {
 	return out, err
 }
 
-// ReadPickle reads a record that torch has pickled. It executes nothing in it.
+// ReadPickle reads a record that torch has pickled. It executes no code from the pickle.
 func ReadPickle(r io.Reader) (*Record, error) {
 	v, err := pickle.Decode(r, pickle.Limits{Memory: 192 << 20})
 	if err != nil {
@@ -166,8 +167,9 @@ func ReadPickle(r io.Reader) (*Record, error) {
 	return out, err
 }
 
-// plain converts a value of a pickle to types that encoding/json knows, down to a depth. left is how many bytes the
-// result may still take. The limit is needed because a pickle can refer to one value many times.
+// plain converts a value of a pickle to types that encoding/json supports, down to the given depth. left is the
+// number of bytes that the result may still take. This limit is necessary because a pickle can refer to one value
+// many times.
 func plain(v any, depth int, left *int) (any, error) {
 	if depth == 0 {
 		return nil, errors.New("values are nested deeper than in any flight record")
@@ -183,7 +185,7 @@ func plain(v any, depth int, left *int) (any, error) {
 		}
 		return out, nil
 	}
-	*left -= 2 // a digit and a comma
+	*left -= 2 // for a digit and a comma
 	switch v := v.(type) {
 	case string:
 		*left -= len(v)
@@ -223,7 +225,7 @@ func plain(v any, depth int, left *int) (any, error) {
 	return v, nil
 }
 
-// count limits how much of a record is kept.
+// count returns an error if the parts of a record that are stored exceed the limits.
 func (r *Record) count(raw []byte) error {
 	if r.text += len(raw); r.text > maxText {
 		return fmt.Errorf("entries and groups have more than %d bytes", maxText)
@@ -306,7 +308,8 @@ func (r *Record) groups(raw []byte) error {
 	return nil
 }
 
-// Number assigns the next free number to each rank without one. It refuses two records of one rank.
+// Number assigns the next free number to each rank whose record contains none. It returns an error if two records
+// are of the same rank.
 func Number(records []*Record) error {
 	taken := map[int]bool{}
 	for _, r := range records {

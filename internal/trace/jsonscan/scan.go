@@ -1,4 +1,4 @@
-// Package jsonscan reads a JSON document of any length one value at a time. Its memory is proportional to one value.
+// Package jsonscan reads a JSON document of any length, one value at a time. It needs memory for only one value.
 package jsonscan
 
 import (
@@ -18,7 +18,7 @@ type Scanner struct {
 // New returns a scanner of r.
 func New(r io.Reader) *Scanner { return &Scanner{r: bufio.NewReaderSize(r, 1<<16)} }
 
-// Errors about a value that is longer than its limit wrap ErrTooLong.
+// ErrTooLong is wrapped by errors about a value that is longer than its limit.
 var ErrTooLong = errors.New("longer than its limit")
 
 // errorf prefixes an error with its position.
@@ -121,8 +121,8 @@ func (s *Scanner) members(open, shut byte, each func() error) error {
 	}
 }
 
-// Raw returns the text of the next value, which is valid until the next call. Its brackets match, but Raw does not
-// check otherwise that it is JSON.
+// Raw returns the text of the next value. The text is valid until the next call. Raw checks that the brackets in
+// the text match, but not that it is otherwise valid JSON.
 func (s *Scanner) Raw(limit int) ([]byte, error) {
 	s.buf = s.buf[:0]
 	err := s.value(func(b byte) error {
@@ -135,7 +135,7 @@ func (s *Scanner) Raw(limit int) ([]byte, error) {
 	return s.buf, err
 }
 
-// Skip reads the next value and drops it.
+// Skip reads the next value and discards it.
 func (s *Scanner) Skip() error { return s.value(func(byte) error { return nil }) }
 
 func (s *Scanner) value(keep func(b byte) error) error {

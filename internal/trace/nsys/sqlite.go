@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Tables of nsys export. Other columns than those that are read are ignored.
+// These are the names of tables in an export of nsys.
 const (
 	kernelTable  = "CUPTI_ACTIVITY_KIND_KERNEL"
 	memcpyTable  = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -23,20 +23,20 @@ const (
 	nvtxTable    = "NVTX_EVENTS"
 )
 
-// globalID masks the process in the numbers that nsys gives to processes and threads.
+// globalID masks the part of a process's or thread's number in nsys that identifies the process.
 const globalID = ^int64(0xFFFFFF)
 
 // processDevice is a device as one process sees it.
 type processDevice struct{ process, device int64 }
 
-// export is the part of a database that has been read.
+// export holds the contents of a database that have been read so far.
 type export struct {
 	db     *sqlite.DB
 	ranks  map[processDevice]int
 	places []place
-	of     []int64 // the process of each rank
+	of     []int64 // by rank: its process
 	events []trace.Event
-	names  []int64 // ids of strings, for each event that has a name, by its index
+	names  []int64 // by event: the id of its name in the table of strings
 	words  *trace.Names
 }
 
@@ -123,7 +123,7 @@ func (x *export) rows(table string, required, optional []string, each func(r rec
 	})
 }
 
-// add adds an event of a device.
+// add adds an event on a device to the trace.
 func (x *export) add(process, device, start, end, stream, correlation int64, name string, nameID int64) error {
 	switch {
 	case end < start:
@@ -188,7 +188,7 @@ func (x *export) strings() error {
 	if t == nil || t.Column("id") < 0 || t.Column("value") < 0 {
 		return fmt.Errorf("it has no table %s with the columns id, value: kernels have no names", stringTable)
 	}
-	named := map[int64]*trace.Event{} // converts one event of each name, because names may be long
+	named := map[int64]*trace.Event{} // each name is converted only once, because names may be long
 	for _, id := range x.names {
 		named[id] = nil
 	}
@@ -253,7 +253,7 @@ func (x *export) steps() ([]trace.Step, error) {
 	if t == nil || t.Column("text") < 0 {
 		return nil, nil
 	}
-	ranks := map[int64][]int{} // by process
+	ranks := map[int64][]int{} // ranks by process
 	for rank, process := range x.of {
 		ranks[process] = append(ranks[process], rank)
 	}

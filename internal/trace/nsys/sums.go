@@ -9,16 +9,16 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// By default "nsys stats" prints sums over kernels (cuda_gpu_kern_sum), and people paste those. A sum has no start
-// times, so it does not show what ran at the same time.
+// By default, "nsys stats" prints sums over kernels (cuda_gpu_kern_sum), and some users provide these. A sum has no
+// start times, so it does not show which kernels ran at the same time.
 
 // Sum is the content of one table of sums.
 type Sum struct {
-	Line        int   // of its header
-	Kernels     int   // the number of names
-	Nanos       int64 // the time of all kernels
-	Collectives int64 // the time of kernels that communicate
-	Calls       int64 // how often those ran
+	Line        int   // line of the table's header
+	Kernels     int   // number of different names of kernels
+	Nanos       int64 // total time of all kernels
+	Collectives int64 // total time of the kernels that communicate
+	Calls       int64 // number of calls of the kernels that communicate
 }
 
 var (
@@ -52,8 +52,8 @@ func (s *sums) read(n int, line string) {
 	}
 }
 
-// SumsError is returned for text that has only sums over kernels. Its message contains the sums and says which report
-// to export.
+// SumsError is returned for a text that contains only sums over kernels. Its message contains the sums, and says
+// which report to export instead.
 type SumsError struct{ Sums []Sum }
 
 func (e *SumsError) Error() string {

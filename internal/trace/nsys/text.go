@@ -1,5 +1,5 @@
-// Package nsys reads the GPU work that Nsight Systems recorded: the text and the CSV of "nsys stats --report
-// cuda_gpu_trace", and the SQLite file of "nsys export".
+// Package nsys reads the GPU work that Nsight Systems has recorded. It reads the text and the CSV of "nsys stats
+// --report cuda_gpu_trace", and the SQLite file of "nsys export".
 package nsys
 
 import (
@@ -25,9 +25,9 @@ const (
 // ErrOther is returned for text without a row of cuda_gpu_trace.
 var ErrOther = errors.New("no row of nsys stats --report cuda_gpu_trace")
 
-// ReadText reads the report as text or CSV, with or without its header. It ignores lines that are not rows. Reports of
-// several sessions may follow each other. Since nsys sorts rows by start, a row that starts before the row above it
-// belongs to a new session.
+// ReadText reads the report as text or CSV, with or without its header. It ignores lines that are not rows of the
+// report. A file may contain reports of several sessions, one after another. Since nsys sorts rows by start, a row
+// that starts before the previous one belongs to a new session.
 func ReadText(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	t := &table{ranks: map[place]int{}, words: names, unit: 1}
 	in := bufio.NewScanner(r)
@@ -64,10 +64,10 @@ func ReadText(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	return t.finish(), nil
 }
 
-// place is a device in a session.
+// place identifies a device in a session.
 type place struct{ session, device int }
 
-// table is the rows read so far.
+// table holds the rows that have been read so far.
 type table struct {
 	line    int
 	unit    float64 // number of nanoseconds in the report's unit of time
@@ -89,8 +89,8 @@ type row struct {
 
 var (
 	textRow = regexp.MustCompile(`^\s*([\d,.]+)\s+([\d,.]+)\s+(\d+)\s+(.*\S)\s*$`)
-	// The name of the device ends with its number. Then follow its context, in some versions a
-	// green context, and the stream.
+	// The name of the device ends with the number of the device. The context, in some versions a green context, and
+	// the stream follow.
 	devicePart = regexp.MustCompile(`\((\d+)\)\s+(\d+)\s+(?:(\d+)\s+)?(\d+)\s+(\S.*)$`)
 	deviceCell = regexp.MustCompile(`\((\d+)\)\s*$`)
 	headerUnit = regexp.MustCompile(`Start ?\((\w+)\)`)
@@ -232,7 +232,7 @@ func (t *table) row(start, duration, correlation, device, stream, name string) (
 	return r, nil
 }
 
-// time reads a time that is not negative. Its digits may be grouped.
+// time parses a time that is not negative. Its digits may be separated into groups.
 func (t *table) time(text string) (int64, error) {
 	v, err := strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64)
 	if err != nil || v < 0 || v*t.unit > 1<<60 {
@@ -282,7 +282,8 @@ func event(rank int, r row, word func(string) string) trace.Event {
 	return e
 }
 
-// finish numbers the ranks: by their device if each device occurs in only one session, and otherwise in order.
+// finish numbers the ranks: by the numbers of their devices if each device occurs in only one session, and
+// otherwise in the order of the sessions.
 func (t *table) finish() *trace.Trace {
 	out := &trace.Trace{Ranks: len(t.places), Source: "nsys", Events: t.events}
 	out.IDs, out.Clocks = number(t.places)

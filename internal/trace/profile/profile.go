@@ -89,7 +89,7 @@ func rankInName(path string) int {
 	return n
 }
 
-// limited returns an error if a reader gives more bytes than left.
+// limited is a reader that returns an error if its source has more than left bytes.
 type limited struct {
 	r    io.Reader
 	left int64
@@ -197,7 +197,7 @@ func (e *TwiceError) Error() string {
 	return fmt.Sprintf("%s and %s are both of rank %d: give each rank once", e.First, e.Second, e.Rank)
 }
 
-// join combines several traces into one. Each keeps its own ranks and clocks.
+// join combines several traces to one. Each trace keeps its ranks and clocks, which are renumbered.
 func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 	out := &trace.Trace{Source: parts[0].Source, Virtual: parts[0].Virtual}
 	owner := map[int]string{}
@@ -223,7 +223,7 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 				if t.Source != "nsys" {
 					return nil, &TwiceError{other, names[i], id}
 				}
-				id = base + r // in a container, the number is that of the container's device 0
+				id = base + r // in a container, this is the number of the container's device 0
 				for owner[id] != "" {
 					id++
 				}

@@ -28,10 +28,10 @@ type Repaired struct {
 // findings than before.
 const maxEdits = 64
 
-// Repair finds the smallest edits that allow the program to be proved. For a deadlock or a mismatch it changes the
-// order of statements (reorder.go). For races it inserts waits and barriers. It takes the first finding and tries the
-// insertions that can order the two operations, smallest first. It retains the insertion that proves the program or
-// leaves the fewest findings. Repair returns nil if no edits are found. All statements of the program must have
+// Repair finds the smallest edits with which the program can be proved. For a deadlock or a mismatch, it changes
+// the order of statements (reorder.go). For races, it inserts waits and barriers: it takes the first finding and
+// tries the insertions that can order the two operations, smallest first, and keeps the one that proves the program
+// or leaves the fewest findings. Repair returns nil if it finds no edits. All statements of the program must have
 // positions.
 func Repair(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	planned, p, err := plans(prog)
@@ -304,9 +304,10 @@ func innermost(way []step) (*ir.Block, int) {
 	return last.block, last.at
 }
 
-// beforeClaim considers the values that the statement at the end of the path uses and that claims define. It returns
-// the position before the first of these claims in text order, or no block if there is none. The position matters
-// because a value has the contents that its buffer had at the claim, although a plan has no command for a claim.
+// beforeClaim returns a position before claims. It considers the values that the statement at the end of the path
+// uses and that claims define, and returns the position before the first of these claims in the text. It returns no
+// block if there is none. The position matters because a value has the contents that its buffer had at the claim,
+// although a plan has no command for a claim.
 func beforeClaim(way []step) (block *ir.Block, at int) {
 	used := map[string]bool{}
 	use := func(s *ir.Stmt) {

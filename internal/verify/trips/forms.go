@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// form represents an index expression in terms of long loops. It is a sum of loop variables and trip counts with
-// constant factors, a constant, and possibly a term with a bounded set of values that repeats with the iterations.
+// form is an index expression in terms of long loops. It is a sum of loop variables and trip counts with constant
+// factors, a constant, and possibly a term that has few values and repeats with the iterations.
 type form struct {
 	loops map[*ir.Stmt]int64 // factors of the variables of long loops
 	knobs map[string]int64   // factors of trip counts
@@ -96,7 +96,7 @@ func (a *trips) formOf(e *ir.Expr) form {
 		if f, ok := a.names[e.Name]; ok {
 			return f
 		}
-		return spoiled("%" + e.Name + " is not known")
+		return spoiled("the value of %" + e.Name + " is not known")
 	case ir.ExprRank:
 		return form{small: true}
 	case ir.ExprSize:

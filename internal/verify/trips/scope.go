@@ -13,9 +13,9 @@ import (
 type viewOf struct {
 	root   string
 	chain  map[int64]string // by axis: the views that have cut the axis so far
-	cut    bool             // the view was cut by the variable of a long loop; further views lie within this cut
+	cut    bool             // whether the variable of a long loop selects the part; further views lie within this part
 	gone   []int64          // axes of the root that select removed, in increasing order
-	opaque bool             // the dimensions no longer correspond to the root's
+	opaque bool             // whether the dimensions no longer correspond to those of the root
 }
 
 // axis returns the axis of the root buffer that corresponds to axis d of the view.

@@ -15,19 +15,20 @@ import (
 
 // This file proves a program for any number of loop iterations by checking it for a few numbers of iterations.
 //
-// The proof applies to programs whose long loops use their variable only in the following ways: in ways that repeat
-// every L iterations (… mod n, or the worker of a stream loop), in ways that differ by a constant (block i and block
-// i+1, signal i and wait i-2), or near the loop's ends (if %i == 0). Remove a block of L iterations from an execution
-// with N iterations. A path in the shorter execution is also a path in the longer one: an edge across the cut leads to
-// an iteration that occurs again L iterations later on the same stream, and streams are FIFOs. Therefore two accesses
-// that are not ordered in the longer execution are not ordered in the shorter one. They also conflict in the shorter
-// one, unless the cut is between two accesses that are separated by a constant number of iterations, or near an end of
-// the loop. If three further blocks of L iterations exist, one of them can be removed. So a race with N iterations is
-// also a race with N-L iterations, as long as N exceeds a few times L. If the program has no race for the lengths up to
-// this limit, it has no race for any length.
+// The proof applies to programs whose long loops use their variable only in three ways: in ways that repeat every L
+// iterations (… mod n, or the worker of a stream loop), in ways that differ by a constant (block i and block i+1,
+// signal i and wait i-2), or near the loop's ends (if %i == 0). Consider an execution with N iterations, and remove
+// a block of L iterations from it. A path in the shorter execution is also a path in the longer one: an edge across
+// the cut leads to an iteration that occurs again L iterations later on the same stream, and streams are FIFOs.
+// Therefore two accesses that are not ordered in the longer execution are not ordered in the shorter one. They also
+// conflict in the shorter one, with two exceptions: the cut is between two accesses that are separated by a
+// constant number of iterations, or near an end of the loop. If three further blocks of L iterations exist, one of
+// them can be removed without these exceptions. So a race with N iterations is also a race with N-L iterations, as
+// long as N exceeds a few times L. If the program has no race for the lengths up to this limit, it has no race for
+// any length.
 //
-// For deadlocks, no edge leads to an earlier iteration (align checks this in the plan). Hence a cycle of waits lies
-// within one iteration, and also occurs in a shorter loop.
+// For deadlocks, no edge leads to an earlier iteration (the function align checks this in the plan). Hence a cycle
+// of waits lies within one iteration, and also occurs in a shorter loop.
 
 // Planning is a function that lowers, binds and plans a program. It returns the lowered program and its plan.
 type Planning func(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error)
@@ -72,7 +73,7 @@ func All(prog *ir.Program, b ir.Binding, dims []string, from int64, plans Planni
 	}
 	for _, d := range dims {
 		if _, has := a.bound.Dims[d]; !has {
-			return unknown("there is no dim " + d)
+			return unknown("the program has no dim " + d)
 		}
 		a.knobDims[d] = true
 		a.knobs = append(a.knobs, &knob{dim: d, all: true, at: from})
@@ -217,7 +218,7 @@ func (a *trips) prove() *Proof {
 			values[i] = []int64{base + (k.at-base)%a.every}
 		}
 		if combos *= len(values[i]); combos > maxCombos {
-			return unknown("too many combinations of trip counts")
+			return unknown("there are too many combinations of trip counts to check")
 		}
 	}
 	for n := range combos {
@@ -265,8 +266,8 @@ func (a *trips) try(out *Proof, at []int64, base int64) {
 	}
 }
 
-// refused handles an error of the planner. If the program cannot be bound for the trip counts, this is not a fault of
-// the program. Every other error is.
+// refused handles an error of the planner for some trip counts. If the program cannot be bound for these trip
+// counts, the error is not a fault of the program. Every other error is.
 func (a *trips) refused(out *Proof, err error, words string) {
 	ds, ok := err.(ir.Diagnostics)
 	if !ok {
@@ -294,13 +295,15 @@ func (a *trips) confirm(out *Proof, at []int64, r *verify.Result, planned *ir.Pr
 		prog, b, w := a.turned(at, false)
 		pl, p, err := a.plans(prog, b)
 		if err != nil {
-			*out = Proof{Reason: "with " + words + " it is refuted, but the program with the given dims is too large to plan", Checked: out.Checked}
+			*out = Proof{Reason: "with " + words + " the program is refuted, but with the given dims it is too " +
+				"large to plan", Checked: out.Checked}
 			return
 		}
 		if r2 := verify.Plan(p, verify.Options{}); r2.Verdict == verify.Refuted {
 			r, planned, words = r2, pl, w
 		} else {
-			*out = Proof{Reason: "with " + words + " it is refuted; with the given dims the fault is hidden because blocks are empty", Checked: out.Checked}
+			*out = Proof{Reason: "with " + words + " the program is refuted, but with the given dims blocks are " +
+				"empty, which hides the fault", Checked: out.Checked}
 			return
 		}
 	}
