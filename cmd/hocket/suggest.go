@@ -59,8 +59,8 @@ func flagNames(c *cobra.Command) []string {
 	return names
 }
 
-// flagHelp returns advice about a flag that c does not have. The advice names the similar flag of c, or the commands
-// that have the flag.
+// flagHelp returns advice about a flag that c does not have. The advice names a flag of c
+// with a similar name. If there is none, it names the commands that have the unknown flag.
 func flagHelp(c *cobra.Command, text string) string {
 	see := "see " + c.CommandPath() + " --help"
 	name, ok := strings.CutPrefix(text, "unknown flag: --")

@@ -223,8 +223,8 @@ func (c *statement) padded() {
 // shard differentiates the operation that names a rank's shard: it adds a contribution to the value.
 func shard(c *call) { c.claimed(c.g.info.Operands[c.s][0], c.dy) }
 
-// collective differentiates collectives on local tensors, each of which has a dual collective. Collectives on values
-// only move contributions.
+// collective differentiates a collective on local tensors: the gradient is computed by the dual collective, and every
+// collective has one. Collectives on values only move contributions.
 func collective(c *call) {
 	over := *c.s.Attr("over")
 	attrs := []ir.Attr{over}

@@ -112,8 +112,8 @@ func (Skinny) String() string { return ir.OpLinear.String() }
 
 func (s Skinny) operands() (Operand, []Operand) { return s.Out, s.Ins }
 
-// newSkinny returns the linear in the form that the kernel needs. The error wraps device.ErrUnsupported if the kernel
-// does not support it.
+// newSkinny returns the linear in the form that the kernel needs. The error wraps device.ErrUnsupported if the GPU
+// kernel does not support the linear.
 func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 	s := &skinnyLinear{how: how, dt: j.Out.DType}
 	if s.how.Epilogue < NoEpilogue || s.how.Epilogue > SiluMulEpilogue {

@@ -35,7 +35,7 @@ func TestNoReshardMovesTooMuch(t *testing.T) {
 	}
 }
 
-// grid is a mesh with axes a0, a1; a rank's coordinates are digits.
+// grid is a mesh with axes a0, a1; a rank's coordinates are the digits of its number.
 type grid struct {
 	sizes []int64
 	ranks int64

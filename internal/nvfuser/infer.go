@@ -199,7 +199,8 @@ func (in *inference) slots(loop *stmt) {
 	}
 }
 
-// note records which missing indices a statement uses, together with the forms that each may have.
+// note records the indices that a statement of the dump uses and that the dump does not define, with the expressions
+// for which each may stand.
 func (in *inference) note(s *stmt) {
 	alone := *s
 	alone.body, alone.alt = nil, nil

@@ -28,7 +28,7 @@ func checkBeside(p *ir.Program, lost *ir.Lost) (*ir.Info, ir.Diagnostics) {
 	return in, decls.ds
 }
 
-// A program is checked by the following types. Each uses the results of the types above it:
+// These types are the passes that check a program. Each uses the results of the types above it:
 //
 //	reporter    collects errors
 //	heads       resolves what the program declares: dims, mesh axes, functions

@@ -37,7 +37,7 @@ func inferSeveral(in *inference) *ir.Type {
 		skip, pos := len(first.Dims)-len(t.Dims), in.s.Args[k+1].Pos
 		if skip < 0 {
 			in.errorf("type", pos, "the %s operand of %s has more dimensions than the first", ordinals[k], in.s.Op).
-				help("swap them")
+				help("swap the operands")
 			return nil
 		}
 		for i := range t.Dims {

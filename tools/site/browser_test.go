@@ -102,7 +102,7 @@ let opened = 0;
 })();
 </script></body>`
 
-// TestWidths: no page is wider than a phone's, a small or a large window.
+// TestWidths checks that each page fits in the width of a phone, of a small window and of a large one.
 func TestWidths(t *testing.T) {
 	dir := folder(t)
 	var pages []string

@@ -284,8 +284,8 @@ func TestPickWithoutMemory(t *testing.T) {
 	}
 }
 
-// TestPickPart checks products for which there is not enough memory to time them. Preparation runs a part of the
-// product once on each GPU, so that its code is loaded, unless there is no memory even for that.
+// TestPickPart checks which algorithm is selected for a matrix product if memory is too small to time it. Preparation
+// runs a part of the product once on each GPU, so that its code is loaded, unless there is no memory even for that.
 func TestPickPart(t *testing.T) {
 	for _, c := range []struct {
 		mib  int64

@@ -88,7 +88,7 @@ func (t *team) pinned(name string, bytes int64) (coll.Area, error) {
 		}
 		mem, err := take(a.Bytes)
 		if err != nil {
-			return coll.Area{}, fmt.Errorf("%d bytes of host memory for each member: %w", a.Bytes, err)
+			return coll.Area{}, fmt.Errorf("cannot allocate %d bytes of host memory for each member: %w", a.Bytes, err)
 		}
 		t.memory = append(t.memory, mem)
 		a.At = append(a.At, mem.addr)
