@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/exported"
@@ -25,6 +26,14 @@ type planFlags struct {
 	file     string
 	shards   []string
 	quantize string // the form in which weights of linears are quantized; empty for none
+}
+
+// unset returns an error if a flag is set although arg is not an exported model.
+func (f *planFlags) unset(arg string) error {
+	if f.file == "" && len(f.shards) == 0 && f.quantize == "" {
+		return nil
+	}
+	return usagef("--plan, --shard and --quantize apply only to models that torch exported, but %s is not one", arg)
 }
 
 // plan returns the tensor-parallel plan that the flags describe. A --shard flag overrides the file.
@@ -142,6 +151,12 @@ func (a *programs) find(in *inputs, fn *ir.Func) (got map[string]found, surplus 
 	in.open = append(in.open, a.export)
 	if got, surplus, err = in.find(fn); err != nil {
 		return nil, nil, err
+	}
+	for _, p := range a.export.Params {
+		if _, given := in.specs[p.Name]; p.Quantized != nil && (given || got[p.Name].header != nil) {
+			return nil, nil, inputf("--in: %%%s has values that --quantize computes from %s: give that weight in a .safetensors file",
+				p.Name, strings.Join(p.Weights, ", "))
+		}
 	}
 	list, used, err := a.export.Contents(in.others, func(name string) bool {
 		_, given := in.specs[name]

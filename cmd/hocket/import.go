@@ -80,6 +80,9 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 		}
 		return a.importSchedule(ctx, arg)
 	}
+	if err := a.plan.unset(arg); err != nil {
+		return "", err
+	}
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {
 		return "", err

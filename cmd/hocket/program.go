@@ -58,8 +58,8 @@ func (a *programs) parseProgram(ctx context.Context, arg string, b *hocket.Bindi
 	if isExport(arg) {
 		return a.parseExport(arg, b)
 	}
-	if a.plan.file != "" || len(a.plan.shards) > 0 || a.plan.quantize != "" {
-		return nil, usagef("--plan, --shard and --quantize apply only to models that torch exported, but %s is not one", arg)
+	if err := a.plan.unset(arg); err != nil {
+		return nil, err
 	}
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {

@@ -103,7 +103,7 @@ func TestKeptRange(t *testing.T) {
 	q := newArray(ir.F32, []int64{1, 1, 2})
 	for _, n := range []int64{-1, 2} {
 		if _, err := attention(attrs{}, []*array{q, q, q, at(n)}, ir.F32); err == nil ||
-			!strings.Contains(err.Error(), "outside 0 to 0") {
+			!strings.Contains(err.Error(), "outside 0 to 1") {
 			t.Errorf("length %d: %v", n, err)
 		}
 	}

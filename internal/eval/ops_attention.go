@@ -31,7 +31,7 @@ func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 		for _, v := range h.lengths.n {
 			if v < 0 || v > h.tk {
 				return nil, &finding{"range",
-					fmt.Sprintf("length %d is outside 0 to %d, the number of keys", v, h.tk), "a length counts keys"}
+					fmt.Sprintf("length %d is outside 0 to %d, the keys that are kept", v, h.tk), "a length counts keys"}
 			}
 		}
 	}

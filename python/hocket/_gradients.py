@@ -113,8 +113,10 @@ def _function():
             return out[0] if len(out) == 1 else out
 
         @staticmethod
-        @torch.autograd.function.once_differentiable
         def backward(ctx, *grads):
+            if torch.is_grad_enabled():  # with create_graph=True
+                raise UnsupportedError("the gradient of a program has no gradient: call backward or torch.autograd.grad "
+                                       "without create_graph=True")
             call, args, rest = ctx.call, {}, {}
             inputs = call.parts.forward._parameters()
             for (name, of, index), t in zip(call.parts.takes, ctx.saved_tensors):

@@ -24,6 +24,7 @@ def load(model, weights, rules, inputs, dims):
             model._bound.pop(param, None)
             if model._gradient is not None:
                 model._gradient.bind(param, None)
+        _complete(model, inputs, out["bound"])
         return out["bound"], {}, out["unused"]
     if hasattr(weights, "state_dict"):
         weights = weights.state_dict()
@@ -36,10 +37,7 @@ def load(model, weights, rules, inputs, dims):
     for param in params:
         if param in weights and param not in rules and param not in (inputs or ()):
             rules[param] = {**_RULE, "from": [param]}
-    missing = [] if inputs is None else [p for p in params if p not in rules and p not in inputs and p not in model._loaded
-                                                 and model._bound.get(p) is None]
-    if missing:
-        raise InputError(f"nothing is bound to {', '.join(missing)}: give each a rule, or name it in inputs")
+    _complete(model, inputs, rules)
     named = {param: _expanded(weights, r["from"]) for param, r in rules.items()}
     if not named:
         raise InputError(f"none of the {len(weights)} tensors has the name of a parameter; there are {_some(weights)}")
@@ -57,6 +55,14 @@ def load(model, weights, rules, inputs, dims):
                 model._gradient.bind(param, functools.partial(made[param], True))
     used = {name for layers in named.values() for names in layers[1] for name in names}
     return (), shapes if model._several() else {}, [name for name in weights if name not in used]
+
+
+def _complete(model, inputs, weights):
+    """Raises an error if a parameter that inputs does not name has no weight. Without inputs it checks nothing."""
+    missing = [] if inputs is None else [p for p in model._parameters() if p not in weights and p not in inputs
+                                         and p not in model._loaded and model._bound.get(p) is None]
+    if missing:
+        raise InputError(f"nothing is bound to {', '.join(missing)}: give each a rule, or name it in inputs")
 
 
 def _rule(param, r):

@@ -92,6 +92,13 @@ class Weights(unittest.TestCase):
             m.load(self.sevens)
             self.assertEqual(m.load({"other": self.x}, {"x": "other"}, inputs=[]), [])  # w has the file's
 
+    def test_incomplete(self):
+        """A file without a weight is refused if inputs are named."""
+        with hocket.load(LINEAR.replace("linear %x, %w", "linear %x, %w, %b").replace("%w: f32[4, 3]", "%w: f32[4, 3], %b: f32[4]")) as m:
+            with self.assertRaisesRegex(hocket.InputError, "nothing is bound to b: give each a rule"):
+                m.load(self.sevens, inputs=["x"])
+            m.load(self.sevens, inputs=["x", "b"])
+
     def test_rules(self):
         """Rules of tensors by name are refused as those of files are."""
         t = torch.arange(16.0).view(4, 4)

@@ -75,8 +75,8 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 			err = a.Supports(t, tune, r)
 		}
 		if err == nil && slices.ContainsFunc(coll.RoutedAlgorithms, func(e coll.Entry) bool { return e.Name == tune.Algo }) &&
-			slices.ContainsFunc(r.Operands, func(p coll.Part) bool { return t.w.inHost(&p.In) }) {
-			err = fmt.Errorf("%w: copy engines would copy from host memory to host memory (see world.inHost)", device.ErrUnsupported)
+			slices.ContainsFunc(r.Operands, func(p coll.Part) bool { return t.w.sites[0].inHost(&p.In) }) {
+			err = fmt.Errorf("%w: copy engines would copy from host memory to host memory (see site.inHost)", device.ErrUnsupported)
 		}
 	}
 	if err != nil {

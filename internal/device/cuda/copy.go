@@ -62,14 +62,14 @@ func copyApart(s *stream, dst, src *strided.View) error {
 
 // byEngine reports whether a copy engine copies src to dst.
 func (s *site) byEngine(dst, src *strided.View, dims []strided.Dim) bool {
-	return strided.ByEngine(dst, dims) && !(s.w.inHost(dst) && s.w.inHost(src))
+	return strided.ByEngine(dst, dims) && !(s.inHost(dst) && s.inHost(src))
 }
 
 // inHost reports whether a view of a hosted world may be in host memory. The driver makes a copy between two places in
 // host memory on the calling thread, after the stream's earlier work. The caller would then wait for peers, for which it
 // may still have work to issue. A kernel makes such copies instead.
-func (w *world) inHost(v *strided.View) bool {
-	return w.hosted && v.N > 0 && (v.Mem == nil || v.Mem.Kind() != device.Private)
+func (s *site) inHost(v *strided.View) bool {
+	return s.w.hosted && v.N > 0 && (v.Mem == nil || v.Mem.Kind() != device.Private)
 }
 
 // copyByKernel copies the elements with a kernel. It caches the launch for later copies between the same views. The

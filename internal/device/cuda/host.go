@@ -71,7 +71,7 @@ func noteTransfer(s *stream, buf nvlib.Ptr, size int64, dst []byte) error {
 
 // uploadView copies dense host bytes to the view dst. The context is current.
 func uploadView(s *stream, dst *strided.View, src []byte) error {
-	if dst.Dense() && !s.dev.w.inHost(dst) {
+	if dst.Dense() && !s.dev.site.inHost(dst) {
 		return uploadDense(s, dst.Addr, src)
 	}
 	n := int64(len(src))
@@ -113,7 +113,7 @@ func uploadDense(s *stream, at nvlib.Ptr, src []byte) error {
 // downloadView copies the view src to dense host bytes. The bytes are valid after the next Sync. The context is
 // current.
 func downloadView(s *stream, dst []byte, src *strided.View) error {
-	if src.Dense() && !s.dev.w.inHost(src) {
+	if src.Dense() && !s.dev.site.inHost(src) {
 		return downloadDense(s, dst, src.Addr)
 	}
 	n := int64(len(dst))

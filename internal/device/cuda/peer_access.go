@@ -47,7 +47,7 @@ func (s *site) reachable() []nvlib.Device {
 
 // reaches reports whether work on the site's GPU can access the view r.
 func (s *site) reaches(r *strided.View) bool {
-	return s.w.hosted || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.unreachable[memoryOf(r).dev.site] == nil
+	return s.w.hosted || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.unreachable[s.w.devices[r.Mem.Rank()].site] == nil
 }
 
 // whole reports whether every site can access the memory of all other sites.
