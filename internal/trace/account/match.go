@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"hocket.example/hocket/internal/trace"
 )
@@ -139,6 +141,16 @@ func (a *matching) matchSeries(s *series) {
 				"the profile of rank %d has %d of the %d collectives that rank %d has in group %q",
 				a.t.ID(r), len(s.calls[r]), len(s.calls[longest]), a.t.ID(longest), s.name)
 		}
+	}
+	var absent []string
+	for _, member := range a.t.Events[s.calls[longest][0]].Call.Members {
+		if !slices.ContainsFunc(ranks, func(r int) bool { return a.t.ID(r) == member }) {
+			absent = append(absent, strconv.Itoa(member))
+		}
+	}
+	if len(absent) > 0 {
+		a.problem("missing", a.t.ID(longest), "group %q has no calls of rank %s: its waits are unknown; give the profiles of all its ranks",
+			s.name, strings.Join(absent, ", "))
 	}
 	for _, k := range slices.Sorted(maps.Keys(at)) {
 		a.members = append(a.members, at[k])

@@ -92,6 +92,34 @@ func TestFlightStates(t *testing.T) {
 	}
 }
 
+// TestAbsentRanks checks profiles of two ranks of a group of four: the report names the ranks that lack, and does not
+// say that nobody waited.
+func TestAbsentRanks(t *testing.T) {
+	for members, absent := range map[string]string{"0 1 2 3": "2, 3", "0 1": ""} {
+		tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}}
+		for r := range 2 {
+			call := &trace.Call{Group: "g", Seq: 0, In: 4, Out: 4}
+			for _, m := range strings.Fields(members) {
+				call.Members = append(call.Members, int(m[0]-'0'))
+			}
+			tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm,
+				Start: 1000, End: 50_000, Group: trace.NoGroup, Call: call})
+		}
+		r := Of(tr, 0)
+		var text bytes.Buffer
+		if err := r.WriteText(&text); err != nil {
+			t.Fatal(err)
+		}
+		problem := slices.ContainsFunc(r.Problems, func(p Problem) bool {
+			return p.Kind == "missing" && strings.Contains(p.Text, `group "g" has no calls of rank `+absent+": its waits are unknown")
+		})
+		waits := strings.Contains(text.String(), "waits are unknown: no collective has the profiles of all its members\n")
+		if nobody := strings.Contains(text.String(), "no rank waited"); problem != (absent != "") || waits == nobody || waits != (absent != "") {
+			t.Errorf("members %s: %+v\n%s", members, r.Problems, &text)
+		}
+	}
+}
+
 // TestShorter checks that a profile that begins later is matched by the ends of its collectives.
 func TestShorter(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}, Clocks: []int{0, 1}}

@@ -71,7 +71,12 @@ func (r *Report) words(t *writer) {
 	}
 	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == "late" || f.Kind == "signal" }) &&
 		r.Untold == "" && len(r.Collectives) > 0 {
-		t.printf("no rank waited for another for longer than the error of the clocks\n")
+		switch known := slices.ContainsFunc(r.Collectives, func(c Collective) bool { return c.TransferUS != nil }); {
+		case known || r.Ranks < 2:
+			t.printf("no rank waited for another for longer than the error of the clocks\n")
+		default:
+			t.printf("waits are unknown: no collective has the profiles of all its members\n")
+		}
 	}
 	if s := r.StartSkew; s != nil {
 		t.printf("%s\n", s.Words())
