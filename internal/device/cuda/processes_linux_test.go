@@ -522,14 +522,16 @@ func ranksOf(t *testing.T, name string) int {
 }
 
 // peerExamples returns loads of the examples whose number of ranks suits that many processes, each in the given ways.
-// Short runs include only one of every few.
+// They are one of so many examples, from a place that the seed draws; long runs include all.
 func peerExamples(t *testing.T, processes, every int, ways ...peerLoad) (loads []peerLoad) {
 	t.Helper()
 	list, err := filepath.Glob("../../../examples/*.hkt")
 	if err != nil || len(list) < 11 {
 		t.Fatalf("examples %v, %v", list, err)
 	}
+	first := int(longtest.Drawn(t) % uint64(every))
 	for i, path := range list {
+		i += first
 		name := filepath.Base(path)
 		if ranksOf(t, name) < processes || !longtest.On() && i%every > 0 || testing.Short() && i%4 > 0 {
 			continue
@@ -578,15 +580,15 @@ func TestPeersApart(t *testing.T) {
 	staged := peerLoad{Algorithm: "staged", Graph: true, Batches: []int{2, 1}}
 	t.Run("2", func(t *testing.T) {
 		t.Parallel()
-		wantPeers(t, 2, peerJob{GPUs: 2, PerGPU: 4, Apart: true, NCCL: t.TempDir(), Loads: peerExamples(t, 2, 1, eager, graph)})
+		wantPeers(t, 2, peerJob{GPUs: 2, PerGPU: 4, Apart: true, NCCL: t.TempDir(), Loads: peerExamples(t, 2, 4, eager, graph)})
 	})
 	t.Run("4", func(t *testing.T) {
 		t.Parallel()
-		wantPeers(t, 4, peerJob{GPUs: 4, PerGPU: 4, Apart: true, NCCL: t.TempDir(), Loads: peerExamples(t, 4, 3, eager, staged)})
+		wantPeers(t, 4, peerJob{GPUs: 4, PerGPU: 4, Apart: true, NCCL: t.TempDir(), Loads: peerExamples(t, 4, 6, eager, staged)})
 	})
 	t.Run("4 on 2 GPUs", func(t *testing.T) {
 		t.Parallel()
-		wantPeers(t, 4, peerJob{GPUs: 2, PerGPU: 4, Apart: true, Loads: peerExamples(t, 4, 3, graph)})
+		wantPeers(t, 4, peerJob{GPUs: 2, PerGPU: 4, Apart: true, Loads: peerExamples(t, 4, 6, graph)})
 	})
 }
 
