@@ -154,8 +154,8 @@ func (a *programs) find(in *inputs, fn *ir.Func) (got map[string]found, surplus 
 	}
 	for _, p := range a.export.Params {
 		if _, given := in.specs[p.Name]; p.Quantized != nil && (given || got[p.Name].header != nil) {
-			return nil, nil, inputf("--in: %%%s has values that --quantize computes from %s: give that weight in a .safetensors file",
-				p.Name, strings.Join(p.Weights, ", "))
+			return nil, nil, inputf("--in: %%%s has values that --quantize computes from %s: give that weight in a "+
+				".safetensors file", p.Name, strings.Join(p.Weights, ", "))
 		}
 	}
 	list, used, err := a.export.Contents(in.others, func(name string) bool {

@@ -412,13 +412,15 @@ func TestQuantizedRun(t *testing.T) {
 	}
 	_, want := logits()
 	text, got := logits("--quantize", "fp8-row")
-	if _, errs, code := hocketHere(slices.Concat(args, []string{"--quantize", "fp8-row", "--in", "down_proj=ints:1"})...); code != 2 ||
-		!strings.Contains(errs, "--in: %down_proj has values that --quantize computes from m.model.layers.0.mlp.down_proj.weight") {
+	given := slices.Concat(args, []string{"--quantize", "fp8-row", "--in", "down_proj=ints:1"})
+	if _, errs, code := hocketHere(given...); code != 2 || !strings.Contains(errs, "--in: %down_proj has values that "+
+		"--quantize computes from m.model.layers.0.mlp.down_proj.weight") {
 		t.Errorf("a weight that is quantized is given by the name of its parameter: exit %d, %s", code, errs)
 	}
 	mlir := filepath.Join("..", "..", "examples", "jax_mlp.mlir")
 	for _, flag := range []string{"--quantize=fp8-row", "--shard=up=colwise", "--plan=no.json"} {
-		if _, errs, code := hocketHere("import", mlir, flag); code != 2 || !strings.Contains(errs, "apply only to models that torch exported") {
+		_, errs, code := hocketHere("import", mlir, flag)
+		if code != 2 || !strings.Contains(errs, "apply only to models that torch exported") {
 			t.Errorf("import of StableHLO with %s: exit %d, %s", flag, code, errs)
 		}
 	}

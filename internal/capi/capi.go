@@ -181,15 +181,10 @@ func (o *machineOptions) check() error {
 	if o.Algorithm == "" || err != nil { // Open returns the error
 		return nil
 	}
-	inside, between := comm.Describe()
-	known := slices.Concat(inside, k.Algorithms, between)
-	if slices.ContainsFunc(known, func(a device.Algorithm) bool {
-		return a.Name == o.Algorithm || slices.Contains(a.Formerly, o.Algorithm)
-	}) {
-		return nil
+	if err := comm.CheckName(o.Algorithm, k.Algorithms, true); err != nil {
+		return fmt.Errorf("%w: option algorithm: %w", hocket.ErrInput, err)
 	}
-	return fmt.Errorf("%w: option algorithm is %q; the algorithms of the machine %s are %s", hocket.ErrInput, o.Algorithm,
-		o.Machine, strings.Join(device.AlgorithmNames(known), ", "))
+	return nil
 }
 
 // seconds converts an option to a duration. name is the option's name, for errors.

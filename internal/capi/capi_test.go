@@ -197,7 +197,7 @@ func TestOpenOptions(t *testing.T) {
 		`{"size": 2, "rank": 2, "id": "x"}`:        "option rank is 2, but must be from 0 to 1",
 		`{"size": 2, "rank": -1, "id": "x"}`:       "option rank is -1",
 		`{"size": 2, "rank": 0, "alone": true}`:    "alone is true",
-		`{"machine": "cpu", "algorithm": "rings"}`: `option algorithm is "rings"; the algorithms of the machine cpu are staged, `,
+		`{"machine": "cpu", "algorithm": "rings"}`: `option algorithm: unknown algorithm "rings"; the algorithms are staged, `,
 	} {
 		if _, _, err := New().Open(t.Context(), text); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)

@@ -79,10 +79,10 @@ func scales(top float64, x *array, shape []int64) (*array, error) {
 		case math.IsInf(y, 0) || y != y:
 			out.f[i], out.e[i] = y, selected(y, e)
 		case e == 0: // the quotient of known numbers, rounded once
-			out.f[i] = max(tensor.Round(ir.F32, y), tensor.Round(ir.F32, 1e-12))
+			out.f[i] = max(tensor.Round(ir.F32, y), tensor.Round(ir.F32, tensor.LeastScale))
 		default:
 			y, e = finish(ir.F32, y, e/top)
-			out.f[i], out.e[i] = max(y, tensor.Round(ir.F32, 1e-12)), e
+			out.f[i], out.e[i] = max(y, tensor.Round(ir.F32, tensor.LeastScale)), e
 		}
 	}
 	return out, nil

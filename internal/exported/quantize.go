@@ -92,11 +92,8 @@ func (d *dequantized) ReadAt(to []byte, name string, from int64) error {
 	return nil
 }
 
-// leastScale and largest8 are the constants of the operations scales and quantize of f8e4m3.
-const (
-	leastScale = 1e-12
-	largest8   = 448
-)
+// largest8 is the largest number of the type f8e4m3.
+const largest8 = 448
 
 // quantized describes a weight of which a parameter holds the 8-bit values or the scales.
 type quantized struct {
@@ -157,7 +154,7 @@ func (w *quantized) read(t *tensor.Tensor, q *modelprogram.Quantized, lo, hi int
 			most[j] = max(most[j], v, -v)
 		}
 		for j, m := range most {
-			most[j] = max(m/largest8, leastScale)
+			most[j] = max(m/largest8, tensor.LeastScale)
 		}
 		if q.Scales {
 			tensor.FromFloat32(t.Data[w.at+i/g.high*g.across*4:], most, ir.F32)

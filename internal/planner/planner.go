@@ -30,13 +30,14 @@ type Options struct {
 	Stop func() error
 }
 
-// Stats counts the operations whose numbers determine the time that planning takes.
+// Stats counts the operations whose numbers determine the time that planning takes, and the commands that it removes.
 type Stats struct {
 	Statements int64 // statements executed, over all ranks
 	Exprs      int64 // index expressions evaluated
 	Joins      int64 // vector clocks joined
 	Compares   int64 // pairs of buffers compared for happens-before
 	Probes     int64 // free ranges examined by the online layout
+	Removed    int64 // copies and broadcasts that were removed from the plan
 }
 
 // Plan returns the plan for a bound function. The function and all functions that it calls must be explicit: every
@@ -82,8 +83,10 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 	if err := w.merge(); err != nil {
 		return nil, err
 	}
+	before := len(w.p.Cmds)
 	readThrough(w.p)
 	forward(w.p)
+	opts.Stats.Removed += int64(before - len(w.p.Cmds))
 	o, err := simulate(w, w.p, opts.Stats)
 	if err != nil {
 		return nil, err

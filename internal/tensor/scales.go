@@ -8,6 +8,9 @@ import (
 // scaleBlock is the number of rows and columns of a matrix that share a scale, if scales are by blocks.
 const scaleBlock = 128
 
+// LeastScale is the smallest scale that the operation scales returns. It keeps quotients by a scale finite.
+const LeastScale = 1e-12
+
 // Scales are the scales of an 8-bit tensor, which is treated as a matrix of all its rows.
 type Scales struct {
 	Rows, Cols int64 // of the tensor

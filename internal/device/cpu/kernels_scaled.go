@@ -23,9 +23,6 @@ func makeScales(k *kernel, op device.Scales) (loops, error) {
 	return byAccum(k.ins[0].dt, scaleLoops[float32](g, op.Max), scaleLoops[float64](g, op.Max), nil), nil
 }
 
-// leastScale is the smallest scale. It keeps quotients by a scale finite.
-const leastScale = 1e-12
-
 func scaleLoops[A float32 | float64](g device.Grain, top float64) loops {
 	return func(k *kernel) {
 		if k.out.n == 0 {
@@ -45,7 +42,7 @@ func scaleLoops[A float32 | float64](g device.Grain, top float64) loops {
 			}
 			out := wr.room(block*g.Cols, g.Cols)
 			for i, m := range most {
-				out[i] = max(float32(m/A(top)), leastScale)
+				out[i] = max(float32(m/A(top)), tensor.LeastScale)
 			}
 			wr.flush(block*g.Cols, out)
 		})
