@@ -44,6 +44,7 @@ func attentionGrad(j *job, op device.AttentionGrad) ([]launch, error) {
 		g.batches *= n
 	}
 	if g.onTensorCores(j) {
+		g.hopper = j.arch == "sm_90a" && (g.dh == 64 || g.dh == 128)
 		return g.flash(j)
 	}
 	return g.plain()
@@ -58,6 +59,7 @@ type graded struct {
 	both                     int64
 	tq, tk, heads, share, dh int64
 	batches                  int64
+	hopper                   bool // whether Hopper's tensor cores compute it
 }
 
 // args returns GradArgs. The query heads that use one key head are split into the given number of parts.
@@ -123,8 +125,12 @@ func (g *graded) kernel(name string) string {
 func (g *graded) flash(j *job) ([]launch, error) {
 	kvs := g.heads / g.share * g.batches
 	if g.op.Op != ir.OpAttentionDKV {
-		grid, err := exactGrid(ceil(g.tq*g.share, gradRows) * kvs)
-		return []launch{{blocks: grid, args: g.args(1), code: g.code(g.kernel("flash"), "GradArgs")}}, err
+		blocks := ceil(g.tq*g.share, gradRows) * kvs
+		if g.hopper {
+			blocks = ceil(g.tq, gradRows) * g.heads * g.batches
+		}
+		grid, err := exactGrid(blocks)
+		return []launch{g.launch(g.kernel("flash"), "GradArgs", grid, g.args(1))}, err
 	}
 	parts := int64(1)
 	for n := int64(2); n <= g.share && ceil(g.tk, gradRows)*kvs*parts < gradBlocks; n++ {
@@ -148,10 +154,7 @@ func (g *graded) flash(j *job) ([]launch, error) {
 		args.addr(sums)
 	}
 	args.ints(parts)
-	// The shared memory is a GradRoom: 128 rows of values, two tiles of 32 rows of queries and of gradients, and three
-	// numbers for each row.
-	shared := (gradRows+4*32)*(g.dh*2+16) + 6*32*4
-	all := []launch{{blocks: grid, shared: uint32(shared), args: args, code: g.code("flashDKV", "FlashGradArgs")}}
+	all := []launch{g.launch("flashDKV", "FlashGradArgs", grid, args)}
 	if parts > 1 {
 		grid, err = exactGrid(ceil(n/4, threads))
 		all = append(all, launch{blocks: grid, args: args, code: g.code("flashGradJoin", "FlashGradArgs")})
@@ -159,9 +162,33 @@ func (g *graded) flash(j *job) ([]launch, error) {
 	return all, err
 }
 
-func (g *graded) code(body, args string) code {
+// launch returns a launch of a kernel that multiplies on tensor cores.
+func (g *graded) launch(name, args string, grid uint32, w words) launch {
+	l := launch{blocks: grid, args: w}
+	dkv := g.op.Op == ir.OpAttentionDKV
+	if !g.hopper {
+		if dkv {
+			// The shared memory is a GradRoom: 128 rows of values, two tiles of 32 rows of queries and of gradients, and
+			// three numbers for each row.
+			l.shared = uint32((gradRows+4*32)*(g.dh*2+16) + 6*32*4)
+		}
+		l.code = g.code(name, args)
+		return l
+	}
+	// The shared memory is a GradHopperRoom: two tiles of 128 rows, three stages of two tiles of 64 rows, and two numbers
+	// for each row of a stage. That of flashLSEHopper has four tiles of 128 rows.
+	l.shared = uint32((2*gradRows+3*2*64)*g.dh*2 + 3*2*64*4)
+	if g.op.Op == ir.OpAttentionLSE {
+		l.shared = uint32(4 * gradRows * g.dh * 2)
+	}
+	l.code = g.code(name+"Hopper", args, "flash_rows", "warpgroup", "flash_join", "flash_hopper", "flash_grad_hopper")
+	l.code.block = hopperThreads
+	return l
+}
+
+func (g *graded) code(body, args string, files ...string) code {
 	return code{
-		files:  []string{"sync", "map", "rows", "attention", "attention_grad", "warp", "flash_grad"},
+		files:  append([]string{"sync", "map", "rows", "attention", "attention_grad", "warp", "flash_grad"}, files...),
 		symbol: symbol(body, g.dt, fmt.Sprintf("b%dd%d", len(g.lead), g.dh)),
 		args:   fmt.Sprintf("%s<%d>", args, len(g.lead)),
 		body:   fmt.Sprintf("%s<%s, %d, %d>", body, g.dt, len(g.lead), g.dh),

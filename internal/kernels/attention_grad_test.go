@@ -82,6 +82,31 @@ func TestAttentionGrad(t *testing.T) {
 	r.run()
 }
 
+// TestFlashGradHopper tests gradients of attention on Hopper's tensor cores, with numbers of queries and keys that fill
+// tiles and that do not, with fewer queries than keys, and with heads that are split into parts.
+func TestFlashGradHopper(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	r.arch = "sm_90a"
+	for i, c := range []gradCase{{nil, 5, 130, 4, 2, 64, 0.125}, {[]int64{2}, 150, 150, 2, 2, 128, -0.25},
+		{nil, 70, 390, 3, 1, 128, 0.1}, {[]int64{2, 3}, 1, 65, 8, 1, 64, 1}, {nil, 200, 200, 4, 2, 64, 0},
+		{nil, 320, 320, 2, 1, 64, 0.3}} {
+		for j, dt := range []ir.DType{ir.F16, ir.BF16} {
+			causal := (i+j)%2 == 0
+			compareGrads(r, c, dt, layouts[i%2*2], causal, 1)
+			if longtest.On() {
+				compareGrads(r, c, dt, layouts[i%2*2], !causal, 1)
+			}
+		}
+	}
+	for _, l := range r.launches {
+		if !strings.Contains(l.code.symbol, "Hopper_") && !strings.HasPrefix(l.code.symbol, "hocket_flashGradJoin") {
+			t.Errorf("%s does not use Hopper's tensor cores", l.code.symbol)
+		}
+	}
+	r.run()
+}
+
 // TestFlashGrad tests gradients of attention on tensor cores, with numbers of queries, keys and heads that fill tiles
 // and that do not, and with heads that are split into parts.
 func TestFlashGrad(t *testing.T) {
