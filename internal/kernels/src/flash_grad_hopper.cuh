@@ -91,6 +91,83 @@ template <class T, int B> struct GradQueries {
   __device__ __forceinline__ u32 row() const { return first + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 };
 
+template <class T, int B, int DH> struct GradLSE {
+  GradGates& gates;
+  const f32 scale;
+  Corner q, k;
+  Turn<3> turn;
+  int seen[2];
+  f32 top[2], sum[2];
+
+  // multiply starts to compute the scores of 128 keys in a stage.
+  __device__ __forceinline__ void multiply(f32 (&s)[16][4], int at) {
+#pragma unroll
+    for (int c = 0; c < DH / 16; c++) scoreProduct<T, 128>(s, q + c / 4 * 1024 + c % 4 * 2, k + at * (sizeof(HopperTile<DH, 128>) / 16) + c / 4 * 1024 + c % 4 * 2, c > 0);
+    endProducts();
+  }
+
+  // once adds the next 128 keys, which not all queries see.
+  __device__ __forceinline__ void once(int j) {
+    f32 s[16][4];
+    gates.full[turn.at].pass(turn.odd);
+    publish();
+    beginProducts();
+    multiply(s, turn.at);
+    awaitProducts<0>();
+    hold(s);
+    gates.leave(turn.at);
+    turn.next();
+    add<true>(s, j);
+  }
+
+  // twice adds the next 256 keys, which all queries see. The second half is multiplied while the first is added.
+  __device__ __forceinline__ void twice(int j) {
+    f32 s[16][4], t[16][4];
+    const int at = turn.at;
+    gates.full[at].pass(turn.odd);
+    turn.next();
+    gates.full[turn.at].pass(turn.odd);
+    publish();
+    beginProducts();
+    multiply(s, at);
+    multiply(t, turn.at);
+    awaitProducts<1>();
+    hold(s);
+    gates.leave(at);
+    add<false>(s, j);
+    awaitProducts<0>();
+    hold(t);
+    gates.leave(turn.at);
+    turn.next();
+    add<false>(t, j + 128);
+  }
+
+  // add adds the exponentials of scores of 128 keys from key j on. MASKED: not all queries see all of these keys.
+  template <bool MASKED> __device__ __forceinline__ void add(f32 (&s)[16][4], int j) {
+    const f32 inf = bitsAs<f32>(0x7f800000u);
+    const int col = j + threadIdx.x % 4 * 2;
+    f32 most[2] = {top[0], top[1]};
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        s[n][e] = MASKED && col + n * 8 + e % 2 >= seen[e / 2] ? -inf : s[n][e] * scale;
+        most[e / 2] = fmaxf(most[e / 2], s[n][e]);
+      }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {  // every query sees the first key, so the result is finite
+      most[h] = fmaxf(most[h], ofLane(most[h], 1));
+      most[h] = fmaxf(most[h], ofLane(most[h], 2));
+      sum[h] *= exp2Of(top[h] - most[h]);
+      top[h] = most[h];
+    }
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) sum[e / 2] += exp2Of(s[n][e] - top[e / 2]);
+  }
+};
+
 template <class T, int B, int DH> DEV void flashLSEHopper(const GradArgs<B>& a) {
   struct Room { HopperTile<DH, 128> q, k[3]; };
   const f32 inf = bitsAs<f32>(0x7f800000u), scale = (f32)(a.scale * 1.4426950408889634);
@@ -99,8 +176,8 @@ template <class T, int B, int DH> DEV void flashLSEHopper(const GradArgs<B>& a) 
   if (threadIdx.x == 0) gates.make();
   __syncthreads();
   const GradQueries<T, B> b(a);
-  Turn<3> turn = {};
   if (threadIdx.x >= 256) {
+    Turn<3> turn = {};
     registers<false, 40>();
     const T *q = gradPiece(b.of.q, a.sq[0]), *k = gradPiece(b.of.k, a.sk[0]);
     room.q.load(q, a.sq[0], (int)(a.tq - b.first));
@@ -116,54 +193,24 @@ template <class T, int B, int DH> DEV void flashLSEHopper(const GradArgs<B>& a) 
     return;
   }
   registers<true, 232>();
-  const Corner q = cornerOf(room.q.panel[0].at + threadIdx.x / 128 * 512), k = cornerOf(room.k);
-  int seen[2];
-  f32 top[2], sum[2];
+  GradLSE<T, B, DH> g = {gates, scale, cornerOf(room.q.panel[0].at + threadIdx.x / 128 * 512), cornerOf(room.k)};
 #pragma unroll
-  for (int h = 0; h < 2; h++) seen[h] = b.row() + 8 * h < a.tq ? (int)gradSees(a, b.row() + 8 * h) : 1, top[h] = -inf, sum[h] = 0;
-  const int clear = (int)sameForWarp(gradSees(a, b.first + threadIdx.x / 128 * 64));  // every query of the warpgroup sees these keys
+  for (int h = 0; h < 2; h++) g.seen[h] = b.row() + 8 * h < a.tq ? (int)gradSees(a, b.row() + 8 * h) : 1, g.top[h] = -inf, g.sum[h] = 0;
+  const i64 all = gradSees(a, b.first + threadIdx.x / 128 * 64);
+  const int clear = (int)sameForWarp(all < a.tk ? all : a.tk) / 128 * 128;  // every query of the warpgroup sees these keys
   gates.own.pass(0);
+  int j = 0;
 #pragma unroll 1
-  for (int j = 0; j < b.keys; j += 128, turn.next()) {
-    f32 s[16][4];
-    gates.full[turn.at].pass(turn.odd);
-    publish();
-    beginProducts();
-#pragma unroll
-    for (int c = 0; c < DH / 16; c++) scoreProduct<T, 128>(s, q + c / 4 * 1024 + c % 4 * 2, k + turn.at * (sizeof(room.k[0]) / 16) + c / 4 * 1024 + c % 4 * 2, c > 0);
-    endProducts();
-    awaitProducts<0>();
-    hold(s);
-    gates.leave(turn.at);
-    const int col = j + threadIdx.x % 4 * 2;
-    const bool masked = j + 128 > clear;
-    f32 most[2] = {top[0], top[1]};
-#pragma unroll
-    for (int n = 0; n < 16; n++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        s[n][e] = masked && col + n * 8 + e % 2 >= seen[e / 2] ? -inf : s[n][e] * scale;
-        most[e / 2] = fmaxf(most[e / 2], s[n][e]);
-      }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {  // every query sees the first key, so the result is finite
-      most[h] = fmaxf(most[h], ofLane(most[h], 1));
-      most[h] = fmaxf(most[h], ofLane(most[h], 2));
-      sum[h] *= exp2Of(top[h] - most[h]);
-      top[h] = most[h];
-    }
-#pragma unroll
-    for (int n = 0; n < 16; n++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) sum[e / 2] += exp2Of(s[n][e] - top[e / 2]);
-  }
+  for (; j + 256 <= clear; j += 256) g.twice(j);
+#pragma unroll 1
+  for (; j < b.keys; j += 128) g.once(j);
   const GradQueries<T, B> again(a);
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    sum[h] += ofLane(sum[h], 1);
-    sum[h] += ofLane(sum[h], 2);
+    g.sum[h] += ofLane(g.sum[h], 1);
+    g.sum[h] += ofLane(g.sum[h], 2);
     const u32 r = again.row() + 8 * h;
-    if (r < a.tq && threadIdx.x % 4 == 0) ((f32*)a.out)[again.of.out + r * a.so[0] + again.head * a.so[1]] = top[h] * 0.69314718055994531f + logOf(sum[h]);
+    if (r < a.tq && threadIdx.x % 4 == 0) ((f32*)a.out)[again.of.out + r * a.so[0] + again.head * a.so[1]] = g.top[h] * 0.69314718055994531f + logOf(g.sum[h]);
   }
 }
 
