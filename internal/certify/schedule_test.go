@@ -195,7 +195,7 @@ func corruptions(t *testing.T, rng *rand.Rand, s *certify.ScheduleStatement, c *
 func TestPacketsReadAsData(t *testing.T) {
 	f := readSchedule(t, "../../examples/schedules/exchange.json").(*mscclpp.File).Clone()
 	for r := range f.GPUs {
-		f.GPUs[r].ScratchChunks = 2
+		f.GPUs[r].ScratchChunks = new(2)
 		f.GPUs[r].Threadblocks[0].Ops[0].Name = "ppkt"
 	}
 	p, err := f.Plan()

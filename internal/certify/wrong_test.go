@@ -55,8 +55,8 @@ func TestMissingOutputs(t *testing.T) {
 		{"broadcast", 2, 0, "rank 0 has 0 output chunks, and broadcast gives it 2"},
 		{"sendrecv", 2, 0, "rank 0 has 0 output chunks, and sendrecv gives it 2"},
 	} {
-		text := fmt.Sprintf(`{"name":"x","collective":%q,"inplace":false,"gpus":[{"id":0,"input_chunks":%d,"output_chunks":%d},`+
-			`{"id":1,"input_chunks":%[2]d,"output_chunks":%[3]d}]}`, c.collective, c.in, c.out)
+		text := fmt.Sprintf(`{"name":"x","collective":%q,"inplace":false,"gpus":[{"id":0,"input_chunks":%d,"output_chunks":%d,"threadblocks":[]},`+
+			`{"id":1,"input_chunks":%[2]d,"output_chunks":%[3]d,"threadblocks":[]}]}`, c.collective, c.in, c.out)
 		f, err := mscclpp.Parse([]byte(text))
 		if err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/jsontext"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -111,7 +112,7 @@ func (c *Checkpoint) openIndex(path string) error {
 		WeightMap map[string]string `json:"weight_map"`
 	}
 	if err := json.Unmarshal(text, &index); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w", path, jsontext.Locate(text, err))
 	}
 	if len(index.WeightMap) == 0 {
 		return fmt.Errorf("%s is not an index of a checkpoint: it has no weight_map", path)

@@ -85,7 +85,7 @@ func TestKeepAside(t *testing.T) {
 	var was []string
 	for text, want := range map[string]string{
 		`{"version": 99, "identity": "abacus", "ranks": 64, "made": "", "entries": []}`:           "the table has version 99",
-		`{"version": 1, "identity": "abacus", "ranks": 64, "made": "", "entries": [], "mine": 1}`: "unknown field",
+		`{"version": 1, "identity": "abacus", "ranks": 64, "made": "", "entries": [], "mine": 1}`: "unknown key",
 		`{"version": 1, "identity": "abacus", "ranks": 64, "ma`:                                   "not a table of collectives",
 		`{"version": 1, "identity": "slide rule", "ranks": 64, "made": "", "entries": []}`:        "the table was measured on slide rule",
 		``: "not a table of collectives",

@@ -257,9 +257,9 @@ func TestReadTable(t *testing.T) {
 	for text, want := range map[string]string{
 		good:                      "",
 		good + " \n\t\n":          "",
-		good + "}":                "more data after the end of the table at byte",
-		good + good:               "more data after the end of the table",
-		good + "\n<<<<<<< theirs": "more data after the end of the table",
+		good + "}":                "line 1, column 76: there is text after the end",
+		good + good:               "there is text after the end",
+		good + "\n<<<<<<< theirs": "there is text after the end",
 		good[:len(good)-1]:        "not a table of collectives",
 		`[]`:                      "not a table of collectives",
 		strings.Replace(good, "[]", `[{"op": "allreduce", "reduction": "sum", "element_bytes": 2, "members": 2, "brackets": [{"best": []}]}]`, 1): `unknown collective "allreduce"`,

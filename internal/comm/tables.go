@@ -19,6 +19,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/jsontext"
 )
 
 //go:embed tables/h200.json
@@ -80,14 +81,9 @@ func readTable(data []byte, known []device.Algorithm) (*Table, error) {
 		return nil, fmt.Errorf("this is not a table of collectives: it has %d JSON objects, but a table has at most %d", n,
 			maxObjects)
 	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
 	t := &Table{}
-	if err := d.Decode(t); err != nil {
+	if err := jsontext.Decode(data, t); err != nil {
 		return nil, fmt.Errorf("this is not a table of collectives: %w", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("the file has more data after the end of the table at byte %d", d.InputOffset())
 	}
 	if err := t.Check(); err != nil {
 		return t, err

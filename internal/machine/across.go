@@ -1,12 +1,11 @@
 package machine
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 
+	"hocket.example/hocket/internal/jsontext"
 	"hocket.example/hocket/ir"
 )
 
@@ -30,9 +29,7 @@ type Across struct {
 // ParseAcross reads a connection.
 func ParseAcross(data []byte) (*Across, error) {
 	a := &Across{}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(a); err != nil {
+	if err := jsontext.Decode(data, a); err != nil {
 		return nil, err
 	}
 	return a, a.check()

@@ -4,15 +4,13 @@
 package machine
 
 import (
-	"bytes"
 	"embed"
-	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/jsontext"
 )
 
 // Description describes one kind of machine. All times are in microseconds. Tables consist of points [size in bytes,
@@ -140,13 +138,8 @@ func Load(name string) (*Description, error) {
 // Parse reads a description. Errors use name for it.
 func Parse(name string, data []byte) (*Description, error) {
 	d := &Description{}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(d); err != nil {
+	if err := jsontext.Decode(data, d); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, fmt.Errorf("%s: there is more text after the description, which ends at byte %d", name, dec.InputOffset())
 	}
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -50,7 +50,7 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ from, to, want string }{
-		{`"name"`, `"nome"`, "unknown field"},
+		{`"name"`, `"nome"`, "unknown key"},
 		{`"launch_us": 3.0`, `"launch_us": -1`, "launch_us is -1"},
 		{`"memory_gbps": 3800`, `"memory_gbps": 0`, "must be positive"},
 		{`"of": "bf16"`, `"of": "i32"`, `no positive entry for "i32"`},
@@ -76,10 +76,10 @@ func TestRefused(t *testing.T) {
 		{`"copy": [[65536, 9.9], `, `"copy": [[1048575.5, 9.9], `, "by a byte at least"},
 		{`[352321536, 1144]]`, `[1e16, 1144]]`, "at most 2^50 bytes"},
 		{`[352321536, 1144]]`, `[352321536, 1e308]]`, "and times 1e+09"},
-		{`"kernel_beside_gemm": 3` + "\n}", `"kernel_beside_gemm": 3} {}`, "more text after the description"},
+		{`"kernel_beside_gemm": 3` + "\n}", `"kernel_beside_gemm": 3} {}`, "there is text after the end"},
 		{`"kernel_beside_gemm": 3` + "\n}", `"kernel_beside_gemm": 3} and so on`,
-			"more text after the description"},
-		{`{`, `[`, "cannot unmarshal"},
+			"there is text after the end"},
+		{`{`, `[`, "line 1, column 1: want an object, found array"},
 	} {
 		text := strings.Replace(string(good), c.from, c.to, 1)
 		if text == string(good) {

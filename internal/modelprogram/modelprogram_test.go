@@ -38,6 +38,20 @@ func made1(t *testing.T, name string) *Model {
 	return m
 }
 
+// TestPlanPosition: errors in the JSON of a plan have a line and a column.
+func TestPlanPosition(t *testing.T) {
+	for text, want := range map[string]string{
+		"{\n \"up\": \"colwise\",\n \"down\": 3}":   "line 3, column 10: want a string, found number",
+		"{\n \"up\": \"colwise\"\n \"down\": \"\"}": "line 3, column 2: invalid character '\"' after object key:value pair",
+		"{\n \"up\": \"colwise\",":                  "line 2, column 18: the text ends in the middle of a value",
+		"[{\"up\": \"colwise\"}]":                   "line 1, column 1: want an object, found array",
+	} {
+		if _, err := ParsePlan([]byte(text)); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
 // TestPlanCheck checks that an unsupported style is refused, and that the error for a style of transformers contains
 // advice.
 func TestPlanCheck(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/graph"
+	"hocket.example/hocket/internal/jsontext"
 )
 
 // Plan is a tensor-parallel plan in the form of transformers' base_model_tp_plan: it maps patterns of module paths to
@@ -100,13 +101,7 @@ var instead = map[string]string{
 func ParsePlan(text []byte) (Plan, error) {
 	var m map[string]string
 	if err := json.Unmarshal(text, &m); err != nil {
-		at := int64(len(text))
-		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-			at = syntax.Offset
-		} else if kind := (*json.UnmarshalTypeError)(nil); errors.As(err, &kind) {
-			at = kind.Offset
-		}
-		return nil, fmt.Errorf("line %d: %w", 1+strings.Count(string(text[:min(at, int64(len(text)))]), "\n"), err)
+		return nil, jsontext.Locate(text, err)
 	}
 	p := PlanOf(m)
 	return p, p.Check()

@@ -170,7 +170,7 @@ func TestWrongNamesTheContribution(t *testing.T) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	f = exchange(t).Clone()
-	f.GPUs[0].Threadblocks[0].Ops[0].Src[0].Index = 5
+	f.GPUs[0].Threadblocks[0].Ops[0].Src[0].Index = new(5)
 	if r := check(t, f, 1); r.Verdict != schedule.Wrong ||
 		!strings.Contains(r.Findings[0].Message, "outside the input buffer of rank 0") {
 		t.Error(r.Verdict, r.Findings)
@@ -183,7 +183,7 @@ func TestWrongNamesTheContribution(t *testing.T) {
 func TestPacketsReadAsData(t *testing.T) {
 	f := exchange(t).Clone()
 	for r := range f.GPUs {
-		f.GPUs[r].ScratchChunks = 2
+		f.GPUs[r].ScratchChunks = new(2)
 		f.GPUs[r].Threadblocks[0].Ops[0].Name = "ppkt"
 	}
 	for launches := 1; launches <= 2; launches++ {
@@ -218,7 +218,7 @@ func TestSharedCounterIsUndecided(t *testing.T) {
 	tb := f.GPUs[0].Threadblocks[0]
 	wait := mscclpp.Op{Name: "wait", ChannelIDs: []int{0}, ChannelType: "memory"}
 	f.GPUs[0].Threadblocks = append(f.GPUs[0].Threadblocks,
-		mscclpp.Threadblock{ID: 1, Channels: tb.Channels, Ops: []mscclpp.Op{wait}})
+		mscclpp.Threadblock{ID: new(1), Channels: tb.Channels, Ops: []mscclpp.Op{wait}})
 	g := &f.GPUs[1].Threadblocks[0]
 	g.Ops = append(g.Ops, mscclpp.Op{Name: "signal", ChannelIDs: []int{0}, ChannelType: "memory"})
 	if r := check(t, f, 1); r.Verdict == schedule.OK {

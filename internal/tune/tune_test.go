@@ -86,7 +86,7 @@ func TestTune(t *testing.T) {
 		{"cut short", string(data[:len(data)/2]), "not a table of collectives"},
 		{"another version", strings.Replace(string(data), `"version": 1`, `"version": 99`, 1), "version 99"},
 		{"foreign", strings.Replace(string(data), `"identity": "`, `"identity": "abacus `, 1), "measured on abacus"},
-		{"an end that is not", strings.Replace(string(data), `"up_to"`, `"upto"`, 1), "unknown field"},
+		{"an end that is not", strings.Replace(string(data), `"up_to"`, `"upto"`, 1), "unknown key"},
 	} {
 		if err := os.WriteFile(u.File, []byte(tc.text), 0o644); err != nil {
 			t.Fatal(err)

@@ -157,7 +157,51 @@ func (k known) Token() (xml.Token, error) {
 				e.Name.Local, strings.Join(names, ", ")))
 		}
 	}
+	if name := absent(e); name != "" {
+		return nil, unknownError(fmt.Sprintf("<%s> lacks the attribute %s", e.Name.Local, name))
+	}
 	return t, nil
+}
+
+// absent returns the first attribute that an element needs and lacks, or "". Otherwise an absent number would count as 0:
+// as rank 0, or as a dependence on block 0.
+func absent(e xml.StartElement) string {
+	has := map[string]string{}
+	for _, a := range e.Attr {
+		has[a.Name.Local] = a.Value
+	}
+	var need []string
+	switch e.Name.Local {
+	case "algo":
+		need = []string{"coll", "ngpus"}
+	case "gpu":
+		need = []string{"id", "i_chunks", "o_chunks", "s_chunks"}
+	case "tb":
+		need = []string{"id", "send", "recv"}
+		if has["send"] != "-1" || has["recv"] != "-1" {
+			need = append(need, "chan")
+		}
+	case "step":
+		need = []string{"type", "depid"}
+		if has["depid"] != "-1" {
+			need = append(need, "deps")
+		}
+		if has["srcbuf"] != "" {
+			need = append(need, "srcoff")
+		}
+		if has["dstbuf"] != "" {
+			need = append(need, "dstoff")
+		}
+		if has["type"] != "nop" {
+			need = append(need, "cnt")
+		}
+	}
+	for _, name := range need {
+		if _, ok := has[name]; !ok {
+			return name
+		}
+	}
+	return ""
 }
 
 // Encode writes an algorithm as XML.

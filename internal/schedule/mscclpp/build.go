@@ -37,7 +37,10 @@ type counterKey struct {
 func (f *File) Plan() (*schedule.Plan, error) {
 	b := &builder{f: f, turns: 2, counters: map[counterKey]int{}, engines: map[[2]int]int{}, meets: map[[2]int]int{},
 		noted: map[string]bool{}}
-	p := &schedule.Plan{Name: f.Name, InPlace: f.InPlace, Ranks: len(f.GPUs), Double: f.DoubleScratch}
+	if err := f.complete(); err != nil {
+		return nil, err
+	}
+	p := &schedule.Plan{Name: f.Name, InPlace: f.inPlace(), Ranks: len(f.GPUs), Double: f.DoubleScratch}
 	b.p = p
 	known := false
 	if p.Collective, known = collectives[f.Collective]; !known {
@@ -82,10 +85,11 @@ func (b *builder) memory() error {
 		for i := range ops {
 			o := &ops[i]
 			if o.Slice != nil {
-				if o.Slice.Size < 1 || o.Slice.ID < 0 || o.Slice.ID >= o.Slice.Size {
-					return fmt.Errorf("op %d (%s): tbg_info has block %d of %d", i, o.Name, o.Slice.ID, o.Slice.Size)
+				id, size := *o.Slice.ID, *o.Slice.Size
+				if size < 1 || id < 0 || id >= size {
+					return fmt.Errorf("op %d (%s): tbg_info has block %d of %d", i, o.Name, id, size)
 				}
-				parts = lcm(parts, o.Slice.Size)
+				parts = lcm(parts, size)
 			}
 			switch o.Name {
 			case "pipeline":
@@ -107,10 +111,10 @@ func (b *builder) memory() error {
 	}
 	for r := range b.f.GPUs {
 		g := &b.f.GPUs[r]
-		if g.ID != r {
-			return fmt.Errorf("gpus[%d] has id %d: ids must be 0, 1, 2, …", r, g.ID)
+		if *g.ID != r {
+			return fmt.Errorf("gpus[%d] has id %d: ids must be 0, 1, 2, …", r, *g.ID)
 		}
-		for _, n := range []int{g.InputChunks, g.OutputChunks, g.ScratchChunks} {
+		for _, n := range []int{*g.InputChunks, *g.OutputChunks, g.scratch()} {
 			if n < 0 || n > maxChunks {
 				return fmt.Errorf("rank %d: a buffer of %d chunks", r, n)
 			}
@@ -120,9 +124,9 @@ func (b *builder) memory() error {
 				return fmt.Errorf("rank %d, tb %d, %w", r, t, err)
 			}
 		}
-		if g.InputChunks == 0 || g.OutputChunks == 0 {
-			b.note("rank %d has %d input and %d output chunks: MSCCL++'s loader divides by both", r, g.InputChunks,
-				g.OutputChunks)
+		if *g.InputChunks == 0 || *g.OutputChunks == 0 {
+			b.note("rank %d has %d input and %d output chunks: MSCCL++'s loader divides by both", r, *g.InputChunks,
+				*g.OutputChunks)
 		}
 	}
 	if pipelines {
@@ -161,7 +165,7 @@ func (b *builder) memory() error {
 	p.Cells += p.Cells % 2 // so that packets begin at even cells
 	p.ScratchBase = p.Cells
 	for r := range b.f.GPUs {
-		n := b.f.GPUs[r].ScratchChunks * parts
+		n := b.f.GPUs[r].scratch() * parts
 		if b.packets {
 			n *= 2
 		}
@@ -172,7 +176,7 @@ func (b *builder) memory() error {
 		stride *= 2
 	}
 	for r := range b.f.GPUs {
-		n := b.f.GPUs[r].ScratchChunks * parts
+		n := b.f.GPUs[r].scratch() * parts
 		if b.packets {
 			n *= 2
 		}
@@ -190,8 +194,8 @@ func (b *builder) memory() error {
 // memory. If they do, the smaller of the two begins at the given offset in the larger.
 func (b *builder) extent(r int) (in, out int, both bool, offset int) {
 	g := &b.f.GPUs[r]
-	in, out = g.InputChunks, g.OutputChunks
-	if !b.f.InPlace {
+	in, out = *g.InputChunks, *g.OutputChunks
+	if !b.f.inPlace() {
 		return in, out, false, 0
 	}
 	switch b.p.Collective {
@@ -220,12 +224,12 @@ func lcm(a, b int) int {
 func (b *builder) channels(r int) error {
 	g := &b.f.GPUs[r]
 	for i, s := range g.Semaphores {
-		if s.Init < 0 || s.Init > 1<<20 {
-			return fmt.Errorf("rank %d: semaphore %d begins at %d", r, i, s.Init)
+		if *s.Init < 0 || *s.Init > 1<<20 {
+			return fmt.Errorf("rank %d: semaphore %d begins at %d", r, i, *s.Init)
 		}
 		b.counters[counterKey{"semaphore", r, i}] = len(b.p.Counters)
 		b.p.Counters = append(b.p.Counters,
-			schedule.Counter{Name: fmt.Sprintf("semaphore %d of rank %d", i, r), Init: s.Init, Kept: true})
+			schedule.Counter{Name: fmt.Sprintf("semaphore %d of rank %d", i, r), Init: *s.Init, Kept: true})
 	}
 	for _, kind := range []string{"memory", "port"} {
 		for i, q := range b.peers(r, kind) {
@@ -287,8 +291,8 @@ func (b *builder) threadblock(r, t int) error {
 	if err := b.p.Within(); err != nil {
 		return fmt.Errorf("rank %d, tb %d: %w", r, t, err)
 	}
-	if b.tb.ID != t {
-		b.note("rank %d: threadblocks[%d] has id %d", r, t, b.tb.ID)
+	if *b.tb.ID != t {
+		b.note("rank %d: threadblocks[%d] has id %d", r, t, *b.tb.ID)
 	}
 	n := 0
 	for i := range b.tb.Ops {
@@ -316,10 +320,10 @@ func (b *builder) threadblock(r, t int) error {
 }
 
 func (b *builder) pipeline(o *Op) error {
-	if o.Iteration == nil || o.Iteration.Chunks < 1 || o.Iteration.Chunks > maxChunks {
-		return b.errorf("iter_context is missing or has no chunks")
+	if n := *o.Iteration.Chunks; n < 1 || n > maxChunks {
+		return b.errorf("num_chunks is %d, want 1 to %d", n, maxChunks)
 	}
-	turns := o.Iteration.Chunks * b.turns
+	turns := *o.Iteration.Chunks * b.turns
 	b.turnCells = b.p.Parts / b.turns
 	for turn := range turns {
 		for i := range o.Ops {

@@ -273,7 +273,7 @@ func (f *File) semaphore(found *schedule.Finding, yield func(schedule.Repair) bo
 		out := f.Clone()
 		g := &out.GPUs[first.Rank]
 		id := len(g.Semaphores)
-		g.Semaphores = append(g.Semaphores, Semaphore{})
+		g.Semaphores = append(g.Semaphores, Semaphore{Init: new(0)})
 		after := first
 		after.Index++
 		out = out.insert(after, Op{Name: "nop"}, Op{Name: "sem_release", Semaphores: []int{id}})

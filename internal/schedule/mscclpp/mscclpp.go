@@ -2,23 +2,22 @@
 package mscclpp
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/jsontext"
 	"hocket.example/hocket/internal/schedule"
 )
 
-// File is an execution plan as the JSON file describes it.
+// File is an execution plan as the JSON file describes it. Numbers whose absence must be noticed, because 0 is a valid
+// value, are pointers: they are nil if the file lacks their key.
 type File struct {
 	Name            string `json:"name"`
 	Collective      string `json:"collective"`
 	Protocol        string `json:"protocol"`
-	InPlace         bool   `json:"inplace"`
+	InPlace         *bool  `json:"inplace,omitempty"`
 	ReuseResources  bool   `json:"reuse_resources"`
 	GPUs            []GPU  `json:"gpus"`
 	ThreadsPerBlock int    `json:"num_threads_per_block"`
@@ -30,10 +29,10 @@ type File struct {
 
 // GPU describes the part of a plan that one rank executes.
 type GPU struct {
-	ID            int            `json:"id"`
-	InputChunks   int            `json:"input_chunks"`
-	OutputChunks  int            `json:"output_chunks"`
-	ScratchChunks int            `json:"scratch_chunks"`
+	ID            *int           `json:"id,omitempty"`
+	InputChunks   *int           `json:"input_chunks,omitempty"`
+	OutputChunks  *int           `json:"output_chunks,omitempty"`
+	ScratchChunks *int           `json:"scratch_chunks,omitempty"`
 	Threadblocks  []Threadblock  `json:"threadblocks"`
 	Channels      []Channel      `json:"channels"`
 	RemoteBuffers []RemoteBuffer `json:"remote_buffers"`
@@ -58,19 +57,19 @@ type RankGroup struct {
 
 // RemoteBuffer describes a buffer of another rank.
 type RemoteBuffer struct {
-	Rank   int      `json:"rank"`
+	Rank   *int     `json:"rank,omitempty"`
 	Type   string   `json:"type"`
 	Access []string `json:"access_channel_types"`
 }
 
 // Semaphore describes one of a rank's semaphores.
 type Semaphore struct {
-	Init int `json:"init_value"`
+	Init *int `json:"init_value,omitempty"`
 }
 
 // Threadblock holds the list of operations of one thread block.
 type Threadblock struct {
-	ID       int         `json:"id"`
+	ID       *int        `json:"id,omitempty"`
 	Ops      []Op        `json:"ops"`
 	Channels []ChannelID `json:"channels"`
 	Remote   []RemoteRef `json:"remote_buffer_refs,omitempty"`
@@ -105,7 +104,7 @@ type Op struct {
 	Ops          []Op       `json:"ops,omitempty"`
 	BufferType   string     `json:"buffer_type,omitempty"`
 	BufferOffset *int       `json:"buffer_offset,omitempty"`
-	Size         int        `json:"size,omitempty"`
+	Size         *int       `json:"size,omitempty"`
 	DstChunk     *Chunk     `json:"dst_chunk,omitempty"`
 }
 
@@ -116,20 +115,20 @@ type Chunk struct {
 	Type   string `json:"type,omitempty"`
 	Buffer *int   `json:"buffer_id,omitempty"`
 	Switch *int   `json:"switch_channel_id,omitempty"`
-	Index  int    `json:"index"`
-	Size   int    `json:"size"`
+	Index  *int   `json:"index,omitempty"`
+	Size   *int   `json:"size,omitempty"`
 }
 
 // Slice selects one of the equal parts of each operand, which the thread block processes.
 type Slice struct {
-	ID   int `json:"tb_id"`
-	Size int `json:"tbg_size"`
+	ID   *int `json:"tb_id,omitempty"`
+	Size *int `json:"tbg_size,omitempty"`
 }
 
 // Iteration describes the pieces in which a pipeline processes its operands.
 type Iteration struct {
-	Unit   int `json:"unit_size"`
-	Chunks int `json:"num_chunks"`
+	Unit   *int `json:"unit_size,omitempty"`
+	Chunks *int `json:"num_chunks,omitempty"`
 }
 
 // These constants limit the size of the plans that Parse accepts.
@@ -144,28 +143,11 @@ func IsPlan(text string) bool {
 	return strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "{")
 }
 
-// Parse reads an execution plan. Errors name the operation in which they occur.
+// Parse reads an execution plan. Its errors give the line and the column.
 func Parse(text []byte) (*File, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields() // what a plan means cannot be decided if a key of it is ignored
 	f := &File{}
-	if err := d.Decode(f); err != nil {
-		var t *json.UnmarshalTypeError
-		if errors.As(err, &t) {
-			return nil, fmt.Errorf("%s, at byte %d: want %s, found %s", orTop(t.Field), t.Offset, kindName(t.Type),
-				t.Value)
-		}
-		if key, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-			return nil, fmt.Errorf("unknown key %.40s, before byte %d", key, d.InputOffset())
-		}
-		at := int64(len(text)) // if the text is truncated, the error is at its end
-		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-			at = syntax.Offset
-		}
-		return nil, fmt.Errorf("no JSON of an execution plan, at byte %d: %w", at, err)
-	}
-	if d.More() {
-		return nil, fmt.Errorf("text after the end of the plan, at byte %d", d.InputOffset())
+	if err := jsontext.Decode(text, f); err != nil { // without an unknown key, the meaning of a plan is unknown
+		return nil, err
 	}
 	if len(f.GPUs) == 0 {
 		return nil, fmt.Errorf("the plan has no gpus: is it an execution plan of MSCCL++?")
@@ -176,28 +158,15 @@ func Parse(text []byte) (*File, error) {
 	return f, nil
 }
 
-func orTop(field string) string {
-	if field == "" {
-		return "the plan"
-	}
-	return field
-}
+// inPlace reports whether the input and the output share memory.
+func (f *File) inPlace() bool { return f.InPlace != nil && *f.InPlace }
 
-// kindName returns the JSON name for a value of Go type t.
-func kindName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Struct:
-		return "an object"
-	case reflect.Slice:
-		return "a list"
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Pointer:
-		return kindName(t.Elem())
+// scratch returns the number of chunks of the rank's scratch memory.
+func (g *GPU) scratch() int {
+	if g.ScratchChunks == nil {
+		return 0
 	}
-	return "a whole number"
+	return *g.ScratchChunks
 }
 
 // Encode writes a plan in the format of MSCCL++'s own tools, with an indentation of one blank.

@@ -52,8 +52,8 @@ func (b *builder) emit() error {
 
 func (b *builder) barrier(out *schedule.Op) error {
 	o := b.op
-	if o.BarrierID == nil || o.Blocks == nil || *o.Blocks < 1 {
-		return b.errorf("barrier_id or num_threadblocks is missing")
+	if *o.Blocks < 1 {
+		return b.errorf("num_threadblocks is %d, want at least 1", *o.Blocks)
 	}
 	if *o.Blocks == 1 {
 		out.Kind = schedule.Join
@@ -134,6 +134,9 @@ func (b *builder) span(rank int, kind string, index, size int, mode schedule.Mod
 	default:
 		return schedule.Span{}, b.errorf("there is no buffer type %.40q", kind)
 	}
+	if k == schedule.Scratch && b.f.GPUs[rank].ScratchChunks == nil {
+		return schedule.Span{}, b.errorf("an operand is in the scratch memory of rank %d, but gpus[%d] lacks the key scratch_chunks", rank, rank)
+	}
 	if mode != schedule.Plain && k != schedule.Scratch {
 		return schedule.Span{}, b.errorf("packets are in scratch only, and it names the %s buffer", k)
 	}
@@ -144,7 +147,7 @@ func (b *builder) span(rank int, kind string, index, size int, mode schedule.Mod
 	parts := b.p.Parts
 	at, n := index*parts, size*parts
 	if s := b.op.Slice; s != nil {
-		at, n = at+n/s.Size*s.ID, n/s.Size
+		at, n = at + n / *s.Size * *s.ID, n / *s.Size
 	}
 	if b.inner >= 0 && mode == schedule.Plain {
 		from := b.turn * b.turnCells
@@ -186,11 +189,11 @@ func (b *builder) chunks(rank int, k schedule.BufferKind) int {
 	g := &b.f.GPUs[rank]
 	switch k {
 	case schedule.Input:
-		return g.InputChunks
+		return *g.InputChunks
 	case schedule.Output:
-		return g.OutputChunks
+		return *g.OutputChunks
 	}
-	return g.ScratchChunks
+	return g.scratch()
 }
 
 func (b *builder) fault(format string, args ...any) {
@@ -205,7 +208,7 @@ func (b *builder) local(c Chunk, mode schedule.Mode) (schedule.Span, error) {
 	if c.Buffer != nil || c.Switch != nil {
 		return schedule.Span{}, b.errorf("an operand is remote where it has to be local")
 	}
-	return b.span(b.rank, c.Type, c.Index, c.Size, mode)
+	return b.span(b.rank, c.Type, *c.Index, *c.Size, mode)
 }
 
 // remote returns an operand in the memory of another rank.
@@ -227,10 +230,10 @@ func (b *builder) remote(c Chunk, mode schedule.Mode) (schedule.Span, error) {
 			return schedule.Span{}, b.errorf("rank %d has %d remote buffers, and it names number %d", b.rank, len(list),
 				id)
 		}
-		if q := list[id].Rank; q < 0 || q >= len(b.f.GPUs) {
+		if q := *list[id].Rank; q < 0 || q >= len(b.f.GPUs) {
 			return schedule.Span{}, b.errorf("remote buffer %d is on rank %d, but the ranks are 0 to %d", id, q, len(b.f.GPUs)-1)
 		}
-		return b.span(list[id].Rank, list[id].Type, c.Index, c.Size, mode)
+		return b.span(*list[id].Rank, list[id].Type, *c.Index, *c.Size, mode)
 	}
 	return schedule.Span{}, b.errorf("the thread block has no remote buffers of type %.40q", b.op.ChannelType)
 }
@@ -252,7 +255,9 @@ func (b *builder) group(i int) ([]int, string, error) {
 		kind := c.BufferType
 		if kind == "" {
 			b.note("rank %d has a switch channel without buffer_type: MSCCL++'s executor refuses it", b.rank)
-			kind = c.Buff
+			if kind = c.Buff; kind == "" {
+				return nil, "", b.errorf("the switch channel lacks the key buffer_type")
+			}
 		}
 		for _, q := range c.Groups[ch].Ranks {
 			if q < 0 || q >= len(b.f.GPUs) {
@@ -278,7 +283,7 @@ func (b *builder) switched(c Chunk, mode schedule.Mode) ([]schedule.Span, error)
 	}
 	var out []schedule.Span
 	for _, q := range ranks {
-		sp, err := b.span(q, kind, c.Index, c.Size, mode)
+		sp, err := b.span(q, kind, *c.Index, *c.Size, mode)
 		if err != nil {
 			return nil, err
 		}
@@ -339,6 +344,9 @@ func (b *builder) span1(c Chunk, how operand) (schedule.Span, error) {
 // data reads an operation that moves data.
 func (b *builder) data(out *schedule.Op) error {
 	o := b.op
+	if o.ReduceOp != "" && o.ReduceOp != "sum" {
+		return b.errorf("reduce_op is %.40q, but only sum is supported", o.ReduceOp)
+	}
 	switch o.Name {
 	case "glres", "gstore", "gstorepkt", "glre":
 		return b.multicast(out)
@@ -354,9 +362,6 @@ func (b *builder) data(out *schedule.Op) error {
 			[]string{"glre", "glres", "gstore", "gstorepkt", "pipeline", "rppkt"})
 		slices.Sort(names)
 		return b.errorf("unknown operation %.40q: the known ones are %s", o.Name, strings.Join(names, ", "))
-	}
-	if o.ReduceOp != "" && o.ReduceOp != "sum" {
-		return b.errorf("reduce_op is %.40q, and only sum is known", o.ReduceOp)
 	}
 	if len(o.Src) < how.minSrc || len(o.Dst) < how.minDst {
 		return b.errorf("it has %d sources and %d destinations", len(o.Src), len(o.Dst))
@@ -519,15 +524,15 @@ func (b *builder) multicast(out *schedule.Op) error {
 	m := schedule.Move{Engine: -1}
 	if o.Name == "glre" {
 		b.note("glre is what the language emits before fusion: MSCCL++'s executor has no such operation")
-		if o.DstChunk == nil || o.BufferOffset == nil || len(o.ChannelIDs) != 1 {
-			return b.errorf("dst_chunk, buffer_offset or its one channel is missing")
+		if len(o.ChannelIDs) != 1 {
+			return b.errorf("it has %d channels, want one", len(o.ChannelIDs))
 		}
 		ranks, _, err := b.group(o.ChannelIDs[0])
 		if err != nil {
 			return err
 		}
 		for _, q := range ranks {
-			sp, err := b.span(q, o.BufferType, *o.BufferOffset, o.Size, schedule.Plain)
+			sp, err := b.span(q, o.BufferType, *o.BufferOffset, *o.Size, schedule.Plain)
 			if err != nil {
 				return err
 			}

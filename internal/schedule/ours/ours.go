@@ -91,7 +91,7 @@ func write(op ir.Op, ranks int, algorithm string) (*mscclpp.File, error) {
 		}
 	}
 	e.cmds = slices.Clone(t.Cmds)
-	e.file = &mscclpp.File{Name: "hocket_" + op.String() + "_" + algorithm, Collective: names[op], Protocol: "Simple", ThreadsPerBlock: 1024,
+	e.file = &mscclpp.File{Name: "hocket_" + op.String() + "_" + algorithm, Collective: names[op], Protocol: "Simple", InPlace: new(false), ThreadsPerBlock: 1024,
 		Alignment: 16, MaxMessage: 1 << 62}
 	return e.write(ranks, 4*lenIn, 4*lenOut)
 }
@@ -150,8 +150,8 @@ func (e *exporter) write(ranks int, in, out int64) (*mscclpp.File, error) {
 		return nil, e.err
 	}
 	for r := range ranks {
-		g := mscclpp.GPU{ID: r, InputChunks: int(in / e.chunk), OutputChunks: int(out / e.chunk),
-			ScratchChunks: int((scratch[r] + e.chunk - 1) / e.chunk), Semaphores: []mscclpp.Semaphore{}}
+		g := mscclpp.GPU{ID: new(r), InputChunks: new(int(in / e.chunk)), OutputChunks: new(int(out / e.chunk)),
+			ScratchChunks: new(int((scratch[r] + e.chunk - 1) / e.chunk)), Semaphores: []mscclpp.Semaphore{}}
 		w := &writer{exporter: e, gpu: &g, rank: r, progress: map[counter]int64{}}
 		w.connect(ranks)
 		w.block()
@@ -310,7 +310,7 @@ func (w *writer) block() {
 		}
 	}
 	w.meet("")
-	w.gpu.Threadblocks = []mscclpp.Threadblock{{Ops: w.ops}}
+	w.gpu.Threadblocks = []mscclpp.Threadblock{{ID: new(0), Ops: w.ops}}
 	tb := &w.gpu.Threadblocks[0]
 	for i := range w.gpu.Channels[0].ConnectedTo {
 		if i == 0 {
@@ -338,18 +338,18 @@ func (w *writer) block() {
 // chunkOf returns an operand in the notation of the plan.
 func (w *writer) chunkOf(r *plan.Ref) mscclpp.Chunk {
 	at := w.memory[r.Buf]
-	c := mscclpp.Chunk{Type: at.kind, Index: int((at.at + r.Off) / w.exporter.chunk),
-		Size: int(4 * r.Elements() / w.exporter.chunk)}
+	c := mscclpp.Chunk{Type: at.kind, Index: new(int((at.at + r.Off) / w.exporter.chunk)),
+		Size: new(int(4 * r.Elements() / w.exporter.chunk))}
 	if at.rank == w.rank {
 		return c
 	}
 	id := slices.IndexFunc(w.gpu.RemoteBuffers, func(b mscclpp.RemoteBuffer) bool {
-		return b.Rank == at.rank && b.Type == at.kind
+		return *b.Rank == at.rank && b.Type == at.kind
 	})
 	if id < 0 {
 		id = len(w.gpu.RemoteBuffers)
 		w.gpu.RemoteBuffers = append(w.gpu.RemoteBuffers,
-			mscclpp.RemoteBuffer{Rank: at.rank, Type: at.kind, Access: []string{"memory"}})
+			mscclpp.RemoteBuffer{Rank: new(at.rank), Type: at.kind, Access: []string{"memory"}})
 	}
 	c.Type, c.Buffer = "", &id
 	return c
@@ -366,7 +366,7 @@ func (w *writer) move(src, dst *plan.Ref) {
 		o.Name, o.ChannelType = "put", "memory"
 	case from.Buffer != nil:
 		o.Name, o.ChannelType = "get", "memory"
-		if from.Index != to.Index {
+		if *from.Index != *to.Index {
 			w.fail("it reads a peer's memory at another offset than it writes its own, which MSCCL++'s executor mixes up")
 		}
 	}

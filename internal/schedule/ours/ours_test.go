@@ -69,14 +69,14 @@ func loads(t *testing.T, f *mscclpp.File) {
 	t.Helper()
 	for r := range f.GPUs {
 		g := &f.GPUs[r]
-		if g.ID != r || g.InputChunks < 1 || g.OutputChunks < 1 || f.Name == "" || f.Collective == "" || f.Protocol != "Simple" {
+		if *g.ID != r || *g.InputChunks < 1 || *g.OutputChunks < 1 || f.Name == "" || f.Collective == "" || f.Protocol != "Simple" {
 			t.Errorf("rank %d: %+v", r, g)
 		}
 		channels, remote := g.Channels[0].ConnectedTo, g.RemoteBuffers
 		for i := range g.Threadblocks {
 			tb := &g.Threadblocks[i]
-			if tb.ID != i || len(tb.Ops) > 64 || len(tb.Channels[0].IDs) > 16 {
-				t.Errorf("rank %d, block %d: %d operations, %d channels", r, tb.ID, len(tb.Ops), len(tb.Channels[0].IDs))
+			if *tb.ID != i || len(tb.Ops) > 64 || len(tb.Channels[0].IDs) > 16 {
+				t.Errorf("rank %d, block %d: %d operations, %d channels", r, *tb.ID, len(tb.Ops), len(tb.Channels[0].IDs))
 			}
 			for _, o := range tb.Ops {
 				if !slices.Contains([]string{"nop", "put", "get", "copy", "signal", "wait", "rlxsignal", "rlxwait", "re", "rre"}, o.Name) {
@@ -89,7 +89,7 @@ func loads(t *testing.T, f *mscclpp.File) {
 				}
 				for _, c := range slices.Concat(o.Src, o.Dst) {
 					if c.Buffer != nil && *c.Buffer >= len(remote) || c.Buffer == nil && c.Type != "i" && c.Type != "o" && c.Type != "s" ||
-						c.Size < 1 {
+						*c.Size < 1 {
 						t.Errorf("operand %+v", c)
 					}
 				}

@@ -99,7 +99,7 @@ func (f *file) field(key string) error {
 func (f *file) into(v any) error {
 	raw, err := f.scan.Raw(maxEvent)
 	if err == nil {
-		err = json.Unmarshal(raw, v)
+		err = f.scan.Decode(raw, v)
 	}
 	return err
 }
@@ -114,11 +114,11 @@ func (f *file) events() error {
 			return fmt.Errorf("event %d: %w", n, err)
 		}
 		var e entry
-		if err := json.Unmarshal(raw, &e); err != nil {
+		if err := f.scan.Decode(raw, &e); err != nil {
 			return fmt.Errorf("event %d: %w", n, err)
 		}
 		if err := cmp.Or(f.event(&e), f.words.Err()); err != nil {
-			return fmt.Errorf("event %d, %.200q: %w", n, e.Name, err)
+			return fmt.Errorf("event %d at %s, %.200q: %w", n, f.scan.Begin(), e.Name, err)
 		}
 		if len(f.devices)+len(f.host)+len(f.steps) > maxEvents {
 			return fmt.Errorf("more than %d events: profile fewer iterations", maxEvents)

@@ -100,14 +100,14 @@ func ReadJSON(r io.Reader) (*Record, error) {
 				if err != nil {
 					return err
 				}
-				return out.add(raw)
+				return out.add(raw, scan.Decode)
 			})
 		case "pg_config":
 			raw, err := scan.Raw(maxEntry)
 			if err != nil {
 				return err
 			}
-			return out.groups(raw)
+			return out.groups(raw, scan.Decode)
 		case "rank":
 			raw, err := scan.Raw(32)
 			if n, bad := strconv.Atoi(string(raw)); bad == nil && n >= 0 {
@@ -144,7 +144,7 @@ func ReadPickle(r io.Reader) (*Record, error) {
 	if n, ok := top.Get("rank").(int64); ok && n >= 0 && n < 1<<20 {
 		out.Rank = int(n)
 	}
-	into := func(v any, add func([]byte) error) error {
+	into := func(v any, add func([]byte, func([]byte, any) error) error) error {
 		left := maxEntry
 		p, err := plain(v, 8, &left)
 		if err != nil {
@@ -154,7 +154,7 @@ func ReadPickle(r io.Reader) (*Record, error) {
 		if err != nil {
 			return err
 		}
-		return add(raw)
+		return add(raw, json.Unmarshal)
 	}
 	for _, e := range entries.Items {
 		if err := into(e, out.add); err != nil {
@@ -233,7 +233,7 @@ func (r *Record) count(raw []byte) error {
 	return nil
 }
 
-func (r *Record) add(raw []byte) error {
+func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error {
 	n := len(r.Entries) + 1
 	if n > maxEntries {
 		return fmt.Errorf("more than %d entries", maxEntries)
@@ -242,7 +242,7 @@ func (r *Record) add(raw []byte) error {
 		return fmt.Errorf("entry %d: %w", n, err)
 	}
 	var w written
-	if err := json.Unmarshal(raw, &w); err != nil {
+	if err := decode(raw, &w); err != nil {
 		return fmt.Errorf("entry %d: %w", n, err)
 	}
 	name := strings.TrimPrefix(names.Quoted(w.Name), "nccl:")
@@ -288,12 +288,12 @@ func elements(sizes [][]int64) int64 {
 	return sum
 }
 
-func (r *Record) groups(raw []byte) error {
+func (r *Record) groups(raw []byte, decode func(raw []byte, into any) error) error {
 	if err := r.count(raw); err != nil {
 		return fmt.Errorf("pg_config: %w", err)
 	}
 	var all map[string]config
-	if err := json.Unmarshal(raw, &all); err != nil {
+	if err := decode(raw, &all); err != nil {
 		return fmt.Errorf("pg_config: %w", err)
 	}
 	for key, c := range all {

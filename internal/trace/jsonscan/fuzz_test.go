@@ -41,8 +41,10 @@ func FuzzScan(f *testing.F) {
 		}
 		if err != nil {
 			place, _, _ := strings.Cut(err.Error(), ":")
-			var at int64
-			if n, serr := fmt.Sscanf(place, "byte %d", &at); n != 1 || serr != nil || at < 0 || at > int64(len(b)) {
+			var line, column int
+			lines := bytes.Split(b, []byte("\n"))
+			if n, serr := fmt.Sscanf(place, "line %d, column %d", &line, &column); n != 2 || serr != nil || line < 1 || line > len(lines) ||
+				column < 1 || column > len(lines[line-1])+1 {
 				t.Errorf("no place in %d bytes: %v", len(b), err)
 			}
 		}

@@ -3,27 +3,34 @@ package jsonscan
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+
+	"hocket.example/hocket/internal/jsontext"
 )
 
 // Scanner reads a document from the start.
 type Scanner struct {
-	r      *bufio.Reader
-	offset int64
-	buf    []byte
+	r   *bufio.Reader
+	buf []byte
+	// line and column, from 1, are the position of the next byte. columnBefore is the column of the last byte that was
+	// read.
+	line, column, columnBefore int
+	last                       byte // the last byte that was read
+	beginLine, beginColumn     int  // position at which the last value begins that Raw has returned
 }
 
 // New returns a scanner of r.
-func New(r io.Reader) *Scanner { return &Scanner{r: bufio.NewReaderSize(r, 1<<16)} }
+func New(r io.Reader) *Scanner { return &Scanner{r: bufio.NewReaderSize(r, 1<<16), line: 1, column: 1} }
 
 // ErrTooLong is wrapped by errors about a value that is longer than its limit.
 var ErrTooLong = errors.New("longer than its limit")
 
 // errorf prefixes an error with its position.
 func (s *Scanner) errorf(format string, args ...any) error {
-	return fmt.Errorf("byte %d: %w", s.offset, fmt.Errorf(format, args...))
+	return fmt.Errorf("line %d, column %d: %w", s.line, s.column, fmt.Errorf(format, args...))
 }
 
 func (s *Scanner) next() (byte, error) {
@@ -34,13 +41,21 @@ func (s *Scanner) next() (byte, error) {
 		}
 		return 0, s.errorf("the document is cut short: %w", err)
 	}
-	s.offset++
+	s.columnBefore, s.last = s.column, b
+	switch {
+	case b == '\n':
+		s.line, s.column = s.line+1, 1
+	case b&0xc0 != 0x80: // a character counts once, by its first byte
+		s.column++
+	}
 	return b, nil
 }
 
 func (s *Scanner) back() {
 	_ = s.r.UnreadByte() // the byte that next has just read
-	s.offset--
+	if s.column = s.columnBefore; s.last == '\n' {
+		s.line--
+	}
 }
 
 // Peek returns the first byte of the next value without reading it.
@@ -125,6 +140,10 @@ func (s *Scanner) members(open, shut byte, each func() error) error {
 // the text match, but not that it is otherwise valid JSON.
 func (s *Scanner) Raw(limit int) ([]byte, error) {
 	s.buf = s.buf[:0]
+	if _, err := s.Peek(); err != nil {
+		return nil, err
+	}
+	s.beginLine, s.beginColumn = s.line, s.column
 	err := s.value(func(b byte) error {
 		if len(s.buf) >= limit {
 			return s.errorf("a value of more than %d bytes: %w", limit, ErrTooLong)
@@ -133,6 +152,25 @@ func (s *Scanner) Raw(limit int) ([]byte, error) {
 		return nil
 	})
 	return s.buf, err
+}
+
+// Begin describes the position of the value that Raw returned last, such as "line 3, column 7".
+func (s *Scanner) Begin() string {
+	return fmt.Sprintf("line %d, column %d", s.beginLine, s.beginColumn)
+}
+
+// Decode decodes the text that Raw returned last. Its errors have a position in the document.
+func (s *Scanner) Decode(raw []byte, into any) error {
+	err := json.Unmarshal(raw, into)
+	if err == nil {
+		return nil
+	}
+	e := jsontext.Locate(raw, err)
+	if e.Line == 1 {
+		e.Column += s.beginColumn - 1
+	}
+	e.Line += s.beginLine - 1
+	return e
 }
 
 // Skip reads the next value and discards it.
@@ -163,6 +201,7 @@ func (s *Scanner) value(keep func(b byte) error) error {
 		case depth == 0 && (b == ',' || b == ':' || b == '}' || b == ']' || b == ' ' || b == '\n' || b == '\t' ||
 			b == '\r'):
 			if !begun {
+				s.back()
 				return s.errorf("%q, where a value is expected", b)
 			}
 			s.back()
