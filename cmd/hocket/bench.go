@@ -110,7 +110,7 @@ difference is larger than that.
 			return err
 		}
 		named := slices.Contains(bench.Names(), args[0]) || !programNamed(args[0])
-		if err := o.suits(c, named); err != nil {
+		if err := o.suits(c, args[0], named); err != nil {
 			return err
 		}
 		if opts.Schedules, err = a.schedulesFor(c.Context(), o.schedules); err != nil {
@@ -146,18 +146,13 @@ func programNamed(arg string) bool {
 
 // suits returns an error for flags that apply only to programs if no program is named, and for flags that do not apply
 // to programs otherwise.
-func (o *benchFlags) suits(c *cobra.Command, named bool) error {
-	flags, of := "sizes shape algorithm schedule dtype cold turns format", "a program"
+func (o *benchFlags) suits(c *cobra.Command, arg string, named bool) error {
+	flags, what := "sizes shape algorithm schedule dtype cold turns format", "a program"
 	if named {
-		flags = "in runs describe memory-rate fixed measure dim define func max-commands max-time"
-		of = "a benchmark without one"
+		flags = "in runs describe memory-rate fixed measure dim define func max-commands max-time plan shard quantize"
+		what = "a benchmark without a program"
 	}
-	for _, name := range strings.Fields(flags) {
-		if c.Flags().Changed(name) {
-			return usagef("--%s does not apply to %s", name, of).helping("see hocket bench --help")
-		}
-	}
-	return nil
+	return notFlags(c, arg, what, strings.Fields(flags)...)
 }
 
 // measurements implements the commands that benchmark, tune and measure memory.

@@ -50,7 +50,8 @@ The proof does not cover the values that a program computes: see run --compare.`
 	f.BoolVar(&o.fix, "fix", false, "repair the program: print it with the missing waits and barriers")
 	f.StringVarP(&o.out, "output", "o", "", "write the repaired program to `FILE` instead")
 	f.StringVar(&o.certificate, "certificate", "", "write a certificate of the proof, for run --certificate, to `FILE`")
-	f.IntVar(&o.launches, "launches", 1, "number of launches of a collective schedule to check: 2 also finds conflicts between two launches")
+	f.IntVar(&o.launches, "launches", 1,
+		"number of launches of a collective schedule to check: 2 also finds conflicts between two launches")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		schedule, err := a.isSchedule(c.Context(), args[0])
 		if err != nil {
@@ -59,8 +60,8 @@ The proof does not cover the values that a program computes: see run --compare.`
 		if schedule {
 			return a.checkSchedule(c, args[0], o)
 		}
-		if c.Flags().Changed("launches") {
-			return usagef("--launches is for collective schedules, .json or .xml")
+		if err := notFlags(c, args[0], "a program: only collective schedules have launches", "launches"); err != nil {
+			return err
 		}
 		b, err := flags.binding(c)
 		if err != nil {
@@ -86,6 +87,8 @@ func (o *checkFlags) check() error {
 	switch {
 	case o.out != "" && !o.fix:
 		return usagef("-o is the output of --fix, but --fix is not given")
+	case o.fix && o.redundant:
+		return usagef("--redundant needs the unchanged program: run --fix first, then --redundant on its output")
 	case o.certificate != "" && o.fix:
 		return usagef("--certificate needs the unchanged program: remove --fix")
 	case o.fix && o.strategy != "" && o.strategy != "sequential":

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -48,7 +48,7 @@ define are given with --define, in the dump's own notation.`,
 		if err != nil {
 			return err
 		}
-		text, err := a.importDump(c.Context(), args[0], b, flags.set(c))
+		text, err := a.importDump(c, args[0], b, flags.set(c))
 		if err != nil {
 			return err
 		}
@@ -63,8 +63,13 @@ define are given with --define, in the dump's own notation.`,
 }
 
 // importDump converts a dump to the text of a program. The bindings of the command line must fit the program.
-func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, given bool) (string, error) {
+func (a *app) importDump(c *cobra.Command, arg string, b hocket.Binding, given bool) (string, error) {
+	ctx := c.Context()
 	if isExport(arg) {
+		if err := onlyFlags(c, arg, "an exported model", "json", "output", "ranks", "plan", "shard",
+			"quantize"); err != nil {
+			return "", err
+		}
 		m, err := a.importExport(arg, b.Ranks)
 		if err != nil {
 			return "", err
@@ -72,10 +77,7 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 		return m.Text, m.Close()
 	}
 	if found, err := a.isSchedule(ctx, arg); err != nil || found {
-		if err == nil && (given || b.Ranks > 0) {
-			err = usagef("%s is a collective schedule, which has no dims and a fixed number of ranks: remove -n, --dim and --define", arg)
-		}
-		if err != nil {
+		if err = cmp.Or(err, onlyFlags(c, arg, aSchedule, "json", "output")); err != nil {
 			return "", err
 		}
 		return a.importSchedule(ctx, arg)
@@ -88,6 +90,9 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 		return "", err
 	}
 	if stablehlo.Is(src) {
+		if err := onlyFlags(c, arg, "StableHLO", "json", "output", "ranks"); err != nil {
+			return "", err
+		}
 		m, err := a.importStableHLO(name, src, b.Ranks)
 		if err != nil {
 			return "", err
@@ -97,6 +102,9 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 	if !nvfuser.IsDump(src) {
 		return "", inputf("%s has no Host IR dump: no line begins with %%HostIrContainer {", name).helping(
 			"docs/nvfuser.md says how to get one")
+	}
+	if err := onlyFlags(c, arg, "a dump of nvFuser", "json", "output", "ranks", "func", "dim", "define"); err != nil {
+		return "", err
 	}
 	p, rest, err := hocket.Import(name, src, b.Defines)
 	if err != nil {

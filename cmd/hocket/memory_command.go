@@ -87,7 +87,7 @@ streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size
 			return err
 		}
 		file := notProgram(args[0])
-		if err := o.check(c, file, flags.set(c)); err != nil {
+		if err := o.check(c, file); err != nil {
 			return err
 		}
 		switch {
@@ -123,14 +123,16 @@ func notProgram(arg string) string {
 	return ""
 }
 
-func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
-	for _, name := range []string{"strategy", "machine", "html", "svg", "viz", "policy", "host-us", "budget"} {
-		if name == "html" && !strings.HasSuffix(file, ".csv") {
-			continue // memory snapshots have an HTML page, too
-		}
-		if file != "" && c.Flags().Changed(name) {
-			return usagef("--%s applies only to programs, but %s is not a program", name, file)
-		}
+func (o *memoryFlags) check(c *cobra.Command, file string) error {
+	var unused error
+	switch {
+	case strings.HasSuffix(file, ".csv"):
+		unused = onlyFlags(c, file, "a list of buffers", "json")
+	case file != "":
+		unused = onlyFlags(c, file, "a snapshot of torch's allocator", "json", "html")
+	}
+	if unused != nil {
+		return unused
 	}
 	if o.policy != "" {
 		if _, _, err := footprint.ParsePolicy(o.policy); err != nil {
@@ -140,8 +142,6 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 		}
 	}
 	switch {
-	case file != "" && bound:
-		return usagef("%s has no ranks, functions or dims to set", file).helping("remove -n, --func, --dim and --define")
 	case c.Flags().Changed("host-us") && o.policy == "":
 		return usagef("--host-us has no effect without --policy").helping("--host-us sets the speed of the host in the simulation of --policy")
 	case c.Flags().Changed("host-us") && !(o.hostUS > 0 && o.hostUS < 1e9):

@@ -165,6 +165,10 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return usagef("--rtol is %g, but must be positive", o.rtol)
 	case set("rtol") && !o.compare:
 		return usagef("--rtol requires --compare")
+	case o.measure && o.strategy != "auto":
+		return usagef("--measure requires --strategy auto, whose choice it makes")
+	case o.noProve && o.certificate != "":
+		return usagef("--no-prove and --certificate exclude each other: a certificate proves the plan")
 	case set("schedules") && o.schedules < 1:
 		return usagef("--schedules is %d, but must be at least 1", o.schedules)
 	case o.graph && !o.kind.Graphs:

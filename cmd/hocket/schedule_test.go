@@ -201,6 +201,26 @@ func TestScheduleCertificate(t *testing.T) {
 	}
 }
 
+// TestRunScheduleCompare: --compare adds the verdict to what a run of a schedule prints, as for programs.
+func TestRunScheduleCompare(t *testing.T) {
+	schedule := "../../examples/schedules/exchange.json"
+	if code, out, errs := hocketRun(t, "run", schedule); code != exitDone || strings.Contains(out, "result:") {
+		t.Errorf("exit %d, %s%s", code, out, errs)
+	}
+	code, out, errs := hocketRun(t, "run", schedule, "--compare")
+	if code != exitDone || !strings.HasSuffix(out, "\nresult: equal to all_reduce, exactly\n") {
+		t.Errorf("exit %d, %s%s", code, out, errs)
+	}
+	code, out, _ = hocketRun(t, "run", schedule, "--compare", "--json")
+	var got struct {
+		Compare struct{ Verdict, Against string }
+	}
+	err := json.Unmarshal([]byte(out), &got)
+	if err != nil || code != exitDone || got.Compare.Verdict != "exact" || got.Compare.Against != "all_reduce" {
+		t.Errorf("exit %d, %v, %s", code, err, out)
+	}
+}
+
 // TestImportCorpus: the programs of proved schedules are proved and compute the collective; those of others are refused,
 // refuted or wrong. One reads scratch that nobody writes, and no result is defined for it.
 func TestImportCorpus(t *testing.T) {

@@ -121,6 +121,17 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 		}
 		return f
 	}
+	if o.program != "" {
+		switch last, lines := report.LastLine(r), 1+strings.Count(strings.TrimRight(about.Program, "\n"), "\n"); {
+		case last == 0:
+			return usagef("--program has no effect: no event of %s names a line of a program", paths[0]).helping(
+				"timelines that hocket run --trace writes name lines")
+		case last > lines:
+			return usagef("--program: an event of %s is of line %d, but %s has %d lines", paths[0], last, o.program,
+				lines).helping(
+				"give the program that was run")
+		}
+	}
 	a.out.Ranks, a.out.Report = r.Ranks, r
 	if err := r.WriteText(a.text); err != nil {
 		return err

@@ -44,7 +44,8 @@ func Decode(text []byte, into any) error {
 	end := d.InputOffset()
 	if _, err := d.Token(); err != io.EOF {
 		rest := text[end:]
-		return at(text, end+int64(len(rest)-len(bytes.TrimLeft(rest, " \t\r\n"))), errors.New("there is text after the end of the value"))
+		return at(text, end+int64(len(rest)-len(bytes.TrimLeft(rest, " \t\r\n"))),
+			errors.New("there is text after the end of the value"))
 	}
 	return nil
 }
@@ -60,7 +61,8 @@ func Locate(text []byte, err error) *Error {
 		return e
 	case len(bytes.TrimSpace(text)) == 0:
 		return at(text, 0, errors.New("the text is empty"))
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &syntax) && syntax.Offset >= int64(len(text)) &&
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &syntax) &&
+		syntax.Offset >= int64(len(text)) &&
 		strings.Contains(err.Error(), "unexpected end"):
 		return at(text, int64(len(text)), errors.New("the text ends in the middle of a value"))
 	case errors.As(err, &syntax):
@@ -136,7 +138,8 @@ func unknown(text []byte, quoted string, t reflect.Type) *Error {
 	if err := s.value(t); err != nil || !s.found {
 		return at(text, 0, fmt.Errorf("unknown key %.40q", key))
 	}
-	return at(text, begin(text, s.end), fmt.Errorf("unknown key %.40q: the keys are %s", key, strings.Join(s.keys, ", ")))
+	return at(text, begin(text, s.end), fmt.Errorf("unknown key %.40q: the keys are %s", key,
+		strings.Join(s.keys, ", ")))
 }
 
 // search looks for an unknown key in a text, by the types of the values that contain it.

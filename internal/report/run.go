@@ -295,13 +295,17 @@ func path(tr *trace.Trace, shown []int) []int {
 // staged".
 var lineOf = regexp.MustCompile(`:(\d+):\d+[),]`)
 
-// program returns the lines of the program, and reports whether any of them has a time.
-func program(r *account.Report, o Run) (out []programLine, costs bool) {
-	if o.Program == "" {
-		return nil, false
+// LastLine returns the largest number of a line of a program that an event with a time names, or 0 if no event names one.
+func LastLine(r *account.Report) (last int) {
+	for n := range lineTimes(r) {
+		last = max(last, n)
 	}
+	return last
+}
+
+// lineTimes returns the sum of the times of the events that name a line of a program, by the line's number.
+func lineTimes(r *account.Report) map[int]int64 {
 	sums := map[int]int64{}
-	var all, most int64
 	if tr, _ := r.Trace(); tr != nil && !tr.Virtual {
 		for i := range tr.Events {
 			e := &tr.Events[i]
@@ -311,9 +315,21 @@ func program(r *account.Report, o Run) (out []programLine, costs bool) {
 			}
 			n, _ := strconv.Atoi(m[len(m)-1][1])
 			sums[n] += e.Duration()
-			all += e.Duration()
-			most = max(most, sums[n])
 		}
+	}
+	return sums
+}
+
+// program returns the lines of the program, and reports whether any of them has a time.
+func program(r *account.Report, o Run) (out []programLine, costs bool) {
+	if o.Program == "" {
+		return nil, false
+	}
+	sums := lineTimes(r)
+	var all, most int64
+	for _, ns := range sums {
+		all += ns
+		most = max(most, ns)
 	}
 	text := strings.ToValidUTF8(strings.TrimRight(o.Program, "\n"), "\uFFFD")
 	for i, text := range strings.Split(text, "\n") {

@@ -13,7 +13,8 @@ func (f *File) complete() error {
 	switch {
 	case f.Collective == "":
 		return fmt.Errorf("the plan lacks the key collective")
-	case f.InPlace == nil && collectives[f.Collective] != schedule.Undefined && collectives[f.Collective] != schedule.SendRecv:
+	case f.InPlace == nil && collectives[f.Collective] != schedule.Undefined &&
+		collectives[f.Collective] != schedule.SendRecv:
 		return fmt.Errorf("the plan lacks the key inplace: the result of %s depends on it", f.Collective)
 	}
 	for r := range f.GPUs {
@@ -77,7 +78,8 @@ func (g *GPU) complete(r int) error {
 		for i, ref := range b.Remote {
 			switch {
 			case !slices.Contains(channelTypes, ref.Type):
-				return fmt.Errorf("remote_buffer_refs[%d] of %s %s", i, where, unknownType("access_channel_type", ref.Type))
+				return fmt.Errorf("remote_buffer_refs[%d] of %s %s", i, where,
+					unknownType("access_channel_type", ref.Type))
 			case ref.IDs == nil:
 				return fmt.Errorf("remote_buffer_refs[%d] of %s lacks the key remote_buffer_ids", i, where)
 			}
@@ -112,8 +114,8 @@ func (c *Channel) lacks() string {
 	return ""
 }
 
-// completeOps returns an error if an operation of a thread block lacks a key, or if the block or the rank lacks one that
-// the operation needs. inner is set for the operations of a pipeline.
+// completeOps returns an error if an operation of a thread block lacks a key, or if the block or the rank lacks one
+// that the operation needs. inner is set for the operations of a pipeline.
 func (g *GPU) completeOps(b *Threadblock, ops []Op, at schedule.Place, inner bool) error {
 	for i := range ops {
 		o := &ops[i]
@@ -141,9 +143,11 @@ func (g *GPU) completeOps(b *Threadblock, ops []Op, at schedule.Place, inner boo
 				}
 				switch c := &list.chunks[k]; {
 				case c.Buffer != nil && b.Remote == nil:
-					return fmt.Errorf("%s: %s[%d] is remote, but the thread block lacks the key remote_buffer_refs", at, list.key, k)
+					return fmt.Errorf("%s: %s[%d] is remote, but the thread block lacks the key remote_buffer_refs", at,
+						list.key, k)
 				case c.Switch != nil && b.Channels == nil:
-					return fmt.Errorf("%s: %s[%d] names a switch channel, but the thread block lacks the key channels", at, list.key, k)
+					return fmt.Errorf("%s: %s[%d] names a switch channel, but the thread block lacks the key channels",
+						at, list.key, k)
 				}
 			}
 		}
@@ -170,11 +174,13 @@ var operandKeys = map[string][]string{
 	"pws":  {"src_buff", "dst_buff", "channel_type", "channel_ids"},
 	"pwsf": {"src_buff", "dst_buff", "channel_type", "channel_ids"},
 	"re":   {"src_buff", "dst_buff", "reduce_op"}, "repkt": {"src_buff", "dst_buff", "reduce_op"},
-	"recpkt": {"src_buff", "dst_buff", "reduce_op"},
-	"res":    {"src_buff", "dst_buff", "reduce_op", "channel_type"},
-	"rre":    {"src_buff", "dst_buff", "reduce_op", "channel_type"}, "rres": {"src_buff", "dst_buff", "reduce_op", "channel_type"},
-	"respkt": {"src_buff", "dst_buff", "reduce_op", "channel_type"}, "recspkt": {"src_buff", "dst_buff", "reduce_op", "channel_type"},
-	"glres": {"src_buff", "dst_buff"}, "gstore": {"src_buff", "dst_buff"}, "gstorepkt": {"src_buff", "dst_buff"},
+	"recpkt":  {"src_buff", "dst_buff", "reduce_op"},
+	"res":     {"src_buff", "dst_buff", "reduce_op", "channel_type"},
+	"rre":     {"src_buff", "dst_buff", "reduce_op", "channel_type"},
+	"rres":    {"src_buff", "dst_buff", "reduce_op", "channel_type"},
+	"respkt":  {"src_buff", "dst_buff", "reduce_op", "channel_type"},
+	"recspkt": {"src_buff", "dst_buff", "reduce_op", "channel_type"},
+	"glres":   {"src_buff", "dst_buff"}, "gstore": {"src_buff", "dst_buff"}, "gstorepkt": {"src_buff", "dst_buff"},
 	"glre": {"channel_ids", "buffer_type", "buffer_offset", "size", "dst_chunk"},
 }
 
@@ -183,10 +189,14 @@ func (o *Op) absent() string {
 	if o.Name == "" {
 		return "name"
 	}
-	has := map[string]bool{"barrier_id": o.BarrierID != nil, "num_threadblocks": o.Blocks != nil, "channel_type": o.ChannelType != "",
-		"channel_ids": len(o.ChannelIDs) > 0, "semaphore_ids": len(o.Semaphores) > 0, "iter_context": o.Iteration != nil,
-		"ops": len(o.Ops) > 0, "src_buff": len(o.Src) > 0, "dst_buff": len(o.Dst) > 0, "reduce_op": o.ReduceOp != "",
-		"buffer_type": o.BufferType != "", "buffer_offset": o.BufferOffset != nil, "size": o.Size != nil, "dst_chunk": o.DstChunk != nil}
+	has := map[string]bool{"barrier_id": o.BarrierID != nil, "num_threadblocks": o.Blocks != nil,
+		"channel_type": o.ChannelType != "",
+		"channel_ids":  len(o.ChannelIDs) > 0, "semaphore_ids": len(o.Semaphores) > 0,
+		"iter_context": o.Iteration != nil,
+		"ops":          len(o.Ops) > 0, "src_buff": len(o.Src) > 0, "dst_buff": len(o.Dst) > 0,
+		"reduce_op":   o.ReduceOp != "",
+		"buffer_type": o.BufferType != "", "buffer_offset": o.BufferOffset != nil, "size": o.Size != nil,
+		"dst_chunk": o.DstChunk != nil}
 	for _, key := range operandKeys[o.Name] {
 		if !has[key] {
 			return key

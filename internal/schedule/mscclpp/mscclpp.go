@@ -147,7 +147,7 @@ func IsPlan(text string) bool {
 func Parse(text []byte) (*File, error) {
 	f := &File{}
 	if err := jsontext.Decode(text, f); err != nil { // without an unknown key, the meaning of a plan is unknown
-		return nil, err
+		return nil, fmt.Errorf("execution plan, %w", err)
 	}
 	if len(f.GPUs) == 0 {
 		return nil, fmt.Errorf("the plan has no gpus: is it an execution plan of MSCCL++?")

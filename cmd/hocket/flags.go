@@ -1,0 +1,29 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// onlyFlags returns an error for a flag that is set but does not apply to the argument arg, whose kind is described by
+// what. names lists the flags that apply. A flag without effect is an error, because the user expects an effect.
+func onlyFlags(c *cobra.Command, arg, what string, names ...string) error {
+	return unusedFlag(c, arg, what, func(name string) bool { return !slices.Contains(names, name) })
+}
+
+// notFlags is like onlyFlags, but names lists the flags that do not apply.
+func notFlags(c *cobra.Command, arg, what string, names ...string) error {
+	return unusedFlag(c, arg, what, func(name string) bool { return slices.Contains(names, name) })
+}
+
+func unusedFlag(c *cobra.Command, arg, what string, unused func(name string) bool) (err error) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if err == nil && unused(f.Name) {
+			err = usagef("--%s does not apply to %s, which is %s", f.Name, arg,
+				what).helping("remove it; see %s --help", c.CommandPath())
+		}
+	})
+	return err
+}
