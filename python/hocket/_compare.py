@@ -11,12 +11,21 @@ quotient. ``line`` is where it begins in Model.text."""
 
 
 class Comparison:
-    """How a model compares with the reference evaluator. ``verdict`` is exact, within, undecided or differs, ``detail``
-    the same in a sentence; ``results`` and ``layers`` are lists of Error and of Layer, and ``module`` a list of Error
-    against a torch module, or None."""
+    """How a model compares with the reference evaluator and, if one was given, with a torch module. ``verdict`` is exact,
+    within, undecided or differs: that of the reference evaluator, but differs if the module's results differ by more than
+    ``module.tolerance``. ``detail`` is the same in a sentence; ``results`` and ``layers`` are lists of Error and of Layer,
+    and ``module`` a list of Error against a torch module, or None."""
 
     def __init__(self, found, module=None):
         self.verdict, self.detail, self.module = found["verdict"], found["detail"], module
+        if module is not None:
+            verdict, text = module.judged()
+            if verdict == "differs" and self.verdict != "differs":
+                self.verdict, self.detail = "differs", f"{text}; with the reference evaluator: {self.detail}"
+            elif verdict == "undecided" and self.verdict != "differs":
+                self.verdict, self.detail = "undecided", f"{text}; with the reference evaluator: {self.detail}"
+            else:
+                self.detail += "; " + text
         self.results = [_error(m) for m in found["results"]]
         self.layers = []
         for layer in found["layers"]:
@@ -53,15 +62,40 @@ def _quotient(error, largest):
     return error / largest if largest else float("inf")
 
 
+class Against(list):
+    """A list of Error against a torch module. ``tolerance`` is the largest quotient that counts as rounding: the square root
+    of the epsilon of the least precise type of the results and of the module's parameters. ``missing`` is the number of
+    results that the module did not return."""
+
+    tolerance, missing = 0.0, 0
+
+    def judged(self):
+        """Returns the verdict, within, undecided or differs, and a sentence."""
+        if not self:
+            return "undecided", "not compared with the module, which returned no tensors"
+        worst = max(self, key=lambda e: e.quotient)
+        sizes = f"{worst.name}: largest error {worst.error:.3g}, values up to {worst.largest:.3g}, quotient {worst.quotient:.3g}"
+        if worst.quotient > self.tolerance:
+            return "differs", f"differs from the module ({sizes}, more than {self.tolerance:.2g})"
+        rest = f", which did not return the last {self.missing} results" if self.missing else ""
+        return "within", f"matches the module within rounding ({sizes}, at most {self.tolerance:.2g}){rest}"
+
+
 def against_module(got, module, args, kwargs):
-    """Returns the differences between results and those of a torch module for the same arguments."""
+    """Returns the differences between results and those of a torch module for the same arguments, as Against."""
     import torch
 
     with torch.no_grad():
         want = tensors(module(*args, **kwargs))
     got = tensors(got)
-    errors = []
+    errors = Against()
+    errors.missing = max(len(got) - len(want), 0)
+    types = [t.dtype for t in list(want) + list(getattr(module, "parameters", list)()) if t.dtype.is_floating_point]
+    errors.tolerance = max((torch.finfo(t).eps for t in types), default=0.0) ** 0.5
     for i, (g, w) in enumerate(zip(got, want)):
+        if tuple(g.shape) != tuple(w.shape):
+            errors.append(Error(f"out{i} {list(g.shape)}, {list(w.shape)} in the module", float("inf"), 0.0, float("inf")))
+            continue
         g, w = g.detach().double().cpu(), w.detach().double().cpu()
         same = (g == w) | (g.isnan() & w.isnan())
         error = torch.where(same, torch.zeros_like(g), (g - w).abs()).nan_to_num(nan=float("inf"))

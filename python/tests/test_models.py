@@ -294,14 +294,43 @@ class Models(unittest.TestCase):
                     x = x + torch.nn.functional.silu(x @ up.T) @ down.T
                 return {"logits": x + self.off}
 
+        class Half(torch.nn.Module):
+            def __init__(self, whole):
+                super().__init__()
+                self.whole = whole
+
+            def forward(self, x):
+                return self.whole(x)["logits"][:1]
+
+        class Nothing(torch.nn.Module):
+            def forward(self, x):
+                return None
+
         with hocket.load(self.plain, ranks=2, plan=PLAN) as m:
             module = Mlp()
             module.off = 0
-            error, = m.compare(module, (torch.tensor(X),)).module
+            c = m.compare(module, (torch.tensor(X),))
+            error, = c.module
             self.assertLess(error.quotient, 1e-5)
+            self.assertIn(c.verdict, ("exact", "within"))
+            first = str(c).splitlines()[0]
+            self.assertIn("matches the module within rounding (out0: largest error ", first)
+            self.assertIn(", at most 0.00035)", first)  # the square root of 2^-23
             module.off = 1
-            error, = m.compare(module, (torch.tensor(X),)).module
+            c = m.compare(module, (torch.tensor(X),))
+            error, = c.module
             self.assertAlmostEqual(error.error, 1, places=4)
+            self.assertEqual(c.verdict, "differs")
+            first = str(c).splitlines()[0]
+            self.assertTrue(first.startswith("differs from the module (out0: largest error 1, "), first)
+            self.assertIn("with the reference evaluator: %out0 matches forward within rounding", first)
+            # half of the values: the shape differs, and nothing is broadcast
+            c = m.compare(Half(module), (torch.tensor(X),))
+            self.assertEqual(c.verdict, "differs")
+            self.assertIn("in the module: largest error inf", str(c).splitlines()[0])
+            c = m.compare(Nothing(), (torch.tensor(X),))
+            self.assertEqual(c.verdict, "undecided")
+            self.assertIn("not compared with the module, which returned no tensors", str(c).splitlines()[0])
 
     def test_weights(self):
         doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
