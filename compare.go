@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/tensor"
@@ -147,6 +148,9 @@ type Measured struct {
 	// Error is the largest absolute difference between an element of the result and that of the reference; it is +Inf if
 	// only one of the two elements is finite. Largest is the largest absolute value in the reference.
 	Error, Largest float64
+
+	zeros bool // whether the reference has elements and all of them are 0
+	ints  bool // whether the elements are integers, for which 0 is not unusual
 }
 
 // Quotient returns Error divided by Largest, or 0 if Error is 0.
@@ -204,7 +208,8 @@ func (r *Reference) Compare(rep *Report) Comparison {
 		v := eval.Compare((*tensor.Tensor)(rep.Out[name]), r.outputs[i])
 		a := [...]Agreement{eval.Exact: Exact, eval.Within: Within, eval.Undecided: Undecided,
 			eval.Differs: Differs}[v.Kind]
-		c.Measured = append(c.Measured, Measured{Name: name, Error: v.Measured, Largest: v.Largest})
+		c.Measured = append(c.Measured, Measured{Name: name, Error: v.Measured, Largest: v.Largest,
+			zeros: v.Largest == 0 && v.Measured == 0 && rep.Out[name].host().Len() > 0, ints: rep.Out[name].DType.IsInt()})
 		used := 0.0
 		if v.Allowed > 0 {
 			used = v.Error / v.Allowed
@@ -263,8 +268,31 @@ func (c Comparison) Err() error {
 	return fmt.Errorf("%w %s: %s", ErrDiffers, c.Against, c.Detail)
 }
 
-// String returns a one-line description of the comparison.
+// String returns a one-line description of the comparison. It says which results consist of zeros only, since many wrong
+// programs compute zeros from the same arguments too.
 func (c Comparison) String() string {
+	text, zeros, all := c.describe(), []string{}, c.Verdict != Differs
+	for i, m := range c.Measured {
+		again := c.confirmed == nil || i < len(c.confirmed.Measured) && c.confirmed.Measured[i].zeros
+		switch {
+		case m.ints:
+		case m.zeros && again:
+			zeros = append(zeros, "%"+m.Name)
+		default:
+			all = false
+		}
+	}
+	switch {
+	case c.Verdict == Differs || len(zeros) == 0:
+		return text
+	case all:
+		return text + "; but the reference has only zeros: give other inputs, or other values to state"
+	}
+	return text + "; but the reference has only zeros for " + strings.Join(zeros, ", ")
+}
+
+// describe returns the description without the note about zeros.
+func (c Comparison) describe() string {
 	second := c.confirmed
 	if second != nil && second.Verdict != Within {
 		second = nil

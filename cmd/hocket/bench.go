@@ -176,7 +176,7 @@ func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Bi
 	if err != nil {
 		return err
 	}
-	if len(surplus) > 0 && a.export != nil {
+	if len(surplus) > 0 {
 		a.warnings = append(a.warnings, ofSurplus(funcOf(p, b), surplus))
 	}
 	if err := inferDims(funcOf(p, b), headers(got), b); err != nil {

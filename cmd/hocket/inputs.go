@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -232,6 +233,87 @@ func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
 	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input",
 		Message: fmt.Sprintf("%s has no parameters for these tensors, which are ignored: %s", fn.Name, modelprogram.Some(names))}
 }
+
+// unset lists the parameters that get random values although the command line names files of tensors. It is empty if the
+// command line gives a default input, which says that the other parameters are generated.
+func (in *inputs) unset(fn *ir.Func, got map[string]found) (names []string) {
+	if len(in.files)+len(in.dirs) == 0 || in.fixed {
+		return nil
+	}
+	for _, p := range fn.Params {
+		if _, given := in.specs[p.Name]; !given && got[p.Name].header == nil {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// ofUnset returns a warning about the parameters that unset lists.
+func (in *inputs) ofUnset(fn *ir.Func, names []string) *ir.Diagnostic {
+	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input",
+		Message: fmt.Sprintf("%d of the %d parameters of %s have no tensor in %s, and get random values: %s", len(names),
+			len(fn.Params), fn.Name, modelprogram.Some(slices.Concat(in.files, in.dirs)), modelprogram.Some(names)),
+		Help: fmt.Sprintf("--in NAME=INPUT gives a parameter another value; --in %s generates them without this warning", in.rest)}
+}
+
+// sources says from where the values of a run's parameters are.
+func (in *inputs) sources(fn *ir.Func, got map[string]*hocket.Tensor) string {
+	var files, zeros []string
+	generated := map[string][]string{}
+	for _, p := range fn.Params {
+		spec, ok := in.specs[p.Name]
+		switch t := got[p.Name]; {
+		case t != nil:
+			files = append(files, p.Name)
+			if p.Inout && allZero(t.Data) {
+				zeros = append(zeros, p.Name)
+			}
+			continue
+		case !ok:
+			spec = in.rest
+		}
+		text := spec.String()
+		switch spec.Kind {
+		case tensor.SpecInts:
+			text = fmt.Sprintf("random integers (%s)", text)
+		case tensor.SpecRand:
+			text = fmt.Sprintf("random reals (%s)", text)
+		}
+		generated[text] = append(generated[text], p.Name)
+	}
+	var parts []string
+	for _, text := range slices.Sorted(maps.Keys(generated)) {
+		parts = append(parts, fmt.Sprintf("%s for %s", text, percents(generated[text])))
+	}
+	if len(files) > 0 {
+		parts = append(parts, "files for "+percents(files))
+	}
+	if len(zeros) > 0 {
+		parts = append(parts, "state that starts at 0: "+percents(zeros))
+	}
+	if len(parts) == 0 {
+		return "inputs: none"
+	}
+	return "inputs: " + strings.Join(parts, "; ")
+}
+
+// percents lists parameters as %a, %b, … and the number of those that are left out.
+func percents(names []string) string {
+	const most = 6
+	var b strings.Builder
+	for i, name := range names[:min(len(names), most)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString("%" + name)
+	}
+	if n := len(names) - most; n > 0 {
+		fmt.Fprintf(&b, " and %d more", n)
+	}
+	return b.String()
+}
+
+func allZero(data []byte) bool { return !slices.ContainsFunc(data, func(b byte) bool { return b != 0 }) }
 
 func unknownInput(fn *ir.Func, name, where string) error {
 	var list []string

@@ -373,6 +373,9 @@ func (j *job) bind(b hocket.Binding, w *hocket.World) (map[string]*hocket.Tensor
 		if len(surplus) > 0 {
 			j.app.warnings = append(j.app.warnings, ofSurplus(fn, surplus))
 		}
+		if left := j.inputs.unset(fn, got); len(left) > 0 && j.app.export == nil {
+			j.app.warnings = append(j.app.warnings, j.inputs.ofUnset(fn, left))
+		}
 		if err := inferDims(fn, headers(got), b); err != nil {
 			return nil, err
 		}
@@ -491,6 +494,7 @@ func (j *job) print(rep *hocket.Report) error {
 	}
 	a.out.report(rep, overlapped)
 	fmt.Fprintf(a.text, "%s on %d %s%s, %s\n", rep.Func, rep.Ranks, plural(rep.Ranks, "rank"), j.dimsText(), o.machine)
+	fmt.Fprintln(a.text, j.inputs.sources(j.program.IR().Func(j.sig.Func), j.files))
 	if rep.Proof != hocket.Proved {
 		fmt.Fprintf(a.text, "not proved: %s\n", rep.Unproved)
 	}
