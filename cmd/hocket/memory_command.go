@@ -61,6 +61,7 @@ A SNAPSHOT.pickle, or SNAPSHOT.pickle.gz, of torch.cuda.memory._snapshot() is re
 without executing it, and explained: its peaks, the memory that waits for other
 streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size is packed.`,
 		Example: `  hocket memory examples/mlp.hkt --strategy exchange
+  hocket memory examples/mlp.hkt --strategy chunked --budget 200K
   hocket memory examples/layers_all_reduce.hkt --func layers --strategy all --html memory.html
   hocket memory examples/forum.hkt --dim L=8 --dim B=4096 --dim D=8192 --policy deferred-free`,
 		Args: onePROGRAM,
