@@ -71,6 +71,13 @@ a scalar. Its results are those of the function, followed by %dx for each parame
 		if err != nil {
 			return err
 		}
+		// A program that is invalid for its own dims is refused here, where errors have its lines and not those of the
+		// printed program.
+		if b := (hocket.Binding{Func: o.fn, Dims: binding.Dims}); funcOf(p, b) != nil && len(openDims(p, b)) == 0 {
+			if _, err := bind(p, b); err != nil {
+				return err
+			}
+		}
 		q, err := p.Gradient(hocket.GradientOptions{Func: o.fn, Of: o.of, Wrt: o.wrt, Keep: o.keep,
 			Budget: most, Dims: binding.Dims})
 		var unknown *hocket.GradientNameError

@@ -43,8 +43,7 @@ A file is one of
   what nsys export --type sqlite writes
   a flight record of torch, in JSON or pickled, of which nothing is executed
 The type is detected from the contents. Rank numbers are read from the files, or else from
-their names:
-"rank3". docs/trace.md defines every number.
+their names, as rank3. docs/trace.md defines every number.
 
 A CONDITION is METRIC > LIMIT. METRIC is one of exposed, wait, transfer and idle,
 summed over ranks; skew, residual, span, step; or problems. LIMIT is a time (80us,
@@ -57,7 +56,7 @@ is a number.`,
 	o := &traceFlags{}
 	f := c.Flags()
 	o.pageFlags.add(c, "write a page to `FILE`: where the time went", "")
-	f.StringVar(&o.program, "program", "", "show the program in `FILE` on the page, with the time of each line")
+	f.StringVar(&o.program, "program", "", "with --html, show the program in `FILE` on the page, with the time of each line")
 	f.StringArrayVar(&o.against, "against", nil,
 		"compare with an older profile: `FILE`; repeat for each file of that profile")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 1 where a `CONDITION` holds (see above); repeatable")
