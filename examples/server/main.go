@@ -1,7 +1,7 @@
 // Command server generates tokens over HTTP. Its model decodes several sequences at a time: each sequence has a slot,
 // with a part of the model's state, and each run computes one more token of every sequence.
 //
-//	go run ./examples/server examples/llama/llama.hkt
+//	go run ./examples/server -n 2 examples/llama/llama.hkt
 //	curl -d '{"ids": [1, 2, 3], "n": 8, "ms": 1000}' localhost:8080/generate
 //	curl localhost:8080/metrics
 //
@@ -32,6 +32,7 @@ import (
 func main() {
 	addr := flag.String("addr", "localhost:8080", "the `ADDRESS` at which to serve")
 	weights := flag.String("weights", "", "a safetensors `FILE` with tensors that have the names of the parameters")
+	ranks := flag.Int("n", 0, "the number of ranks of a program (default: the size of its mesh)")
 	slots := flag.Int64("slots", 8, "the number of sequences that are decoded at a time")
 	room := flag.Int64("room", 1024, "the largest number of tokens of a sequence")
 	flag.Parse()
@@ -40,9 +41,11 @@ func main() {
 		log.Fatal("usage: server [flags] MODEL")
 	case *slots < 1 || *room < 1:
 		log.Fatal("-slots and -room must be at least 1")
+	case *ranks < 0:
+		log.Fatal("-n must be at least 1")
 	}
 	m := must(hocket.Open(context.Background(), hocket.MachineOptions{})) // Name: "cuda" for GPUs, with package cuda
-	model := load(m, flag.Arg(0), *weights, map[string]int64{"B": *slots, "T": 1, "S": *room})
+	model := load(m, flag.Arg(0), *weights, *ranks, map[string]int64{"B": *slots, "T": 1, "S": *room})
 	s := newServer(m, model, *room, 64)
 	listens := func(l net.Listener) context.Context {
 		log.Printf("serving %s at http://%s", flag.Arg(0), l.Addr())
@@ -70,11 +73,14 @@ func must[T any](v T, err error) T {
 
 // load loads a program or an archive, binds its weights, and creates its state. It then prepares the first run, so that
 // a parameter without a tensor is an error before the server listens.
-func load(m *hocket.Machine, file, weights string, dims map[string]int64) *hocket.Model {
+func load(m *hocket.Machine, file, weights string, ranks int, dims map[string]int64) *hocket.Model {
 	ctx := context.Background()
 	if filepath.Ext(file) == ".pt2" {
 		if weights != "" {
 			log.Fatal("-weights cannot be used with a .pt2 archive, which contains its own weights")
+		}
+		if ranks > 0 {
+			log.Fatal("-n cannot be used with a .pt2 archive: without a plan of layouts each rank would have all weights")
 		}
 		e := must(hocket.OpenExport(file, hocket.ExportOptions{}))
 		model := must(m.Load(e.Program(), hocket.Binding{}, hocket.LoadOptions{}))
@@ -82,7 +88,7 @@ func load(m *hocket.Machine, file, weights string, dims map[string]int64) *hocke
 		return must(model, model.Prepare(ctx, nil))
 	}
 	p := must(hocket.Parse(file, string(must(os.ReadFile(file)))))
-	model := must(m.Load(p, hocket.Binding{Dims: dims}, hocket.LoadOptions{}))
+	model := must(m.Load(p, hocket.Binding{Ranks: ranks, Dims: dims}, hocket.LoadOptions{}))
 	state := must(model.BindState(ctx, nil))
 	inputs := []string{"ids", "at", "sees"}
 	if weights != "" {
@@ -218,14 +224,20 @@ const mostMS = 60 * 60 * 1000 // the longest time of a request, in milliseconds
 // generate answers POST /generate.
 func (s *server) generate(w http.ResponseWriter, req *http.Request) {
 	r := &request{MS: 60_000, done: make(chan error, 1)}
-	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<20)).Decode(r); err != nil {
+	body := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<20))
+	body.DisallowUnknownFields() // a misspelled ms would otherwise be a minute
+	err := body.Decode(r)
+	if err == nil && body.More() {
+		err = errors.New("there is more text after the object with ids, n and ms")
+	}
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), time.Duration(min(r.MS, mostMS))*time.Millisecond)
 	defer cancel()
 	r.ctx = ctx
-	err := s.await(r)
+	err = s.await(r)
 	var failed *hocket.RunError
 	switch {
 	case err == nil:

@@ -47,10 +47,10 @@ type served struct {
 
 func serve(t testing.TB, slots int64, waiting int) *served {
 	t.Helper()
-	return serveFile(t, llama, slots, waiting)
+	return serveFile(t, llama, 0, slots, waiting)
 }
 
-func serveFile(t testing.TB, file string, slots int64, waiting int) *served {
+func serveFile(t testing.TB, file string, ranks int, slots int64, waiting int) *served {
 	t.Helper()
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {
@@ -61,7 +61,7 @@ func serveFile(t testing.TB, file string, slots int64, waiting int) *served {
 			t.Error(err)
 		}
 	})
-	model := load(m, file, "", map[string]int64{"B": slots, "T": 1, "S": room})
+	model := load(m, file, "", ranks, map[string]int64{"B": slots, "T": 1, "S": room})
 	s := &served{server: newServer(m, model, room, waiting), t: t}
 	web := httptest.NewServer(s.routes())
 	t.Cleanup(web.Close)
@@ -145,7 +145,7 @@ func newEvaluator(t testing.TB) *evaluator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one := load(m, llama, "", map[string]int64{"B": 1, "T": 1, "S": room})
+	one := load(m, llama, "", 0, map[string]int64{"B": 1, "T": 1, "S": room})
 	weights, err := one.RandomInputs("rand:1") // as load binds them
 	if err != nil {
 		t.Fatal(err)
@@ -284,7 +284,7 @@ func TestWeights(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	e.one = load(m, llama, file, map[string]int64{"B": 1, "T": 1, "S": room})
+	e.one = load(m, llama, file, 0, map[string]int64{"B": 1, "T": 1, "S": room})
 	e.agrees(2, e.sequence([]int32{6, 2}, 8))
 }
 
@@ -292,7 +292,7 @@ func TestWeights(t *testing.T) {
 // equal the reference.
 func TestImported(t *testing.T) {
 	const file = "testdata/recurrent.pt2"
-	s, alone := serveFile(t, file, 0, 100), serveFile(t, file, 0, 0)
+	s, alone := serveFile(t, file, 0, 0, 100), serveFile(t, file, 0, 0, 0)
 	s.start()
 	var all sync.WaitGroup
 	rng := rand.New(rand.NewPCG(longtest.Seed(t), 2))
@@ -354,8 +354,11 @@ func TestBadRequests(t *testing.T) {
 			`{"ids": [1], "n": 1, "ms": 9223372036854775807}`: "ms is 9223372036854775807",
 			`{"ids": [1099511627776], "n": 1, "ms": 1000}`:    "int32",
 			`{"ids": [1.5], "n": 1, "ms": 1000}`:              "int32",
-			`{"ids": [`:                                       "unexpected EOF",
-			`{"ids": [` + strings.Repeat("1, ", 1<<19) + `]`:  "too large",
+			`{"ids": [1], "n": 1, "mss": 1000}`:               `unknown field "mss"`,
+			`{"ids": [1], "n": 1, "temperature": 0.5}`:        `unknown field "temperature"`,
+			`{"ids": [1], "n": 1} {"ids": [2], "n": 1}`:       "more text after the object",
+			`{"ids": [`: "unexpected EOF",
+			`{"ids": [` + strings.Repeat("1, ", 1<<19) + `]`: "too large",
 		} {
 			s.wants(text, 400, nil, message)
 		}
@@ -461,6 +464,20 @@ func TestLostState(t *testing.T) {
 	}
 }
 
+// TestRanks: on two ranks the server gives the tokens that the evaluator computes, and the weights are split.
+func TestRanks(t *testing.T) {
+	e := newEvaluator(t)
+	s := serveFile(t, llama, 2, 2, 100)
+	s.start()
+	for _, ids := range [][]int32{{1, 2, 3}, {7}} {
+		s.wants(body(ids, 5, time.Minute), 200, e.sequence(ids, 5), "")
+	}
+	plan, err := s.model.Plan(nil)
+	if err != nil || !strings.HasPrefix(plan, "plan step: 2 ranks ") {
+		t.Errorf("%v, want a plan of two ranks:\n%.300s", err, plan)
+	}
+}
+
 // TestMain runs the server in place of the tests if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("HOCKET_TEST_SERVER") == "" {
@@ -490,6 +507,9 @@ func TestRefused(t *testing.T) {
 		"-slots and -room must be at least 1\n": {"-room", "0", llama},
 		"has the name of a parameter":           {"-weights", other, llama},
 		"-weights cannot be used with a .pt2":   {"-weights", other, "testdata/recurrent.pt2"},
+		"-n cannot be used with a .pt2":         {"-n", "2", "testdata/recurrent.pt2"},
+		"-n must be at least 1":                 {"-n", "-1", llama},
+		"KV=2 is not a multiple of size(tp)=3":  {"-n", "3", llama},
 		"the model has no parameter %ids":       {noIDs},
 	} {
 		text, err := command(t.Context(), args...).CombinedOutput()
