@@ -11,6 +11,7 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
@@ -37,6 +38,32 @@ class Types(unittest.TestCase):
         """Ranks whose types or counts differ are refused, even if they move equally many bytes, or none."""
         for what in ("differ", "empty"):
             processes.right(self, __file__, 2, what, HOCKET_STALL_TIMEOUT="20s")
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Profiles(unittest.TestCase):
+    """The code of docs/start-profile.md."""
+
+    def test_steps(self):
+        """The profile that the page records has the marks of five steps, by which hocket trace knows them."""
+        page = (ROOT / "docs/start-profile.md").read_text(encoding="utf-8")
+        code = page.split("```python\n")[1].split("```")[0]
+        calls = []
+        nothing = unittest.mock.Mock()
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("torch.cuda.synchronize", nothing), \
+                unittest.mock.patch("torch.distributed.barrier", nothing, create=True), \
+                unittest.mock.patch("torch.distributed.get_rank", lambda: 3, create=True):
+            here = os.getcwd()
+            os.chdir(folder)
+            try:
+                exec(code, {"torch": torch, "step": lambda: calls.append(torch.ones(2) + 1)})
+                events = json.loads(pathlib.Path("run.rank3.json").read_text(encoding="utf-8"))
+            finally:
+                os.chdir(here)
+        events = events["traceEvents"] if isinstance(events, dict) else events
+        names = {e["name"] for e in events if e.get("ph") == "X" and str(e["name"]).startswith("ProfilerStep#")}
+        self.assertEqual(names, {f"ProfilerStep#{i}" for i in range(5)})
+        self.assertEqual(len(calls), 8)
 
 
 @unittest.skipIf(torch is None, "torch or numpy is not installed")
