@@ -267,6 +267,9 @@ func (a *session) named(c *cobra.Command) *cobra.Command {
 		if a.json {
 			a.text = io.Discard
 		}
+		if err := emptyFlag(c); err != nil {
+			return err
+		}
 		return args(c, list)
 	}
 	return c

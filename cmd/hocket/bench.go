@@ -219,6 +219,8 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	switch {
 	case set("ranks") && o.ranks < 1:
 		return opts, usagef("-n is %d, but must be at least 1", o.ranks)
+	case o.runs < 2:
+		return opts, usagef("--runs: a batch of %d runs is too short: at least 2 are needed", o.runs)
 	case o.rounds < 1:
 		return opts, usagef("--rounds is %d, but must be at least 1", o.rounds)
 	}

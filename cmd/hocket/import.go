@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -99,9 +100,16 @@ func (a *app) importDump(c *cobra.Command, arg string, b hocket.Binding, given b
 		}
 		return m.Text, nil
 	}
-	if !nvfuser.IsDump(src) {
+	switch {
+	case nvfuser.IsDump(src):
+	case strings.TrimSpace(src) == "":
+		return "", inputf("%s is empty", name)
+	case funcLine.MatchString(src):
+		return "", inputf("%s is a program already", name).helping("run, check and opt take it as it is")
+	default:
 		return "", inputf("%s has no Host IR dump: no line begins with %%HostIrContainer {", name).helping(
-			"docs/nvfuser.md says how to get one")
+			"import reads archives of torch.export (.pt2), StableHLO, collective schedules (.json, .xml) and logs with a dump of nvFuser " +
+				"(docs/nvfuser.md says how to get one)")
 	}
 	if err := onlyFlags(c, arg, "a dump of nvFuser", "json", "output", "ranks", "func", "dim", "define"); err != nil {
 		return "", err

@@ -313,7 +313,9 @@ func percents(names []string) string {
 	return b.String()
 }
 
-func allZero(data []byte) bool { return !slices.ContainsFunc(data, func(b byte) bool { return b != 0 }) }
+func allZero(data []byte) bool {
+	return !slices.ContainsFunc(data, func(b byte) bool { return b != 0 })
+}
 
 func unknownInput(fn *ir.Func, name, where string) error {
 	var list []string

@@ -160,7 +160,7 @@ func (o *memoryFlags) check(c *cobra.Command, file string) error {
 			return usagef("--budget: %w", err)
 		}
 	}
-	if err := cmp.Or(checkNames(c), checkPredicted(o.machine)); err != nil || o.strategy == "all" {
+	if err := cmp.Or(checkOutputs(o.html, o.svg, o.viz), checkPredicted(o.machine)); err != nil || o.strategy == "all" {
 		return err
 	}
 	return checkStrategy(o.strategy)

@@ -50,7 +50,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		if err != nil {
 			return err
 		}
-		if err := cmp.Or(o.check(), o.explainFlags.check(c, o.strategy), checkNames(c)); err != nil {
+		if err := cmp.Or(o.check(), o.explainFlags.check(c, o.strategy)); err != nil {
 			return err
 		}
 		p, err := a.parseProgram(c.Context(), args[0], &b)

@@ -28,16 +28,6 @@ func (o *pageFlags) add(c *cobra.Command, html, svg string) {
 	}
 }
 
-// checkNames returns an error for a flag of c that requires the name of a file or folder and is empty.
-func checkNames(c *cobra.Command) error {
-	for _, name := range []string{"html", "svg", "trace", "save", "flight", "output"} {
-		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
-			return usagef("--%s is given without a file name", name)
-		}
-	}
-	return nil
-}
-
 // checkOutputs returns an error if one of the files cannot be written. Empty names are ignored.
 func checkOutputs(names ...string) error {
 	for _, name := range names {

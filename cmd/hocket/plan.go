@@ -35,7 +35,7 @@ with its line of the text.`,
 		if err != nil {
 			return err
 		}
-		if err := cmp.Or(checkNames(c), checkPredicted(machine), checkStrategy(strategy)); err != nil {
+		if err := cmp.Or(checkPredicted(machine), checkStrategy(strategy)); err != nil {
 			return err
 		}
 		p, err := a.boundProgram(c.Context(), args[0], &b)

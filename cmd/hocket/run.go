@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -192,7 +191,7 @@ func (o *runFlags) check(c *cobra.Command) error {
 			return usagef("--%s and --schedules cannot be combined: a run with an explored schedule has no times", name)
 		}
 	}
-	if err := cmp.Or(checkNames(c), o.planCache.check()); err != nil {
+	if err := o.planCache.check(); err != nil {
 		return err
 	}
 	if set("budget") {

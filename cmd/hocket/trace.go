@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,7 +88,7 @@ func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 		}
 		o.conditions = append(o.conditions, cond)
 	}
-	return cmp.Or(checkNames(c), checkOutputs(o.html))
+	return checkOutputs(o.html)
 }
 
 // softLimit is the memory limit, in bytes, from which the garbage collector runs more often, so that large profiles do

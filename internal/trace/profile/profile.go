@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/trace"
@@ -180,7 +181,7 @@ func read(r *bufio.Reader, path string, size int64, words *trace.Names) (*trace.
 	line, _, _ := bytes.Cut(begin, []byte("\n"))
 	t, err := nsys.ReadText(r, words)
 	if errors.Is(err, nsys.ErrOther) {
-		if err = errUnknown; bytes.Count(line, []byte(";")) >= 3 {
+		if err = errUnknown; bytes.Count(line, []byte(";")) >= 3 && utf8.Valid(line) {
 			err = errors.New("its columns are separated by semicolons: export it with commas, as nsys stats --format csv writes it")
 		}
 	}
