@@ -149,8 +149,7 @@ type Measured struct {
 	// only one of the two elements is finite. Largest is the largest absolute value in the reference.
 	Error, Largest float64
 
-	zeros bool // whether the reference has elements and all of them are 0
-	ints  bool // whether the elements are integers, for which 0 is not unusual
+	zeros bool // whether these are floating-point numbers, and all of the reference are 0
 }
 
 // Quotient returns Error divided by Largest, or 0 if Error is 0.
@@ -209,7 +208,7 @@ func (r *Reference) Compare(rep *Report) Comparison {
 		a := [...]Agreement{eval.Exact: Exact, eval.Within: Within, eval.Undecided: Undecided,
 			eval.Differs: Differs}[v.Kind]
 		c.Measured = append(c.Measured, Measured{Name: name, Error: v.Measured, Largest: v.Largest,
-			zeros: v.Largest == 0 && v.Measured == 0 && rep.Out[name].host().Len() > 0, ints: rep.Out[name].DType.IsInt()})
+			zeros: v.Largest == 0 && v.Measured == 0 && !rep.Out[name].DType.IsInt() && rep.Out[name].host().Len() > 0})
 		used := 0.0
 		if v.Allowed > 0 {
 			used = v.Error / v.Allowed
@@ -271,24 +270,16 @@ func (c Comparison) Err() error {
 // String returns a one-line description of the comparison. It says which results consist of zeros only, since many wrong
 // programs compute zeros from the same arguments too.
 func (c Comparison) String() string {
-	text, zeros, all := c.describe(), []string{}, c.Verdict != Differs
+	text, zeros := c.describe(), []string{}
 	for i, m := range c.Measured {
-		again := c.confirmed == nil || i < len(c.confirmed.Measured) && c.confirmed.Measured[i].zeros
-		switch {
-		case m.ints:
-		case m.zeros && again:
+		if again := c.confirmed == nil || i < len(c.confirmed.Measured) && c.confirmed.Measured[i].zeros; m.zeros && again {
 			zeros = append(zeros, "%"+m.Name)
-		default:
-			all = false
 		}
 	}
-	switch {
-	case c.Verdict == Differs || len(zeros) == 0:
+	if c.Verdict == Differs || len(zeros) == 0 {
 		return text
-	case all:
-		return text + "; but the reference has only zeros: give other inputs, or other values to state"
 	}
-	return text + "; but the reference has only zeros for " + strings.Join(zeros, ", ")
+	return text + "; but the reference has only zeros for " + strings.Join(zeros, ", ") + ": give other inputs or state"
 }
 
 // describe returns the description without the note about zeros.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -29,9 +28,6 @@ func unusedFlag(c *cobra.Command, arg, what string, unused func(name string) boo
 	return err
 }
 
-// fileFlags lists the flags whose value is the name of a file or folder.
-const fileFlags = "html svg trace save flight output viz certificate plan program against peers schedule turns"
-
 // emptyFlag returns an error for a flag that is given an empty value, for example because a variable of a shell is not
 // set. Such a flag would have no effect.
 func emptyFlag(c *cobra.Command) (err error) {
@@ -41,11 +37,7 @@ func emptyFlag(c *cobra.Command) (err error) {
 			values := list.GetSlice()
 			empty = len(values) == 0 || slices.Contains(values, "")
 		}
-		switch {
-		case err != nil || !empty:
-		case slices.Contains(strings.Fields(fileFlags), f.Name):
-			err = usagef("--%s is given without a file name", f.Name)
-		default:
+		if err == nil && empty {
 			err = usagef("--%s is given without a value", f.Name).helping("see %s --help", c.CommandPath())
 		}
 	})

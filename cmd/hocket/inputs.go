@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
@@ -234,25 +235,21 @@ func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
 		Message: fmt.Sprintf("%s has no parameters for these tensors, which are ignored: %s", fn.Name, modelprogram.Some(names))}
 }
 
-// unset lists the parameters that get random values although the command line names files of tensors. It is empty if the
-// command line gives a default input, which says that the other parameters are generated.
-func (in *inputs) unset(fn *ir.Func, got map[string]found) (names []string) {
-	if len(in.files)+len(in.dirs) == 0 || in.fixed {
-		return nil
-	}
+// unset returns a warning about the parameters that get random values although the command line names files of tensors.
+// It returns nil if there are none, or if the command line gives a default input for them.
+func (in *inputs) unset(fn *ir.Func, got map[string]found) *ir.Diagnostic {
+	var left []string
 	for _, p := range fn.Params {
 		if _, given := in.specs[p.Name]; !given && got[p.Name].header == nil {
-			names = append(names, p.Name)
+			left = append(left, p.Name)
 		}
 	}
-	return names
-}
-
-// ofUnset returns a warning about the parameters that unset lists.
-func (in *inputs) ofUnset(fn *ir.Func, names []string) *ir.Diagnostic {
+	if len(in.files)+len(in.dirs) == 0 || in.fixed || len(left) == 0 {
+		return nil
+	}
 	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input",
-		Message: fmt.Sprintf("%d of the %d parameters of %s have no tensor in %s, and get random values: %s", len(names),
-			len(fn.Params), fn.Name, modelprogram.Some(slices.Concat(in.files, in.dirs)), modelprogram.Some(names)),
+		Message: fmt.Sprintf("%d of the %d parameters of %s have no tensor in %s, and get random values: %s", len(left),
+			len(fn.Params), fn.Name, modelprogram.Some(slices.Concat(in.files, in.dirs)), modelprogram.Some(left)),
 		Help: fmt.Sprintf("--in NAME=INPUT gives a parameter another value; --in %s generates them without this warning", in.rest)}
 }
 
@@ -264,9 +261,9 @@ func (in *inputs) sources(fn *ir.Func, got map[string]*hocket.Tensor) string {
 		spec, ok := in.specs[p.Name]
 		switch t := got[p.Name]; {
 		case t != nil:
-			files = append(files, p.Name)
-			if p.Inout && allZero(t.Data) {
-				zeros = append(zeros, p.Name)
+			files = append(files, "%"+p.Name)
+			if p.Inout && len(bytes.Trim(t.Data, "\x00")) == 0 {
+				zeros = append(zeros, "%"+p.Name)
 			}
 			continue
 		case !ok:
@@ -279,42 +276,22 @@ func (in *inputs) sources(fn *ir.Func, got map[string]*hocket.Tensor) string {
 		case tensor.SpecRand:
 			text = fmt.Sprintf("random reals (%s)", text)
 		}
-		generated[text] = append(generated[text], p.Name)
+		generated[text] = append(generated[text], "%"+p.Name)
 	}
 	var parts []string
 	for _, text := range slices.Sorted(maps.Keys(generated)) {
-		parts = append(parts, fmt.Sprintf("%s for %s", text, percents(generated[text])))
+		parts = append(parts, fmt.Sprintf("%s for %s", text, modelprogram.Some(generated[text])))
 	}
 	if len(files) > 0 {
-		parts = append(parts, "files for "+percents(files))
+		parts = append(parts, "files for "+modelprogram.Some(files))
 	}
 	if len(zeros) > 0 {
-		parts = append(parts, "state that starts at 0: "+percents(zeros))
+		parts = append(parts, "state that starts at 0: "+modelprogram.Some(zeros))
 	}
 	if len(parts) == 0 {
 		return "inputs: none"
 	}
 	return "inputs: " + strings.Join(parts, "; ")
-}
-
-// percents lists parameters as %a, %b, … and the number of those that are left out.
-func percents(names []string) string {
-	const most = 6
-	var b strings.Builder
-	for i, name := range names[:min(len(names), most)] {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString("%" + name)
-	}
-	if n := len(names) - most; n > 0 {
-		fmt.Fprintf(&b, " and %d more", n)
-	}
-	return b.String()
-}
-
-func allZero(data []byte) bool {
-	return !slices.ContainsFunc(data, func(b byte) bool { return b != 0 })
 }
 
 func unknownInput(fn *ir.Func, name, where string) error {

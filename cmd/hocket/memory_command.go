@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -125,15 +124,11 @@ func notProgram(arg string) string {
 }
 
 func (o *memoryFlags) check(c *cobra.Command, file string) error {
-	var unused error
 	switch {
 	case strings.HasSuffix(file, ".csv"):
-		unused = onlyFlags(c, file, "a list of buffers", "json")
+		return onlyFlags(c, file, "a list of buffers", "json")
 	case file != "":
-		unused = onlyFlags(c, file, "a snapshot of torch's allocator", "json", "html")
-	}
-	if unused != nil {
-		return unused
+		return cmp.Or(onlyFlags(c, file, "a snapshot of torch's allocator", "json", "html"), checkOutputs(o.html))
 	}
 	if o.policy != "" {
 		if _, _, err := footprint.ParsePolicy(o.policy); err != nil {
@@ -197,7 +192,7 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 		if o.strategy == "all" {
 			fmt.Fprintf(a.text, "%s\n", s)
 		}
-		a.memoryTable(m.Report, "per rank: ")
+		m.Report.WriteText(a.text, "per rank: ")
 		a.out.memoryResult = &memoryResult{Report: m.Report, Fit: fit}
 		if fit != nil {
 			fmt.Fprintf(a.text, "%d waits inserted: a run is predicted to take %.1f µs with them, %.1f without\n",
@@ -243,32 +238,6 @@ func (a *measurements) simulated(s *footprint.Simulation) {
 		policy, tensor.Size(s.ReservedPeak), tensor.Size(s.AllocatedPeak), tensor.Size(s.Waiting), segments, s.HostAhead)
 }
 
-// mostHeld is the largest number of buffers in the table.
-const mostHeld = 12
-
-func (a *measurements) memoryTable(r *footprint.Report, whose string) {
-	tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "peak\t%s\t%s%d bytes, %d buffers\n", tensor.Size(r.Peak), whose, r.Peak, r.Buffers)
-	fmt.Fprintf(tw, "bound\t%s\tcan be live at once: the peak is %.1f %% above\n", tensor.Size(r.Bound), r.GapPercent)
-	fmt.Fprintf(tw, "sequential\t%s\tlive at once in the order of the text\n", tensor.Size(r.Sequential))
-	_ = tw.Flush()
-	fmt.Fprintln(a.text, "at the bound:")
-	held := slices.Clone(r.AtPeak)
-	slices.SortStableFunc(held, func(a, b footprint.Held) int { return cmp.Compare(b.Bytes, a.Bytes) })
-	for k, h := range held {
-		if k == mostHeld {
-			fmt.Fprintf(tw, "  and %d more\n", len(held)-k)
-			break
-		}
-		where := ""
-		if h.Line > 0 {
-			where = fmt.Sprintf("line %d", h.Line)
-		}
-		fmt.Fprintf(tw, "  %s\t%s\t%s\n", h.Name, tensor.Size(h.Bytes), where)
-	}
-	_ = tw.Flush()
-}
-
 func openMemory(name string) (*os.File, error) {
 	f, _, err := files.Open(name)
 	if err != nil {
@@ -289,7 +258,7 @@ func (a *measurements) packCSV(name string) error {
 	}
 	r, off := in.Pack()
 	a.out.memoryResult = &memoryResult{Report: r, Offsets: off}
-	a.memoryTable(r, "")
+	r.WriteText(a.text, "")
 	return nil
 }
 
@@ -320,88 +289,14 @@ func (a *measurements) explainSnapshot(name, page string) error {
 			fp.ReservedPeak, fp.AllocatedPeak, fp.Waiting = &x.ReservedPeak, &x.AllocatedPeak, &x.Waiting
 			fp.Report = x.Report()
 		}
-		tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
-		if x.NoHistory {
-			x.WriteEnd(tw)
-			_ = tw.Flush()
-			continue
-		}
-		fmt.Fprintf(tw, "device %d\t\tof one rank: %d allocations traced\n", x.Device, x.Blocks)
-		fmt.Fprintf(tw, "reserved\t%s\tthe most that the allocator had of the device\n", bothUnits(x.ReservedPeak))
-		fmt.Fprintf(tw, "allocated\t%s\tthe most that the program held\n", bothUnits(x.AllocatedPeak))
-		fmt.Fprintf(tw,
-			"waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n",
-			bothUnits(x.Waiting))
-		if !x.Together() {
-			fmt.Fprint(tw, "\t\tthese three peaks are at different moments, and do not add up\n")
-		}
-		fmt.Fprintf(tw, "free\t%s\tof the segments at the end, neither held nor waiting\n", tensor.Size(x.Free))
-		if x.Private > 0 {
-			fmt.Fprintf(tw, "private\t%s\tof the segments at the end, for a captured graph or a MemPool alone\n",
-				tensor.Size(x.Private))
-		}
-		if x.PrivateWaiting > 0 {
-			fmt.Fprintf(tw, "held back\t%s\tof these, given back and waiting at the end: no event passes within a capture\n",
-				tensor.Size(x.PrivateWaiting))
-		}
-		fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", tensor.Size(x.Rounding))
-		if x.Planned() {
-			fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",
-				bothUnits(x.Peak), tensor.Size(x.Bound))
-			fmt.Fprintf(tw, "cost\t%s\treserved minus what a plan needs\n", bothUnits(max(0, x.ReservedPeak-x.Peak)))
-		} else {
-			fmt.Fprintf(tw, "a plan\tnone\ttoo many allocations are live at once: %s\n", tensor.Size(x.Bound))
-		}
-		_ = tw.Flush()
-		a.waitingText(x)
+		x.WriteText(a.text)
 	}
 	if waits := slices.ContainsFunc(fp.Devices, func(x *footprint.Explanation) bool { return x.Waiting > 0 }); waits {
-		fmt.Fprint(a.text, waitingAdvice)
+		fmt.Fprint(a.text, footprint.WaitingAdvice)
 	}
 	a.out.memoryResult = fp
 	return writeOutput(page, func(w io.Writer) error {
 		return footprint.WriteSnapshotHTML(w, "memory of "+name,
 			fp.Devices)
 	})
-}
-
-// mostSites is the largest number of call sites in the text.
-const mostSites = 8
-
-// waitingText lists the call sites that allocated the blocks that wait for other streams at the peak.
-func (a *measurements) waitingText(x *footprint.Explanation) {
-	if len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
-		fmt.Fprintln(a.text,
-			"recorded without stacks: _record_memory_history() with its defaults has the calls that allocated what waits")
-	}
-	if len(x.WaitingBySite) == 0 || len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
-		return
-	}
-	fmt.Fprintln(a.text, "waiting at its peak, by the call that allocated it (change the record_stream on what it made):")
-	tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
-	for k, s := range x.WaitingBySite {
-		if k == mostSites {
-			fmt.Fprintf(tw, "  and %d more\n", len(x.WaitingBySite)-k)
-			break
-		}
-		fmt.Fprintf(tw, "  %s\t%s\t%d blocks\n", s.Name(), tensor.Size(s.Bytes), s.Blocks)
-	}
-	_ = tw.Flush()
-}
-
-// waitingAdvice is the advice that is printed if blocks wait for other streams.
-const waitingAdvice = `waiting blocks were recorded on a stream (record_stream) and are not reused until that stream has passed them. To avoid that:
-  delete tensor.record_stream(side)                if the current stream waits for side before the tensor is dropped: any torch
-  drop the tensor after work.wait()                if async_op=True: torch 2.8 and later, and earlier with this variable:
-  TORCH_NCCL_AVOID_RECORD_STREAMS=1 torchrun ...   against what collectives record, torch 2.1 to 2.7; nothing for your own call
-  hocket memory SNAPSHOT.pickle --html page.html   draws it; docs/memory.md has the change, and what each torch records
-  hocket memory examples/forum.hkt --dim B=8192    predicts another batch; give L= and D= of your layers, too
-`
-
-// bothUnits writes large numbers of bytes in torch's GB, too.
-func bothUnits(n int64) string {
-	if n < 1e8 {
-		return tensor.Size(n)
-	}
-	return fmt.Sprintf("%s (%.2f GB)", tensor.Size(n), float64(n)/1e9)
 }

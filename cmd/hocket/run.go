@@ -372,8 +372,8 @@ func (j *job) bind(b hocket.Binding, w *hocket.World) (map[string]*hocket.Tensor
 		if len(surplus) > 0 {
 			j.app.warnings = append(j.app.warnings, ofSurplus(fn, surplus))
 		}
-		if left := j.inputs.unset(fn, got); len(left) > 0 && j.app.export == nil {
-			j.app.warnings = append(j.app.warnings, j.inputs.ofUnset(fn, left))
+		if unset := j.inputs.unset(fn, got); unset != nil && j.app.export == nil {
+			j.app.warnings = append(j.app.warnings, unset)
 		}
 		if err := inferDims(fn, headers(got), b); err != nil {
 			return nil, err
