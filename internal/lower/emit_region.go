@@ -23,6 +23,8 @@ type emitter struct {
 	myNumber string
 	// told reports that the comments of the operations have been emitted. They are emitted only once.
 	told bool
+	// buffer is the gathered tensor if blocks are put into it directly, and otherwise empty.
+	buffer string
 	// entered is the exchange that replaces the pair, or nil if the strategy is not exchange.
 	entered *exchanged
 }
@@ -73,6 +75,10 @@ func (e *emitter) open(view func(name string, t *ir.Type) string) {
 		return
 	}
 	for _, s := range e.results() {
+		if s == e.comm && e.buffer != "" {
+			e.claims = append(e.claims, e.claim(s, e.buffer))
+			continue
+		}
 		t := e.finder.typeOf(s)
 		buf := e.names.fresh(s.Results[0].Text, "b")
 		e.add(alloc(e.Pos, buf, plain(t)))

@@ -10,7 +10,11 @@ import (
 // then the computations with the peers' shards in the order in which they arrive. If each shard is cut into several
 // parts, all parts are sent at the beginning, and the program computes first with the first part of every shard, then
 // with the second, and so on.
-func (e *emitter) exchangeGather(parts int64) {
+//
+// If the whole gathered tensor is also used outside the region, whole blocks are put into it directly. If blocks may be
+// sent ahead, or are sent in parts, they are copied to it instead.
+func (e *emitter) exchangeGather(st Strategy) {
+	parts := st.Chunks
 	g := &gatherRound{emitter: e}
 	for _, comm := range append([]*ir.Stmt{e.comm}, e.with...) {
 		from, to := e.info.Operands[comm][0].Type, e.finder.typeOf(comm)
@@ -26,6 +30,9 @@ func (e *emitter) exchangeGather(parts int64) {
 	} else {
 		e.add(g.send(nil)...)
 		d := &departure{leaves: slices.Clip(e.out), puts: e.out[len(e.out)-1]}
+		if e.keepsBlocks(st) {
+			e.add(g.keep(g.list[0])...)
+		}
 		e.open(e.same)
 		d.compute = g.compute(nil)
 		e.add(d.compute...)
@@ -36,6 +43,20 @@ func (e *emitter) exchangeGather(parts int64) {
 	}
 	e.add(waitStream(e.Pos, g.stream))
 	e.add(e.claims...)
+}
+
+// keepsBlocks reports whether an exchange by the strategy st puts blocks into the gathered tensor itself.
+func (e *emitter) keepsBlocks(st Strategy) bool {
+	return e.Kept && e.Rows == 0 && st.Chunks <= 1 && !st.Ahead
+}
+
+// keep returns the statements that make the buffer of x's blocks the gathered tensor: a view in its shape, and the copy
+// of this rank's block.
+func (g *gatherRound) keep(x *gathered) []*ir.Stmt {
+	own := g.fresh(x, "own")
+	g.buffer, g.entered.keeps = g.fresh(x, "w"), true
+	return []*ir.Stmt{reshape(g.Pos, g.buffer, x.all, extentsOf(x.to.LocalType())), selectFirst(g.Pos, own, x.all, g.me()),
+		into(g.Pos, ir.OpCopy, x.shard, own)}
 }
 
 // gatherRound builds the statements of the rounds of one gather.
@@ -120,11 +141,7 @@ func (g *gatherRound) whole() (side, stmts []*ir.Stmt) {
 	for _, x := range g.list {
 		mine, all := g.fresh(x, "own"), g.fresh(x, "w")
 		joins = append(joins, selectFirst(g.Pos, mine, x.all, g.me()), into(g.Pos, ir.OpCopy, x.shard, mine))
-		var extents []*ir.Expr
-		for _, d := range x.to.LocalType().Dims {
-			extents = append(extents, d.Extent)
-		}
-		p.put(reshape(g.Pos, all, x.all, extents))
+		p.put(reshape(g.Pos, all, x.all, extentsOf(x.to.LocalType())))
 		p.at[x.comm.Results[0].Text] = all
 	}
 	side = []*ir.Stmt{

@@ -229,7 +229,7 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 	for i := f.at[r.comm] + 1; i < len(f.stmts) && i-f.at[r.comm] <= maxSpan && len(open) > 0; i++ {
 		s := f.stmts[i]
 		if !pure(s) {
-			return
+			break
 		}
 		delete(open, s)
 		name := s.Results[0].Text
@@ -243,6 +243,109 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 		mentions(s, func(n string) { depends = depends || inside[n] || late[n] || f.pending[n] != nil })
 		late[name] = depends
 	}
+	for s := range f.trim(r) {
+		late[s.Results[0].Text] = true
+	}
+	f.pull(r, except, late)
+}
+
+// pull adds to r, the region of an all_gather, the elementwise operations between its statements whose results only
+// elementwise operations of the region use, by rows, and whose operands are available before the region. Each piece
+// then computes them together with their users.
+func (f *pairFinder) pull(r *region, except map[*ir.Stmt]*region, late map[string]bool) {
+	for i := f.at[r.last] - 1; i > f.at[r.comm]; i-- {
+		s := f.stmts[i]
+		if r.in[s] || f.owned[s] != nil || except[s] != nil || f.taken[s] != nil || !pure(s) || len(s.Results) != 1 ||
+			!s.Op.Info().Elementwise || !f.onlyByRows(r, s) {
+			continue
+		}
+		byRow, whole, ok := f.operandsOf(s, r.Rows, false)
+		if !ok || slices.ContainsFunc(append(byRow[:len(byRow):len(byRow)], whole...), func(n string) bool {
+			return late[n] || f.pending[n] != nil || slices.Contains(byRow, n) && !f.dense(n)
+		}) {
+			continue
+		}
+		r.body, r.in[s] = append(r.body, s), true
+	}
+	slices.SortStableFunc(r.body, func(a, b *ir.Stmt) int { return f.at[a] - f.at[b] })
+}
+
+// onlyByRows reports whether only elementwise operations of r use the result of s, all by rows.
+func (f *pairFinder) onlyByRows(r *region, s *ir.Stmt) bool {
+	name := s.Results[0].Text
+	return len(f.users[name]) > 0 && !slices.ContainsFunc(f.users[name], func(u *ir.Stmt) bool {
+		byRow, whole, ok := f.operandsOf(u, r.Rows, false)
+		return !r.in[u] || !ok || !u.Op.Info().Elementwise || !slices.Contains(byRow, name) || slices.Contains(whole, name)
+	})
+}
+
+// trim removes from r, the region of an all_gather, the elementwise operations that compute a result from values that
+// the region has as results anyway, and at most one other value of the region, which becomes a result instead. This
+// takes no more memory. The removed operations follow the region, where they can be one kernel with their users: in the
+// region they would read the values once more, and write a result that is only read by these users. An example is the
+// derivative of an activation, which a backward pass multiplies with a gradient. trim returns the removed operations.
+func (f *pairFinder) trim(r *region) map[*ir.Stmt]bool {
+	all := map[*ir.Stmt]bool{}
+	for i := len(r.body) - 1; i >= 0; i-- {
+		if i >= len(r.body) || f.usedBy(r.body[i], r.in) { // only a result that the region does not use can be removed
+			continue
+		}
+		removed, from := f.onlyFor(r, r.body[i])
+		stays, others := false, 0 // whether the region still computes with one of the values, and how many become results
+		for s := range from {
+			stays = stays || slices.ContainsFunc(f.users[s.Results[0].Text], func(u *ir.Stmt) bool { return r.in[u] && !removed[u] })
+			if !f.usedOutside(r, s) {
+				others++
+			}
+		}
+		if !stays || others > 1 {
+			continue
+		}
+		for s := range removed {
+			delete(r.in, s)
+			all[s] = true
+		}
+		r.body = slices.DeleteFunc(r.body, func(s *ir.Stmt) bool { return removed[s] })
+	}
+	r.last = r.comm
+	if n := len(r.body); n > 0 {
+		r.last = r.body[n-1]
+	}
+	return all
+}
+
+// usedBy reports whether one of the statements in set uses the result of s.
+func (f *pairFinder) usedBy(s *ir.Stmt, set map[*ir.Stmt]bool) bool {
+	return slices.ContainsFunc(f.users[s.Results[0].Text], func(u *ir.Stmt) bool { return set[u] })
+}
+
+// onlyFor returns the operations of r that only the result of end, a statement of r, needs, and the statements of r
+// outside them whose values they use. It returns nothing if one of the operations is not elementwise, or uses the
+// gathered tensor.
+func (f *pairFinder) onlyFor(r *region, end *ir.Stmt) (only, from map[*ir.Stmt]bool) {
+	only, from = map[*ir.Stmt]bool{end: true}, map[*ir.Stmt]bool{}
+	for i := slices.Index(r.body, end); i >= 0; i-- {
+		s := r.body[i]
+		if s != end && (isGEMM(s) || !f.usedBy(s, only) ||
+			slices.ContainsFunc(f.users[s.Results[0].Text], func(u *ir.Stmt) bool { return !only[u] })) {
+			continue
+		}
+		if !s.Op.Info().Elementwise {
+			return nil, nil
+		}
+		only[s] = true
+	}
+	for s := range only {
+		for _, a := range s.Args {
+			switch d := f.def[a.Name]; {
+			case d == r.comm:
+				return nil, nil
+			case d != nil && r.in[d] && !only[d]:
+				from[d] = true
+			}
+		}
+	}
+	return only, from
 }
 
 // scalesLater moves gathers of scales. If only linears use the gathered scales, the gather is moved after the first

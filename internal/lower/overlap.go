@@ -284,7 +284,7 @@ func (w *walker) lower(r *region, st Strategy) []*ir.Stmt {
 	case st.Kind == Chunked:
 		e.chunkedReduce(ir.Int(st.Chunks))
 	case r.gathers():
-		e.exchangeGather(st.Chunks)
+		e.exchangeGather(st)
 	default:
 		e.exchangeReduce(st)
 	}

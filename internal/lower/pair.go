@@ -33,6 +33,8 @@ type Pair struct {
 	Ops, Post []PairOp
 	// Before reports that the collective is an all_gather and that Ops compute its operand.
 	Before bool
+	// Kept reports that operations outside the pair also use the whole result of the all_gather.
+	Kept bool
 	// Ahead reports that the pair is a gather whose blocks can be sent while the preceding pair is computed. Whole
 	// reports that the GEMM is then computed with all blocks at once.
 	Ahead, Whole bool
@@ -43,11 +45,13 @@ type Pair struct {
 	Refused map[StrategyKind]string
 }
 
-// PairOp describes one operation of a pair: its statement and the types of its operands and result.
+// PairOp describes one operation of a pair: its statement and the types of its operands and result. Kept reports that
+// operations outside the pair use the result.
 type PairOp struct {
 	Stmt *ir.Stmt
 	In   []*ir.Type
 	Out  *ir.Type
+	Kept bool
 }
 
 // GEMM reports whether the operation is a linear or matmul.
@@ -181,8 +185,9 @@ func (f *pairFinder) newRegion(s *ir.Stmt) *region {
 
 // finish sets the fields of the Pair that the chooser reads.
 func (f *pairFinder) finish(r *region) {
-	r.Ops, r.Post = f.pairOps(r.body), f.pairOps(r.post)
+	r.Ops, r.Post = f.pairOps(r, r.body), f.pairOps(r, r.post)
 	r.Refused = map[StrategyKind]string{}
+	r.Kept = r.gathers() && f.usedOutside(r, r.comm)
 	switch {
 	case f.when.someRanks:
 		r.Refused[Exchange] = "the pair is in a branch that not all ranks execute, but buffers that peers write must exist on all ranks"
@@ -206,10 +211,15 @@ func varies(e *ir.Expr) (found bool) {
 	return found
 }
 
-func (f *pairFinder) pairOps(stmts []*ir.Stmt) []PairOp {
+// usedOutside reports whether statements outside r use the result of s.
+func (f *pairFinder) usedOutside(r *region, s *ir.Stmt) bool {
+	return slices.ContainsFunc(f.users[s.Results[0].Text], func(u *ir.Stmt) bool { return !r.in[u] })
+}
+
+func (f *pairFinder) pairOps(r *region, stmts []*ir.Stmt) []PairOp {
 	var out []PairOp
 	for _, s := range stmts {
-		op := PairOp{Stmt: s, Out: f.typeOf(s)}
+		op := PairOp{Stmt: s, Out: f.typeOf(s), Kept: f.usedOutside(r, s)}
 		for _, x := range f.info.Operands[s] {
 			op.In = append(op.In, x.Type)
 		}
