@@ -333,11 +333,11 @@ func (x *explainer) reshardCost(r *Reshard, fn string) {
 // times predicts the time of a run. For a program on values, it adds up the times of the statements. For an explicit
 // program, it simulates the plan.
 func (x *explainer) times(e *Explanation, u *Unit, b ir.Binding) error {
-	plain := &outline{explainer: x}
+	plain := newOutline(x, false)
 	if plain.fn(x.flat.Program.Func(e.Func)); plain.explicit {
 		return x.simulate(e, u, b)
 	}
-	o := &outline{explainer: x, overlapped: true}
+	o := newOutline(x, true)
 	o.fn(x.flat.Program.Func(e.Func))
 	e.SequentialExposed, e.Exposed, e.FLOPs = plain.exposed, o.exposed, plain.flops
 	e.Sequential, e.Time, e.Timeline, e.Cut = plain.now, o.now, append(e.Timeline, o.spans...), o.cut

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/sim"
 	"hocket.example/hocket/ir"
@@ -25,6 +26,13 @@ type outline struct {
 	cut        bool
 	// explicit reports that the program orders streams itself, so that the order of the text is not the order of time.
 	explicit bool
+	// chains holds the bytes of the kernels that execute several statements, by the first of them.
+	chains map[*ir.Stmt]int64
+	used   map[string]map[string]int // by function: the result of uses
+}
+
+func newOutline(x *explainer, overlapped bool) *outline {
+	return &outline{explainer: x, overlapped: overlapped, chains: map[*ir.Stmt]int64{}, used: map[string]map[string]int{}}
 }
 
 func (o *outline) fn(f *ir.Func) {
@@ -37,9 +45,65 @@ func (o *outline) block(fn string, b *ir.Block) {
 	if b == nil {
 		return
 	}
-	for _, s := range b.Stmts {
-		o.stmt(fn, s)
+	for i := 0; i < len(b.Stmts); {
+		n := 1
+		if o.machine.GPU != "" {
+			n = o.chain(fn, b.Stmts[i:])
+		}
+		o.stmt(fn, b.Stmts[i])
+		i += n
 	}
+}
+
+// chain returns the number of statements with which stmts begins that a GPU executes as one kernel, or 1. For several
+// statements, it records the bytes of this kernel for the first of them.
+func (o *outline) chain(fn string, stmts []*ir.Stmt) int {
+	var ops []lower.PairOp
+	for _, s := range stmts {
+		if !s.Op.Info().Elementwise || len(s.Results) != 1 || o.overlapped && o.inside[site{fn, s.Results[0].Text}] {
+			break
+		}
+		op := lower.PairOp{Stmt: s, Out: o.flat.Info.Results[s][0].Type}
+		for _, a := range o.flat.Info.Operands[s] {
+			op.In = append(op.In, a.Type)
+		}
+		ops = append(ops, op)
+	}
+	if len(ops) < 2 {
+		return 1
+	}
+	within := map[string]int{}
+	for _, op := range ops {
+		for _, a := range op.Stmt.Args {
+			within[a.Name]++
+		}
+	}
+	for i := range ops {
+		name := ops[i].Stmt.Results[0].Text
+		ops[i].Kept = within[name] < o.uses(fn)[name]
+	}
+	n := chain(ops)
+	if n > 1 {
+		bytes, err := o.chainBytes(ops[:n])
+		if err != nil {
+			return 1
+		}
+		o.chains[stmts[0]] = bytes
+	}
+	return n
+}
+
+// uses returns how often the statements of a function have each name as an argument.
+func (o *outline) uses(fn string) map[string]int {
+	if o.used[fn] == nil {
+		o.used[fn] = map[string]int{}
+		o.flat.Program.Func(fn).Body.Walk(func(s *ir.Stmt) {
+			for _, a := range s.Args {
+				o.used[fn][a.Name]++
+			}
+		})
+	}
+	return o.used[fn]
 }
 
 func (o *outline) stmt(fn string, s *ir.Stmt) {
@@ -113,6 +177,9 @@ func (o *outline) op(fn string, s *ir.Stmt) {
 		}
 	}
 	us := o.cost(s)
+	if n, ok := o.chains[s]; ok {
+		us = o.machine.TouchTime(n)
+	}
 	if us == 0 {
 		return
 	}

@@ -152,7 +152,7 @@ func best(es []Estimate) Estimate {
 
 // numbers evaluates the extents of a pair with the bound dims.
 func (p *predictor) numbers(pair *lower.Pair) (sim.Pair, error) {
-	out := sim.Pair{Comm: pair.Comm, Ranks: 1, DType: pair.From.DType, AnyOrder: pair.AnyOrder, Algorithm: pair.Algorithm, Before: pair.Before}
+	out := sim.Pair{Comm: pair.Comm, Ranks: 1, DType: pair.From.DType, AnyOrder: pair.AnyOrder, Algorithm: pair.Algorithm, Before: pair.Before, Kept: pair.Kept}
 	for _, a := range pair.Axes {
 		n, ok := p.bound.AxisSize(a)
 		if !ok {
@@ -189,17 +189,76 @@ func (p *predictor) crossing(axes []string) []int {
 	return nil
 }
 
-// ops describes the part of a pair's operations that one rank computes.
+// ops describes the part of a pair's operations that one rank computes. GPUs execute a chain of elementwise operations
+// as one kernel, so a chain is described as one operation.
 func (p *predictor) ops(ops []lower.PairOp) ([]sim.Op, error) {
 	var out []sim.Op
-	for i := range ops {
-		o, err := p.op(ops[i].Stmt, ops[i].In, ops[i].Out)
+	for len(ops) > 0 {
+		n := 1
+		if p.machine.GPU != "" {
+			n = chain(ops)
+		}
+		last := &ops[n-1]
+		o, err := p.op(last.Stmt, last.In, last.Out)
+		if err == nil && n > 1 {
+			o.Bytes, err = p.chainBytes(ops[:n])
+		}
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, o)
+		out, ops = append(out, o), ops[n:]
 	}
 	return out, nil
+}
+
+// chain returns the length of the longest chain of elementwise operations with which ops begins, or 1 if there is none.
+// Only later members of the chain use the results of all members except the last.
+func chain(ops []lower.PairOp) int {
+	best, open := 1, map[string]bool{} // open holds results whose users have not all been reached
+	left := map[string]int{}
+	for i := range ops {
+		for _, a := range ops[i].Stmt.Args {
+			left[a.Name]++
+		}
+	}
+	for i := range ops {
+		s := ops[i].Stmt
+		if !s.Op.Info().Elementwise || ops[i].Out.String() != ops[0].Out.String() {
+			break
+		}
+		for _, a := range s.Args {
+			if left[a.Name]--; left[a.Name] == 0 {
+				delete(open, a.Name)
+			}
+		}
+		if len(open) == 0 {
+			best = i + 1
+		}
+		if ops[i].Kept || len(s.Results) != 1 {
+			break
+		}
+		open[s.Results[0].Text] = true
+	}
+	return best
+}
+
+// chainBytes returns the number of bytes that the kernel of a chain reads and writes.
+func (p *predictor) chainBytes(ops []lower.PairOp) (int64, error) {
+	total, err := p.bytes(ops[len(ops)-1].Out)
+	seen := map[string]bool{}
+	for _, o := range ops {
+		for i, t := range o.In {
+			if name := o.Stmt.Args[i].Name; !seen[name] && err == nil {
+				var n int64
+				n, err = p.bytes(t)
+				total, seen[name] = total+n, true
+			}
+		}
+		for _, r := range o.Stmt.Results {
+			seen[r.Text] = true
+		}
+	}
+	return total, err
 }
 
 // op describes the part of a statement on values that one rank computes.

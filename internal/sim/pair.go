@@ -27,6 +27,9 @@ type Pair struct {
 	Ops, Post []Op
 	// Before says that Ops produce the tensor that is gathered, so they run before the all_gather.
 	Before bool
+	// Kept says that other operations use the whole gathered tensor too. Blocks that do not arrive in this tensor are
+	// copied to it.
+	Kept bool
 }
 
 // Moved returns the least number of bytes that each rank receives.
@@ -96,6 +99,7 @@ func Chunked(p Pair, chunks int64, m *machine.Description) (Prediction, error) {
 		label := fmt.Sprintf(" chunk %d", i)
 		if p.Comm == ir.OpAllGather && !p.Before {
 			g.join(0, onMain, g.comm(onSide, chunks, label), g.m.Wait)
+			g.keep(chunks, label)
 			g.ops(chunks, label)
 		} else {
 			g.join(0, onSide, g.ops(chunks, label), g.m.Wait)
@@ -144,16 +148,20 @@ func Ahead(p Pair, whole bool, m *machine.Description) (Prediction, error) {
 		g.push(onSide, i, 1)
 	}
 	if !whole {
+		g.keep(p.Ranks, " own")
 		g.ops(p.Ranks, " own")
 		for i := int64(1); i < p.Ranks; i++ {
+			label := fmt.Sprintf(" block +%d", i)
 			g.add(task{stream: onMain, work: m.Wait})
-			g.ops(p.Ranks, fmt.Sprintf(" block +%d", i))
+			g.keep(p.Ranks, label)
+			g.ops(p.Ranks, label)
 		}
 		g.meet()
 		return g.predict()
 	}
 	g.add(task{stream: onSums, class: compute, work: m.TouchTime(2 * p.Whole / p.Ranks),
 		span: &Span{Name: "copy", Stream: "own"}})
+	g.keep(1, "")
 	g.ops(1, "")
 	g.meet()
 	return g.predict()
@@ -176,9 +184,13 @@ func (g *pairGraph) exchangeGather(parts int64) {
 	}
 	for part := range parts {
 		label := partLabel(part, parts)
+		g.keep(g.Ranks*parts, label)
 		g.ops(g.Ranks*parts, " own"+label)
 		for i, a := range arrivals[part] {
 			g.await(onMain, a)
+			if parts > 1 { // whole blocks arrive in the gathered tensor
+				g.keep(g.Ranks*parts, label)
+			}
 			g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i+1, label))
 		}
 	}
@@ -254,6 +266,13 @@ func (g *pairGraph) push(stream int, i, parts int64) int {
 	return g.free(task{work: g.m.Signal, deps: []int{put}})
 }
 
+// keep adds the copy of one of the parts of the gathered tensor to that tensor, if it is kept.
+func (g *pairGraph) keep(parts int64, label string) {
+	if g.Kept {
+		g.kernel(onMain, "copy"+label, g.m.TouchTime(2*g.Whole/parts))
+	}
+}
+
 // comm adds the collective for one of the parts.
 func (g *pairGraph) comm(stream int, parts int64, label string) int {
 	c := g.Collective(parts, g.m)
@@ -275,8 +294,7 @@ func (g *pairGraph) post(stream int, parts int64, label string) int {
 func (g *pairGraph) kernels(stream int, ops []Op, parts int64, label string) int {
 	last := -1
 	for _, o := range ops {
-		o.M, o.Bytes = (o.M+parts-1)/parts, o.Bytes/parts
-		last = g.kernel(stream, o.Name+label, o.Time(g.m))
+		last = g.kernel(stream, o.Name+label, o.partTime(parts, g.m))
 	}
 	return last
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/internal/exec/fuse"
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
@@ -43,11 +44,27 @@ func Plan(p *plan.Plan, m *machine.Description) (*Timeline, error) {
 // newPlanGraph makes the tasks of a plan.
 func newPlanGraph(p *plan.Plan, m *machine.Description) (*planGraph, error) {
 	b := &planGraph{graph: newGraph(), plan: p, m: m, records: map[int32]int{}, signals: map[counterAt][]int{},
-		sent: map[*plan.Cmd]int{}, posted: map[*plan.Cmd]int{}, sides: map[int32][]int{}}
+		sent: map[*plan.Cmd]int{}, posted: map[*plan.Cmd]int{}, sides: map[int32][]int{}, chains: map[int]*fuse.Chain{}}
 	for i := range p.Cmds {
 		b.announce(&p.Cmds[i])
 	}
+	if m.GPU != "" { // GPUs execute a chain of elementwise commands as one kernel
+		err := fuse.NewFinder(p).Candidates(func(c *fuse.Chain) error {
+			for _, i := range c.Members {
+				b.chains[i] = nil
+			}
+			b.chains[c.Members[len(c.Members)-1]] = c
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
 	for i := range p.Cmds {
+		if c, ok := b.chains[i]; ok {
+			b.chain(&p.Cmds[i], c)
+			continue
+		}
 		if err := b.cmd(&p.Cmds[i]); err != nil {
 			return nil, err
 		}
@@ -70,6 +87,20 @@ type planGraph struct {
 	sent    map[*plan.Cmd]int   // by signal command: the task that raises the counter
 	posted  map[*plan.Cmd]int   // by group command: its start
 	sides   map[int32][]int     // by send/receive pair: the starts of the two groups that contain its sides
+	chains  map[int]*fuse.Chain // by command that is in a chain: the chain for its last member, nil for the others
+}
+
+// chain adds the kernel of chain c, of which cmd is the last command. It does nothing if c is nil.
+func (b *planGraph) chain(cmd *plan.Cmd, c *fuse.Chain) {
+	if c == nil {
+		return
+	}
+	touched := once(cmd.Outs[0])
+	for _, r := range c.Operands {
+		touched += once(r)
+	}
+	b.add(task{rank: int(cmd.Rank), stream: int(cmd.Stream), class: compute, work: b.m.TouchTime(touched),
+		span: b.named(cmd, b.plan.Called(cmd))})
 }
 
 // announce creates the tasks that commands of other streams wait for.

@@ -1,0 +1,180 @@
+package compile
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/exec/fuse"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// step is the training step of a small MLP: its backward pass uses the gathered %x and the GEMM's result %h again.
+const step = `dim T = 64
+dim H = 32
+dim F = 64
+mesh tp[2]
+func step(%x: bf16[T/tp, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp]) -> (bf16[T/tp, H], bf16[T/tp, H], bf16[F/tp, H], bf16[H, F/tp]) {
+  %x.g: bf16[T, H] = reshard %x
+  %h = linear %x.g, %w1
+  %g = silu %h
+  %y: bf16[T/tp, H] = linear %g, %w2
+  %dy.g: bf16[T, H] = reshard %y
+  %dg: bf16[T, F/tp] = matmul %dy.g, %w2
+  %dw2: bf16[H, F/tp] = matmul %dy.g, %g, ta=true
+  %s = sigmoid %h
+  %dh: bf16[T, F/tp] = mul %dg, (add %s, (mul %g, (sigmoid (neg %h))))
+  %dx: bf16[T/tp, H] = matmul %dh, %w1
+  %dw1: bf16[F/tp, H] = matmul %dh, %x.g, ta=true
+  return %y, %dx, %dw1, %dw2
+}
+`
+
+// TestKeptGather counts what an exchange of a training step reads and writes on rank 0. Gathered tensors that the
+// backward pass uses are copied only as far as they are the rank's own block. Elementwise kernels access the bytes that
+// the sequential form accesses: the derivative of the activation is computed with the product that uses it.
+func TestKeptGather(t *testing.T) {
+	plans := map[string]*plan.Plan{}
+	for _, strategy := range []string{"sequential", "exchange", "exchange(2)"} {
+		u, err := Build(check(t, step), Options{Strategy: strategy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plans[strategy], err = u.Plan(ir.Binding{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const block = 64 / 2 * 32 * 2 // bytes of a rank's rows of x and of y
+	for strategy, want := range map[string]int64{"sequential": 0, "exchange": 2 * block, "exchange(2)": 4 * block} {
+		if got := copied(plans[strategy]); got != want {
+			t.Errorf("%s: %d bytes are copied within rank 0, want %d", strategy, got, want)
+		}
+	}
+	const value = 64 * 64 / 2 * 2 // bytes of h, g, dg and dh on a rank
+	want := int64(2*value + 4*value)
+	for _, strategy := range []string{"sequential", "exchange"} {
+		if got := elementwise(t, plans[strategy]); got != want {
+			t.Errorf("%s: elementwise kernels of rank 0 access %d bytes, want %d", strategy, got, want)
+		}
+	}
+}
+
+// copied returns the bytes of the copies within rank 0.
+func copied(p *plan.Plan) (n int64) {
+	for _, c := range p.Cmds {
+		if c.Kind == plan.Copy && c.Rank == 0 && c.Ins[0].Rank == 0 && c.Outs[0].Rank == 0 {
+			n += c.Ins[0].Bytes()
+		}
+	}
+	return n
+}
+
+// elementwise returns the bytes that elementwise kernels of rank 0 read and write, if each chain is one kernel.
+func elementwise(t *testing.T, p *plan.Plan) (n int64) {
+	in := map[int]bool{}
+	if err := fuse.NewFinder(p).Candidates(func(c *fuse.Chain) error {
+		for _, m := range c.Members {
+			in[m] = true
+		}
+		last := &p.Cmds[c.Members[len(c.Members)-1]]
+		for _, r := range append(c.Operands, last.Outs[0]) {
+			if last.Rank == 0 {
+				n += r.Bytes()
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range p.Cmds {
+		if c.Kind == plan.Compute && c.Rank == 0 && c.Op.Info().Elementwise && !in[i] {
+			for _, r := range append(c.Ins, c.Outs...) {
+				n += r.Bytes()
+			}
+		}
+	}
+	return n
+}
+
+// TestChainsPredicted checks that a chain of elementwise operations is predicted as one kernel on GPUs, by statement
+// and by plan, and as one for each operation elsewhere.
+func TestChainsPredicted(t *testing.T) {
+	const text = `dim N
+func f(%x: bf16[N], %y: bf16[N]) -> (bf16[N], bf16[N]) {
+  %a = exp %x
+  %b = mul %a, %y
+  %c = add %b, %x
+  %d = sin %c
+  return %c, %d
+}
+`
+	const n, launch, memory = 1 << 24, 3, 3800e3 // bytes in a microsecond
+	for gpu, want := range map[string]float64{
+		"made-up sm_90a": 2*launch + 2*n*(3+2)/memory, // exp, mul and add in one; their result is used again
+		"":               4*launch + 2*n*(2+3+3+2)/memory,
+	} {
+		u, err := Build(check(t, text), Options{Machine: changed(t, "gpu", gpu)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := ir.Binding{Dims: map[string]int64{"N": n}}
+		e, err := u.Explain(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := u.Plan(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		us, err := u.Time(p)
+		if err != nil || math.Abs(us-want) > 0.01 || math.Abs(e.Time-want) > 0.01 {
+			t.Errorf("GPU %q: %.2f µs by plan, %.2f by statement, want %.2f; %v", gpu, us, e.Time, want, err)
+		}
+	}
+}
+
+// changed writes the description of two H200 with another value of a field, and returns the file.
+func changed(t *testing.T, field string, value any) string {
+	t.Helper()
+	data, err := os.ReadFile("../machine/descriptions/h200x2.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := map[string]any{}
+	if err := json.Unmarshal(data, &d); err != nil {
+		t.Fatal(err)
+	}
+	d[field] = value
+	if data, err = json.Marshal(d); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "machine.json")
+	if err := os.WriteFile(name, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// TestTrainingStepExchanged checks that auto takes exchange for each pair of a large training step on two H200, as
+// measured (docs/measured/studies.tsv, 8c6285f: exchange 16,929 µs, with parts in three of four pairs 17,131).
+func TestTrainingStepExchanged(t *testing.T) {
+	u, err := Build(check(t, step), Options{Strategy: Auto, Machine: "h200x2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := u.Explain(ir.Binding{Dims: map[string]int64{"T": 8192, "H": 8192, "F": 28672}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var chosen []string
+	for _, p := range e.Pairs {
+		chosen = append(chosen, p.Chosen)
+	}
+	if got := strings.Join(chosen, " "); got != "exchange exchange exchange exchange" {
+		t.Errorf("auto takes %s", got)
+	}
+}
