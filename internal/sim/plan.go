@@ -44,7 +44,8 @@ func Plan(p *plan.Plan, m *machine.Description) (*Timeline, error) {
 // newPlanGraph makes the tasks of a plan.
 func newPlanGraph(p *plan.Plan, m *machine.Description) (*planGraph, error) {
 	b := &planGraph{graph: newGraph(), plan: p, m: m, records: map[int32]int{}, signals: map[counterAt][]int{},
-		sent: map[*plan.Cmd]int{}, posted: map[*plan.Cmd]int{}, sides: map[int32][]int{}, chains: map[int]*fuse.Chain{}}
+		sent: map[*plan.Cmd]int{}, posted: map[*plan.Cmd]int{}, sides: map[int32][]int{}, chains: map[int]*fuse.Chain{},
+		onStream: map[[2]int32]int{}}
 	for i := range p.Cmds {
 		b.announce(&p.Cmds[i])
 	}
@@ -87,7 +88,9 @@ type planGraph struct {
 	sent    map[*plan.Cmd]int   // by signal command: the task that raises the counter
 	posted  map[*plan.Cmd]int   // by group command: its start
 	sides   map[int32][]int     // by send/receive pair: the starts of the two groups that contain its sides
-	chains  map[int]*fuse.Chain // by command that is in a chain: the chain for its last member, nil for the others
+	// onStream is the number of collectives of each (rank, stream).
+	onStream map[[2]int32]int
+	chains   map[int]*fuse.Chain // by command that is in a chain: the chain for its last member, nil for the others
 }
 
 // chain adds the kernel of chain c, of which cmd is the last command. It does nothing if c is nil.
@@ -106,6 +109,8 @@ func (b *planGraph) chain(cmd *plan.Cmd, c *fuse.Chain) {
 // announce creates the tasks that commands of other streams wait for.
 func (b *planGraph) announce(c *plan.Cmd) {
 	switch c.Kind {
+	case plan.Collective:
+		b.onStream[[2]int32{c.Rank, c.Stream}]++
 	case plan.Signal:
 		b.sent[c] = b.free(task{rank: int(c.Rank), work: b.m.Signal})
 		at := counterAt{c.Peer, c.Counter, c.Elem}
@@ -178,7 +183,10 @@ func (b *planGraph) collective(c *plan.Cmd) {
 	}
 	like := described(coll)
 	b.m.Span(like, b.team(coll))
-	t.work, t.contested = b.m.CollectiveTime(like), b.m.Contested(like)
+	t.work, t.contested = b.m.CollectiveTime(like), b.m.GEMMBesideCollective
+	if b.onStream[[2]int32{c.Rank, c.Stream}] > 1 { // chunks; a single collective was measured to cost less
+		t.contested = b.m.Contested(like)
+	}
 	b.add(t)
 }
 
