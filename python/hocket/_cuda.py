@@ -108,7 +108,7 @@ class Group:
         lib = _lib.lib()
         self._do, self._norm, self._calling, self.site = lib.hocket_do, lib.hocket_do_norm, lib.hocket_calling, None
         self.dtypes = {getattr(torch, name[6:]): n for name, n in _DTYPES.items()}
-        self.lent = []
+        self.free = {}  # memory for borrowed, by stream: sizes and addresses
 
     def dtype(self, t, what):
         """Returns the number of t's element type, if t can be an operand."""
@@ -225,6 +225,39 @@ def empty(shape, dtype):
     for e in shape:
         n *= e
     return _Lent(_lib.call("hocket_empty", g.handle, n), n).tensor(dtype, shape, torch.device("cuda", g.device))
+
+
+class _Borrowed(_Lent):
+    """Memory that returns to its list of free memory when the last tensor in it is freed."""
+
+    def __init__(self, address, nbytes, room, free):
+        super().__init__(address, nbytes)
+        self.of = (room, address), free
+
+    def __del__(self):
+        block, free = self.of
+        free.append(block)
+
+
+def borrowed(s, size, dtype):
+    """Returns a tensor in hocket's GPU memory, which is used again after the tensor has been freed, as torch's allocator
+    does: for work on the stream that is current now. All ranks of s make the same calls, and free the tensors at the same
+    positions in their sequences of calls."""
+    torch = sys.modules["torch"]
+    g = group(s)
+    n = torch.empty((), dtype=dtype).element_size()
+    for e in size:
+        n *= e
+    if n == 0:
+        return torch.empty(*size, dtype=dtype, device=torch.device("cuda", g.device))
+    free = g.free.setdefault(g.stream(g.device), [])
+    fitting = [b for b in free if b[0] >= n]
+    if fitting:
+        room, address = min(fitting)
+        free.remove((room, address))
+    else:
+        room, address = n, _lib.call("hocket_empty", g.handle, n)
+    return _Borrowed(address, n, room, free).tensor(dtype, size, torch.device("cuda", g.device))
 
 
 def rest():
