@@ -34,15 +34,27 @@ def use(module):
         raise InputError(f"{type(module).__name__} has no module of FSDP2: call torch.distributed.fsdp.fully_shard first")
     gather, scatter = _kinds()
     for m in sharded:
-        m.set_custom_all_gather(gather())
-        m.set_custom_reduce_scatter(scatter())
+        processes = _processes(m)
+        m.set_custom_all_gather(gather(processes))
+        m.set_custom_reduce_scatter(scatter(processes))
     return module
 
 
-class _Memory:
-    """Buffers of one FSDP module. ``state`` are the processes that share them, unknown until the first call."""
+def _processes(m):
+    """Returns the processes over which a module of FSDP2 is split; None if torch does not return them, or if it has no
+    parameters."""
+    of = getattr(m, "_get_fsdp_state", lambda: None)()
+    params = getattr(of, "_fsdp_param_group", None)
+    group = getattr(getattr(params, "mesh_info", None), "shard_process_group", None)
+    return None if group is None else _world.of(group, params.device.type)
 
-    state = None
+
+class _Memory:
+    """Buffers of one FSDP module. ``state`` are the processes that share them; None if they are unknown until the first
+    call."""
+
+    def __init__(self, state):
+        self.state = state
 
     def take(self, size, dtype, device):
         """Returns a tensor in memory that collectives use without copies, or in torch's memory before the first call."""
@@ -102,8 +114,8 @@ def _kinds():
             return Work(stream.record_event(), *tensors)
 
     class AllGather(api.AllGather):
-        def __init__(self):
-            self.memory = _Memory()
+        def __init__(self, processes=None):
+            self.memory = _Memory(processes)
 
         def allocate(self, size, *, dtype, device):
             return self.memory.take(size, dtype, device)
@@ -123,8 +135,8 @@ def _kinds():
             return issued(call, async_op, output_tensor, input_tensor)
 
     class ReduceScatter(api.ReduceScatter):
-        def __init__(self):
-            self.memory, self.elements = _Memory(), 0
+        def __init__(self, processes=None):
+            self.memory, self.elements = _Memory(processes), 0  # of the input that was allocated last
 
         def allocate(self, size, *, dtype, device):
             elements, before = size[0] if len(size) == 1 else 0, self.elements
