@@ -157,7 +157,7 @@ func (f *function) checkWeights(headers map[string]*tensor.Tensor) error {
 		t.Shape[n-1], t.Shape[n-2] = t.Shape[n-2], t.Shape[n-1]
 		turned[name] = t
 		if len(f.misfits(turned)) == 0 {
-			wrong = []string{fmt.Sprintf("%%%s is %s, but its transpose, %s, would fit: set Transpose in its rule",
+			wrong = []string{fmt.Sprintf("%%%s is %s, but its transpose, %s, would fit: its rule must transpose it",
 				name, headers[name], t)}
 			break
 		}

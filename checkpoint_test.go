@@ -163,7 +163,7 @@ func TestBindFromRefuses(t *testing.T) {
 		want   []string
 	}{
 		{"transposed", func(r *hocket.Rules) { r.Weights[1].Transpose = false },
-			[]string{"%down is f32[2, 4, 2], but its transpose, f32[2, 2, 4], would fit", "set Transpose"}},
+			[]string{"%down is f32[2, 4, 2], but its transpose, f32[2, 2, 4], would fit", "its rule must transpose it"}},
 		{"missing", func(r *hocket.Rules) {
 			r.Weights[0].From[1] = "m.layers.*.upp.weight"
 			r.Weights[3].From[0] = "model.embed"

@@ -46,11 +46,11 @@ func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[s
 	defer t.end()
 	all, err := m.fn.unit.Dims(b.ir())
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, m.fn.blame(b, err)
 	}
 	p, err := t.plan(ctx, b, all)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, m.fn.blame(b, err)
 	}
 	return layoutsOf(p.Inputs), layoutsOf(p.Outputs), nil
 }

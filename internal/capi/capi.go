@@ -178,7 +178,15 @@ func (o *machineOptions) check() error {
 		return fmt.Errorf("%w: option rank is %d, but must be from 0 to %d", hocket.ErrInput, *o.Rank, *o.Size-1)
 	}
 	k, err := device.KindNamed(o.Machine)
-	if o.Algorithm == "" || err != nil { // Open returns the error
+	if err != nil {
+		var names []string
+		for _, k := range device.Kinds() {
+			names = append(names, k.Name)
+		}
+		return fmt.Errorf("%w: there is no machine %q; the machines are %s", hocket.ErrInput, o.Machine,
+			strings.Join(names, ", "))
+	}
+	if o.Algorithm == "" {
 		return nil
 	}
 	if err := comm.CheckName(o.Algorithm, k.Algorithms, true); err != nil {
@@ -284,12 +292,12 @@ func (l *Library) Group(ctx context.Context, handle int64, text string) (group i
 			}
 		}
 	}
+	if err := m.hasRanks(o.Ranks); err != nil {
+		return 0, who, err
+	}
 	who = Joined{Rank: own, Size: len(o.Ranks)}
-	switch {
-	case own < 0:
+	if own < 0 {
 		return 0, who, nil
-	case m.w == nil && len(o.Ranks) > 1:
-		return 0, who, fmt.Errorf("%w: a group of ranks %v needs several processes, but this process runs alone", hocket.ErrInput, o.Ranks)
 	}
 	g := &machine{name: m.name}
 	if m.w != nil {
@@ -308,6 +316,30 @@ func (l *Library) Group(ctx context.Context, handle int64, text string) (group i
 	return l.add(g), who, nil
 }
 
+// hasRanks returns an error unless a list of ranks is one of different processes of the machine.
+func (m *machine) hasRanks(ranks []int) error {
+	size := 1
+	if m.w != nil {
+		size = m.w.Size()
+	}
+	there := fmt.Sprintf("the ranks of the %d processes are 0 to %d", size, size-1)
+	if size == 1 {
+		there = "the only process has rank 0"
+	}
+	if len(ranks) == 0 {
+		return fmt.Errorf("%w: a group of no ranks; %s", hocket.ErrInput, there)
+	}
+	for i, r := range ranks {
+		switch {
+		case r < 0 || r >= size:
+			return fmt.Errorf("%w: a group of ranks %v: there is no rank %d; %s", hocket.ErrInput, ranks, r, there)
+		case slices.Contains(ranks[:i], r):
+			return fmt.Errorf("%w: a group of ranks %v: rank %d is listed twice", hocket.ErrInput, ranks, r)
+		}
+	}
+	return nil
+}
+
 type model struct {
 	m       *hocket.Model
 	machine *machine
@@ -318,10 +350,14 @@ type model struct {
 	extents map[string][]string
 	types   map[string]string
 	returns [][]string
-	within  []string       // dims that occur in expressions with other terms
-	split   []string       // dims over which parameters are split
-	export  *hocket.Export // the archive from which the model was loaded; nil for a program's text
-	unused  []string       // names of weights that the export does not use
+	// declared are the parameters' types as text. fixed are their extents, -1 for those that depend on dims that
+	// are not loaded with a value, or that differ between the ranks.
+	declared map[string]string
+	fixed    map[string][]int64
+	within   []string       // dims that occur in expressions with other terms
+	split    []string       // dims over which parameters are split
+	export   *hocket.Export // the archive from which the model was loaded; nil for a program's text
+	unused   []string       // names of weights that the export does not use
 	// quantize is the form in which weights of the export are quantized; empty for none.
 	quantize string
 	bound    *bound
@@ -376,6 +412,9 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	if err != nil {
 		return 0, err
 	}
+	if err := m.oneRankEach(p.IR(), &o); err != nil {
+		return 0, closed(export, err)
+	}
 	mod, err := m.m.Load(p, hocket.Binding{Func: o.Func, Ranks: o.Ranks, Dims: o.Dims}, hocket.LoadOptions{
 		Strategy: o.Strategy, Algorithm: o.Algorithm, FixedAlgorithms: o.Fixed, NoProve: o.NoProve, Arena: o.Arena,
 		Cache: o.Cache, HardCache: o.HardCache,
@@ -394,11 +433,12 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 		fn = p.IR().Func(o.Func)
 	}
 	names, states, extents, types := []string{}, []string{}, map[string][]string{}, map[string]string{}
-	within, split := []string{}, []string{}
+	within, split, declared, fixed := []string{}, []string{}, map[string]string{}, map[string][]int64{}
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
 		types[param.Name] = param.Type.DType.String()
-		extents[param.Name] = bareDims(param.Type)
+		extents[param.Name], declared[param.Name] = bareDims(param.Type), param.Type.String()
+		fixed[param.Name] = fixedExtents(param.Type, o.Dims, m.w != nil)
 		within = append(within, dimsWithin(param.Type)...)
 		for _, d := range param.Type.Dims {
 			if d.Extent.Kind == ir.ExprName && len(d.Axes) > 0 {
@@ -415,8 +455,34 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 		within = append(within, dimsWithin(t)...)
 	}
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
-		extents: extents, types: types, returns: returns, within: within, split: split, export: export,
+		extents: extents, types: types, declared: declared, fixed: fixed, returns: returns, within: within, split: split, export: export,
 		unused: unused, quantize: o.Quantize, bound: newBound(), updating: make(chan struct{}, 1)}), nil
+}
+
+// oneRankEach returns an error if the mesh of a program has a fixed size that is not the number of ranks that the caller
+// requests, or of processes.
+func (m *machine) oneRankEach(p *ir.Program, o *loadOptions) error {
+	mesh := p.MainMesh()
+	if mesh == nil {
+		return nil
+	}
+	ranks := int64(1)
+	for _, axis := range mesh.Axes {
+		n, err := axis.Size.Eval(loadedDims(o.Dims))
+		if err != nil {
+			return nil
+		}
+		ranks *= n
+	}
+	switch {
+	case o.Ranks != 0 && int64(o.Ranks) != ranks:
+		return fmt.Errorf("%w: ranks is %d, but the mesh of %s has size %d: leave ranks out, or make the mesh's size a dim",
+			hocket.ErrInput, o.Ranks, o.Name, ranks)
+	case m.w != nil && int64(m.w.Size()) != ranks:
+		return fmt.Errorf("%w: the mesh of %s has size %d, and there are %d processes, which have one rank each: start %[3]d "+
+			"processes, as by hocket launch -n %[3]d", hocket.ErrInput, o.Name, ranks, m.w.Size())
+	}
+	return nil
 }
 
 // bareDims returns, for each extent of a type, the dim that it consists of; "" for any other
@@ -432,6 +498,29 @@ func bareDims(t *ir.Type) []string {
 	}
 	return names
 }
+
+// fixedExtents returns the extents of a type that follow from dims, and -1 for the others. Of blocks, those that are
+// split over ranks do not.
+func fixedExtents(t *ir.Type, dims map[string]int64, blocks bool) []int64 {
+	list := []int64{}
+	for _, d := range t.Dims {
+		n, err := d.Extent.Eval(loadedDims(dims))
+		if err != nil || blocks && len(d.Axes) > 0 {
+			n = -1
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+// loadedDims evaluates expressions of the dims that a model was loaded with.
+type loadedDims map[string]int64
+
+func (d loadedDims) Dim(name string) (int64, bool)  { v, ok := d[name]; return v, ok }
+func (loadedDims) Var(string) (int64, bool)         { return 0, false }
+func (loadedDims) Rank(string) (int64, bool)        { return 0, false }
+func (loadedDims) Size(string) (int64, bool)        { return 0, false }
+func (loadedDims) Extent(string, int) (int64, bool) { return 0, false }
 
 // dimsWithin returns the names in those extents of a type that are not a single name.
 func dimsWithin(t *ir.Type) (names []string) {
@@ -772,10 +861,11 @@ func Describe(err error) string {
 	var peer *hocket.PeerError
 	var disagree *hocket.DisagreeError
 	var input *hocket.InputError
+	caller := errors.Is(err, hocket.ErrInput) // if so, the program is right, and the arguments of the call are wrong
 	switch {
-	case errors.As(err, &ds):
+	case errors.As(err, &ds) && !caller:
 		f.Kind, f.Message = "program", ds.String()
-	case errors.As(err, &d), errors.Is(err, hocket.ErrDeadlock):
+	case errors.As(err, &d) && !caller, errors.Is(err, hocket.ErrDeadlock):
 		f.Kind = "program"
 	case errors.As(err, &disagree):
 		f.Kind, f.What, f.Values = "disagree", disagree.What, map[string]string{}

@@ -169,7 +169,7 @@ func TestWrong(t *testing.T) {
 		"program": {bad, "program"}, "option": {unknown, "input"}, "machine": {noMachine, "handle"},
 		"option's type": {wrongType, "input"}, "strategy": {noStrategy, "input"},
 		"model":        {noModel, "handle"},
-		"element type": {noDType, "input"}, "dims": {layouts, "program"}, "closed twice": {l.Close(12345), "handle"},
+		"element type": {noDType, "input"}, "dims": {layouts, "input"}, "closed twice": {l.Close(12345), "handle"},
 		"cancel": {l.Cancel(m), "handle"},
 		"bind":   {l.Bind(m, nil, Tensor{Name: "q", DType: "f32", Data: []byte{}}), "input"},
 		"peer":   {&hocket.PeerError{Rank: 1}, "peer"}, "disagree": {&hocket.DisagreeError{What: "x"}, "disagree"},

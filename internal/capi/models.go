@@ -56,6 +56,10 @@ type description struct {
 	Extents map[string][]string `json:"extents"`
 	// Types are the element types of parameters.
 	Types map[string]string `json:"types"`
+	// Declared are the types of parameters as text. Fixed holds the extents of each parameter that follow from the
+	// dims that the model was loaded with, and -1 for others; of blocks, -1 for those that are split.
+	Declared map[string]string  `json:"declared"`
+	Fixed    map[string][]int64 `json:"fixed"`
 	// Returns holds the same for each result that is not an inout parameter.
 	Returns [][]string `json:"returns"`
 	// Within lists dims that occur only as part of an expression in some extent. Split lists dims
@@ -79,7 +83,8 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	if err != nil {
 		return "", err
 	}
-	d := description{Text: m.program.String(), States: m.states, Extents: m.extents, Types: m.types, Returns: m.returns,
+	d := description{Text: m.program.String(), States: m.states, Extents: m.extents, Types: m.types,
+		Declared: m.declared, Fixed: m.fixed, Returns: m.returns,
 		Within: m.within, Split: m.split, Unused: m.unused}
 	if prove {
 		proof, err := m.m.Proof(ctx, nil)

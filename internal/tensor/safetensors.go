@@ -83,7 +83,7 @@ func MapSafetensors(path string) (*Safetensors, error) {
 func ReadSafetensors(r io.ReaderAt, size int64) (*Safetensors, error) {
 	header, err := safetensorsHeader(r, size)
 	if err != nil {
-		return nil, fmt.Errorf("not a safetensors file: %w", err)
+		return nil, fmt.Errorf("not a safetensors file: %w", cmp.Or(ofTorch(r, size), err))
 	}
 	s, err := parseSafetensors(header)
 	if err != nil {
@@ -94,6 +94,17 @@ func ReadSafetensors(r io.ReaderAt, size int64) (*Safetensors, error) {
 		return nil, fmt.Errorf("safetensors header: %w", err)
 	}
 	return s, nil
+}
+
+// ofTorch returns an error that names the way out if a file begins as the files of torch.save do: with a zip archive, or
+// in old versions with a pickle. Otherwise it returns nil.
+func ofTorch(r io.ReaderAt, size int64) error {
+	start := make([]byte, 4)
+	if size < 4 || readAt(r, start, 0) != nil || string(start) != "PK\x03\x04" && !bytes.HasPrefix(start, []byte{0x80, 2}) {
+		return nil
+	}
+	return errors.New("it begins as a file of torch.save; convert it in Python: safetensors.torch.save_file(" +
+		"torch.load(FILE), \"model.safetensors\")")
 }
 
 func safetensorsHeader(r io.ReaderAt, size int64) ([]byte, error) {

@@ -209,7 +209,7 @@ class Model:
             self._uploaded.discard(name)
             self._rebound(name, t)
             return
-        v = None if t is None else _tensors.view(t, name)
+        v = None if t is None else self._fitting(name, _tensors.view(t, name))
         if name in self._about["states"]:
             self._begin[name] = None if v is None else _tensors.bytes_of(v)
         with self._binding:
@@ -221,6 +221,16 @@ class Model:
                 _lib.held("hocket_call_bind", self._handle, None,
                           _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
             self._rebound(name, t)
+
+    def _fitting(self, name, v):
+        """Returns the view v. Raises an error if no choice of dims makes it fit the parameter."""
+        fixed = self._about["fixed"][name]
+        if v.dtype != self._about["types"][name] or len(v.shape) != len(fixed) or any(
+                n >= 0 and n != e for n, e in zip(fixed, v.shape)):
+            loaded = [f"{dim}={e}" for dim, e in zip(self._about["extents"][name], fixed) if dim and e >= 0]
+            raise InputError(f"the parameter {name} is {self._about['declared'][name]}{' with ' * bool(loaded)}{', '.join(loaded)}, and "
+                             f"the tensor to bind is {v.dtype}{list(v.shape)}")
+        return v
 
     def _rebound(self, name, t):
         """Updates the gradients and drops cached data of a parameter that is now bound to t."""

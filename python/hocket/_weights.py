@@ -47,7 +47,11 @@ def load(model, weights, rules, inputs, dims):
     for param, layers in named.items():
         made[param] = functools.partial(_made, model, param, rules[param], layers,
                                         {n: weights[n] for layer in layers[1] for n in layer}, layouts.get(param))
-    for param, t in [(param, make(False)) for param, make in made.items()]:
+    bound = [(param, make(False)) for param, make in made.items()]
+    for param, t in bound:
+        if t is not None and not _cuda.is_cuda(t):
+            model._fitting(param, _tensors.view(t, param))  # before any is bound
+    for param, t in bound:
         if t is not None:
             model.bind(param, t, {**model._dims_of(shapes), **(dims or {})})
             parts = [weights[n] for layer in named[param][1] for n in layer]

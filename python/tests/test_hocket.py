@@ -227,6 +227,9 @@ class Alone(unittest.TestCase):
             hocket.load(LINEAR, strategy="fast")
         with self.assertRaisesRegex(hocket.InputError, "'cpu' is open already"):
             hocket.init("cuda")
+        p = subprocess.run([sys.executable, "-c", "import hocket; hocket.init('gpu')"], text=True, capture_output=True, check=False,
+                           env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, timeout=300)
+        self.assertIn('InputError: wrong inputs: there is no machine "gpu"; the machines are cpu, cuda', p.stderr)
         hocket.init("cpu")
         hocket.synchronize()  # nothing to wait for
         with self.assertRaisesRegex(hocket.ProgramError, r"^program.hkt:\d"):
@@ -506,7 +509,7 @@ _NEXT = rf"step \d+ \(all_reduce\(f32\[8\], sum\) {_AT}\)"
 _LAST = rf"all_reduce\(f32\[8\], sum\) {_AT}"
 _RAISED = rf"PeerError: .*{_ONE}: left the world before {_NEXT}: ERROR \(\S*test_hocket\.py:\d+\)$"
 _ENDED = rf"PeerError: .*{_ONE}: left the world before {_NEXT}: its program ended; its last call was {_LAST}$"
-_MESH = (r"InputError: the program has 4 ranks, and there are 3 processes, which have one rank each: start 4 processes, "
+_MESH = (r"InputError: wrong inputs: the mesh of program.hkt has size 4, and there are 3 processes, which have one rank each: start 4 processes, "
          r"as by hocket launch -n 4$")
 _BLAMED = "the failure began in process 1 of 3: "
 

@@ -544,6 +544,14 @@ def member_groups():
         pair.close()
         refuses(hocket.ClosedError, "", lambda: hocket.barrier(pair))
     refuses(hocket.InputError, "group is a str", lambda: hocket.barrier("tp"))
+    for ranks, words in (([0, 3], "a group of ranks [0 3]: there is no rank 3; the ranks of the 3 processes are 0 to 2"),
+                         ([-1, 1], "there is no rank -1"), ([1, 1], "rank 1 is listed twice"), ([], "a group of no ranks")):
+        refuses(hocket.InputError, words, lambda: hocket.new_group(ranks))
+    text = "mesh d[2]\nfunc f(%x: f32[4/d]) -> f32[4] {\n  %y = all_gather %x, over=d, axis=0\n  return %y\n}\n"
+    for options in ({}, {"ranks": 2}):
+        refuses(hocket.InputError, "the mesh of program.hkt has size 2, and there are 3 processes, which have one rank each: start "
+                "2 processes", lambda: hocket.load(text, **options))
+    hocket.load(text.replace("d[2]", "d[N]"))  # its size is that of the processes
     hocket.barrier()
     try:
         hocket.new_group([0, 1] if r else [0, 2])

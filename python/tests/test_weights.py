@@ -45,6 +45,47 @@ class Weights(unittest.TestCase):
             m.load(self.sevens)
             self.assertEqual(m(self.x)[0, 0].item(), 21)
 
+    def test_bind_refuses(self):
+        """A tensor that fits for no dims is refused when it is bound, and the earlier one stays."""
+        text = LINEAR.replace("f32[2,", "f32[T,")
+        with hocket.load(text) as m:
+            m.bind("w", torch.full((4, 3), 7.0))
+            for t, got in ((torch.ones(3, 4), r"f32\[3, 4\]"), (torch.ones(4), r"f32\[4\]"), (torch.ones(4, 3).double(), r"f64\[4, 3\]")):
+                with self.assertRaisesRegex(hocket.InputError, r"the parameter w is f32\[4, 3\], and the tensor to bind is " + got):
+                    m.bind("w", t)
+                with self.assertRaisesRegex(hocket.InputError, "the parameter w is"):
+                    m.load({"x": torch.ones(5, 3), "w": t})
+            self.assertEqual(m(self.x)[0, 0].item(), 21)  # x was not bound
+            m.bind("x", torch.ones(5, 3))
+            self.assertEqual(m().shape, (5, 4))
+        with hocket.load(text, dims={"T": 2}) as m:
+            with self.assertRaisesRegex(hocket.InputError, r"the parameter x is f32\[T, 3\] with T=2, and the tensor to bind is f32\[5, 3\]"):
+                m.bind("x", torch.ones(5, 3))
+
+    def test_shapes_disagree(self):
+        """The error names the arguments, and not the program."""
+        with hocket.load(LINEAR.replace("f32[2,", "f32[T,").replace(", 3]", ", H]")) as m:
+            with self.assertRaisesRegex(hocket.InputError, r"H is 3 by the shape of %x, \[2 3\], and 5 by that of %w, \[4 5\]"):
+                m(self.x, torch.ones(4, 5))
+        with hocket.load("mesh d[2]\nfunc f(%x: f32[T/d]) -> f32[T/d] {\n  %y = copy %x\n  return %y\n}\n") as m:
+            with self.assertRaisesRegex(hocket.InputError, r"%x has T=3: program.hkt:2:15: T=3 is not a multiple of size\(d\)=2"):
+                m(torch.ones(3))
+            self.assertEqual(m(torch.ones(4)).tolist(), [1] * 4)
+
+    def test_options_refused(self):
+        with self.assertRaisesRegex(hocket.InputError, "ranks is 3, but the mesh of program.hkt has size 1: leave ranks out"):
+            hocket.load(LINEAR, ranks=3)
+
+    def test_torch_save(self):
+        """A file of torch.save is named as one."""
+        with tempfile.TemporaryDirectory() as folder, hocket.load(LINEAR) as m:
+            for new in (True, False):
+                path = pathlib.Path(folder) / "w.pt"
+                torch.save({"w": torch.ones(4, 3)}, path, _use_new_zipfile_serialization=new)
+                with self.assertRaisesRegex(hocket.InputError, "w.pt: not a safetensors file: it begins as a file of torch.save; "
+                                            "convert it in Python: safetensors.torch.save_file"):
+                    m.load(path)
+
     def test_file_has_no_gradient(self):
         with hocket.load(LINEAR, grad=True) as m:
             m.load(self.sevens)
