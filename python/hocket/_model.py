@@ -228,8 +228,8 @@ class Model:
         if v.dtype != self._about["types"][name] or len(v.shape) != len(fixed) or any(
                 n >= 0 and n != e for n, e in zip(fixed, v.shape)):
             loaded = [f"{dim}={e}" for dim, e in zip(self._about["extents"][name], fixed) if dim and e >= 0]
-            raise InputError(f"the parameter {name} is {self._about['declared'][name]}{' with ' * bool(loaded)}{', '.join(loaded)}, and "
-                             f"the tensor to bind is {v.dtype}{list(v.shape)}")
+            raise InputError(f"the parameter {name} is {self._about['declared'][name]}{' with ' * bool(loaded)}"
+                             f"{', '.join(loaded)}, and the tensor to bind is {v.dtype}{list(v.shape)}")
         return v
 
     def _rebound(self, name, t):

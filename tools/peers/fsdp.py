@@ -1,6 +1,6 @@
 """Training steps of a Llama's layers by torch's FSDP2, with the communication of NCCL and of hocket alternately.
 
-    torchrun --nproc-per-node 2 tools/peers/fsdp.py [--layers 4] [--tokens 2048] [--steps 20] [--tsv FILE]
+    torchrun --nproc-per-node 2 tools/peers/fsdp.py [--layers 4] [--tokens 2048] [--steps 20] [--algorithm NAME] [--tsv FILE]
 
 The layers have the sizes of an 8B Llama, bf16 weights and gradients; each rank trains on other rows, of which --tokens is the
 number. A step is forward, backward and AdamW. Both models begin with the same weights and see the same rows, so their losses
@@ -103,6 +103,7 @@ def main():
                           ("ffn", 14336)):
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--device", default="cuda")
+    p.add_argument("--algorithm", default="", help="the algorithm that hocket tries first, such as move-few")
     p.add_argument("--tsv")
     args = p.parse_args()
     rank = int(os.environ["LOCAL_RANK"])
@@ -112,7 +113,7 @@ def main():
         dist.init_process_group("nccl", device_id=device)
     else:
         dist.init_process_group("gloo")
-    hocket.init(device.type)
+    hocket.init(device.type, algorithm=args.algorithm)
     size = dist.get_world_size()
 
     both = [Trained(args, device, ours) for ours in (False, True)]
@@ -153,7 +154,7 @@ def report(args, device, size, nccl, ours, off, weights):
     row = {
         "machine": f"{size}x{machine}", "driver": driver, "commit": os.environ.get("HOCKET_COMMIT", hocket.__version__),
         "date": datetime.date.today(), "torch": torch.__version__, "layers": args.layers, "tokens": args.tokens,
-        "steps": args.steps, "nccl_us": f"{statistics.median(nccl):.0f}", "hocket_us": f"{statistics.median(ours):.0f}",
+        "steps": args.steps, "algorithm": args.algorithm or "auto", "nccl_us": f"{statistics.median(nccl):.0f}", "hocket_us": f"{statistics.median(ours):.0f}",
         "ratio": f"{statistics.median(ratios):.4f}", "ratio_iqr": f"{ratios[3 * len(ratios) // 4] - ratios[len(ratios) // 4]:.4f}",
         "loss_off": f"{off:.2g}", "weights_off": f"{weights:.2g}"}
     print(*row, sep="\t")
