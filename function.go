@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/exec/blocks"
@@ -73,9 +72,9 @@ func (f *function) merge(dims map[string]int64) Binding {
 }
 
 // dimsOf returns the binding with dims set from the shapes of arguments. It sets every dim that alone is the extent of
-// a parameter's dimension, unless the binding fixes the dim. It returns an error if two arguments set a dim differently.
+// a parameter's dimension, unless the binding fixes the dim.
 func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
-	b, from := f.merge(nil), map[string]string{}
+	b := f.merge(nil)
 	for _, p := range f.def.Params {
 		t := in[p.Name]
 		if t == nil || len(t.Shape) != len(p.Type.Dims) {
@@ -89,11 +88,7 @@ func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 				return b, fmt.Errorf("%w: dimension %d of %%%s is %d, but the model was loaded with %s=%d",
 					blocks.ErrInput, i, p.Name, t.Shape[i], d.Extent.Name, fixed)
 			}
-			if other := from[d.Extent.Name]; other != "" && b.Dims[d.Extent.Name] != t.Shape[i] {
-				return b, fmt.Errorf("%w: %s is %d by the shape of %%%s, %d, and %d by that of %%%s, %d", blocks.ErrInput,
-					d.Extent.Name, b.Dims[d.Extent.Name], other, in[other].Shape, t.Shape[i], p.Name, t.Shape)
-			}
-			b.Dims[d.Extent.Name], from[d.Extent.Name] = t.Shape[i], p.Name
+			b.Dims[d.Extent.Name] = t.Shape[i]
 		}
 	}
 	return b, nil
@@ -142,17 +137,6 @@ func (f *function) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) 
 func (f *function) blame(b Binding, err error) error {
 	if _, berr := f.unit.Bind(b.ir()); berr == nil || maps.Equal(b.Dims, f.binding.Dims) {
 		return err
-	}
-	var shapes []string
-	for _, p := range f.def.Params {
-		for _, d := range p.Type.Dims {
-			if v, ok := b.Dims[d.Extent.Name]; ok && f.free(d) {
-				shapes = append(shapes, fmt.Sprintf("%%%s has %s=%d", p.Name, d.Extent.Name, v))
-			}
-		}
-	}
-	if shapes != nil {
-		err = fmt.Errorf("%s: %w", strings.Join(shapes, ", "), err)
 	}
 	return fmt.Errorf("%w: %w", ErrInput, err)
 }

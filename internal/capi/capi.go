@@ -575,12 +575,46 @@ func (l *Library) Layouts(ctx context.Context, handle int64, of string) (string,
 	if err := options(of, &s); err != nil {
 		return "", err
 	}
+	shapes, err := m.agree(s.Shapes)
+	if err != nil {
+		return "", err
+	}
 	in, out, err := m.m.Layouts(ctx, s.Dims, s.Shapes)
+	var ds hocket.Diagnostics
+	if shapes != "" && errors.Is(err, hocket.ErrInput) && errors.As(err, &ds) {
+		return "", fmt.Errorf("%w: %s: %w", hocket.ErrInput, shapes, ds)
+	}
 	if err != nil {
 		return "", err
 	}
 	text, err := json.Marshal(layouts{listed(in), listed(out)})
 	return string(text), err
+}
+
+// agree returns the dims that shapes of parameters set, as "%x has T=3, %w has T=3". It returns an error if two parameters
+// set a dim differently.
+func (m *model) agree(shapes map[string][]int64) (string, error) {
+	type source struct {
+		name string
+		n    int64
+	}
+	var list []string
+	set := map[string]source{}
+	for _, name := range m.names {
+		for i, dim := range m.extents[name] {
+			if dim == "" || len(shapes[name]) != len(m.extents[name]) { // exec returns an error about misshapen tensors
+				continue
+			}
+			n, first := shapes[name][i], set[dim]
+			if first.name != "" && first.n != n {
+				return "", fmt.Errorf("%w: %s is %d by the shape of %%%s, %d, and %d by that of %%%s, %d", hocket.ErrInput, dim,
+					first.n, first.name, shapes[first.name], n, name, shapes[name])
+			}
+			set[dim] = source{name, n}
+			list = append(list, fmt.Sprintf("%%%s has %s=%d", name, dim, n))
+		}
+	}
+	return strings.Join(list, ", "), nil
 }
 
 func listed(all []hocket.Layout) []layout {

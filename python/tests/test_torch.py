@@ -551,7 +551,7 @@ def member_groups():
     for options in ({}, {"ranks": 2}):
         refuses(hocket.InputError, "the mesh of program.hkt has size 2, and there are 3 processes, which have one rank each: start "
                 "2 processes", lambda: hocket.load(text, **options))
-    hocket.load(text.replace("d[2]", "d[N]"))  # its size is that of the processes
+    hocket.load("dim N\n" + text.replace("d[2]", "d[N]"))  # its size is that of the processes
     hocket.barrier()
     try:
         hocket.new_group([0, 1] if r else [0, 2])
