@@ -331,7 +331,7 @@ func TestOpenCheckpointRefuses(t *testing.T) {
 		`{"weight_map": {"a": "short.safetensors"}}`:                "want at least 8",
 		`{"weight_map": {"a": "model-00001-of-00002.safetensors"}}`: "but this file does not contain it",
 		`{"weight_map": {}}`:                                        "no weight_map",
-		`{"weight_map": `:                                           "unexpected end",
+		`{"weight_map": `:                                           "line 1, column 16: the text ends",
 		`{"weight_map": {"a": "model.safetensors.index.json"}}`:     "not a safetensors file",
 	} {
 		if err := os.WriteFile(index, []byte(text), 0o600); err != nil {
