@@ -43,9 +43,13 @@ func (c scaledCase) text() string {
 	sums := over["sums"] // blocks are split along with what they are of
 	sx := []string{"", "M" + over["rows"], "M" + over["rows"] + ", ceildiv(K, 128)" + sums}[c.sx]
 	sw := []string{"", "N" + over["columns"], "ceildiv(N, 128)" + over["columns"] + ", ceildiv(K, 128)" + sums}[c.sw]
+	fast := ""
+	if c.sx < 2 && c.sw < 2 && c.m%2 == 0 {
+		fast = ", fast_accum=true"
+	}
 	return fmt.Sprintf("dim M = %d\ndim N = %d\ndim K = %d\nmesh tp[%d]\nfunc f(%%x: f8e4m3[M%s, K%s], %%w: f8e4m3[N%s, K%s], %%sx: f32[%s], %%sw: f32[%s]) -> %s[M, N] {\n"+
-		"  %%y: %s[M, N] = linear %%x, %%w, %%sx, %%sw\n  return %%y\n}\n", c.m, c.n, c.k, c.ranks, over["rows"], sums, over["columns"], sums,
-		sx, sw, c.out, c.out)
+		"  %%y: %s[M, N] = linear %%x, %%w, %%sx, %%sw%s\n  return %%y\n}\n", c.m, c.n, c.k, c.ranks, over["rows"], sums, over["columns"], sums,
+		sx, sw, c.out, c.out, fast)
 }
 
 // at is the index of the scale of element (i, j) of a matrix with k columns, where scales have so many dimensions.
@@ -148,6 +152,9 @@ func TestFloat8Refused(t *testing.T) {
 		"all_reduce %x, over=tp, op=sum": "all_reduce is not defined for the type f8e4m3",
 		"scales %x":                      "scales is not defined for the type f8e4m3",
 		"cast %x":                        "has no target type",
+
+		"linear %b, %b, fast_accum=true":         "needs 8-bit operands",
+		"linear %x, %x, %s, %t, fast_accum=true": "cannot be combined with scales of blocks",
 		"embedding %b, %x":               "embedding is not defined for the type f8e4m3",
 		"rms_norm %x, %x":                "rms_norm is not defined for the type f8e4m3",
 		"attention %x, %x, %x":           "attention is not defined for the type f8e4m3",

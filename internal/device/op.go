@@ -178,6 +178,9 @@ type Linear struct {
 	// Constant reports that no work that precedes this kernel and may still run writes w, so that the kernel may read
 	// w before the preceding work has finished.
 	Constant bool
+	// FastAccum permits a linear of 8-bit operands to add up a whole sum in the precision of tensor cores. Otherwise
+	// sums of at most 128 products are added in f32.
+	FastAccum bool
 }
 
 // Scales computes, as f32, the scales by which Quantize divides blocks of its operand. A scale is the largest
@@ -360,7 +363,7 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 	case ir.OpAttentionLSE, ir.OpAttentionDQ, ir.OpAttentionDKV:
 		return AttentionGrad{Op: op, Scale: a.Number(0).Float, Causal: a.Causal}
 	case ir.OpLinear:
-		return Linear{Product: Product{SMs: a.SMs}}
+		return Linear{Product: Product{SMs: a.SMs}, FastAccum: a.FastAccum}
 	case ir.OpScales:
 		return Scales{Max: float64(float32(a.Number(0).Float))}
 	case ir.OpQuantize:

@@ -97,7 +97,7 @@ func (in *productRules) scaledLinear() *ir.Type {
 			return nil
 		}
 	}
-	if !in.wantRank(0, 1, "the input") || !in.matrixWeight() {
+	if !in.wantRank(0, 1, "the input") || !in.matrixWeight() || !in.accumulates(true) {
 		return nil
 	}
 	last := len(x.Dims) - 1
@@ -127,6 +127,29 @@ func (in *productRules) scaledLinear() *ir.Type {
 		return nil
 	}
 	return out
+}
+
+// accumulates reports an error for fast_accum=true in a linear whose tensor cores cannot add up a whole sum: without
+// 8-bit operands, or if the factor of a product changes with its block.
+func (in *productRules) accumulates(scaled bool) bool {
+	if in.s.Word("fast_accum", "") != "true" {
+		return true
+	}
+	pos := in.s.Attr("fast_accum").Pos
+	if !scaled || !in.args[0].DType.IsFloat8() {
+		in.errorf("type", pos, "fast_accum=true needs 8-bit operands with scales").help(
+			"remove it: sums of other types are added in f32")
+		return false
+	}
+	for i := range 2 {
+		if len(in.args[2+i].Dims) == len(in.args[i].Dims) {
+			in.errorf("type", pos, "fast_accum=true cannot be combined with scales of blocks: the sum of each block "+
+				"of 128 products is multiplied by the block's scales").help(
+				"remove it, or use scales of rows or one scale")
+			return false
+		}
+	}
+	return true
 }
 
 // resultType returns the dtype of the destination or annotation, or def if there is none.

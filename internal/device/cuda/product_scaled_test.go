@@ -56,7 +56,8 @@ func TestScaledProduct(t *testing.T) {
 				v.Mem = mem
 				return v
 			}
-			k := device.Kernel{Op: device.Linear{}}
+			fast := c.name == "rows"
+			k := device.Kernel{Op: device.Linear{FastAccum: fast}}
 			for i, shape := range c.in {
 				k.Ins = append(k.Ins, view([]ir.DType{ir.F8E4M3, ir.F8E4M3, ir.F32, ir.F32}[i], shape...))
 			}
@@ -80,6 +81,9 @@ func TestScaledProduct(t *testing.T) {
 			p := g.Launch.Problem
 			if p.M != 64 || p.Modes != [2]nvlib.LtScale{c.modes[1], c.modes[0]} || len(steps) != 1+c.copies {
 				t.Errorf("a product of %d rows with scale modes %v of x and w after %d copies", p.M, p.Modes, len(steps)-1)
+			}
+			if got := slices.Contains(f.LT.Fast, 1); got != fast {
+				t.Errorf("cuBLASLt's fast accumulation is %v, want %v", got, fast)
 			}
 			own := func(i int) nvlib.Ptr {
 				v, err := l.(*launch).Resolve(k.Ins[i], false)

@@ -105,7 +105,8 @@ func (b *builder) build(k *kernel) error {
 	case device.Copy:
 		return b.addCopy(k)
 	case device.Linear:
-		return b.addGEMM(&product{kernel: k, Product: op.Product, linear: true, constant: op.Constant})
+		return b.addGEMM(&product{kernel: k, Product: op.Product, linear: true, constant: op.Constant,
+			fast: op.FastAccum})
 	case device.Matmul:
 		return b.addGEMM(&product{kernel: k, Product: op.Product, ta: op.TA, tb: op.TB})
 	}

@@ -35,6 +35,7 @@ func (b *builder) addScaled(k *product) error {
 		return b.addScaledRows(k)
 	}
 	g.In, g.Fixed, g.Timed, g.Constant = [2]ir.DType{k.ins[0].DType, k.ins[1].DType}, b.site.FixedProducts, k.Timed, k.constant
+	g.FastAccum = k.fast
 	if !g.Fixed && k.SMs < b.site.SMs {
 		g.SMs = k.SMs
 	}
