@@ -203,15 +203,25 @@ type Matmul struct {
 	TA, TB bool
 }
 
-// Linears computes several linears of one x without a bias. Ins are x and the weights; Outs holds one result for each
-// linear. It requires Caps.Chains, and machines decline with ErrUnsupported if separate linears are as fast.
+// Linears computes several linears of one x without a bias. Ins are x and the weights and, if Scaled is set, the scales of
+// x and of each weight; Outs holds one result for each linear. It requires Caps.Chains, and machines decline with ErrUnsupported if separate linears are as fast.
 type Linears struct {
 	// Gated reports that there are two linears and a third result: silu of the first result multiplied by the second.
 	// Its bits are the same as if both results and the silu were stored in between. A machine need not store the first
 	// two results.
 	Gated bool
+	// Scaled reports that weights have an 8-bit type.
+	Scaled bool
 	// Constant, Fixed and Timed are as in Linear.
 	Constant, Fixed, Timed bool
+}
+
+// Count returns the number of linears that k, whose operation is l, computes.
+func (l Linears) Count(k *Kernel) int {
+	if l.Scaled {
+		return (len(k.Ins) - 2) / 2
+	}
+	return len(k.Ins) - 1
 }
 
 // UnevenMove computes one member's result of an all_gatherv or all_to_allv along an axis. Ins holds the operands of

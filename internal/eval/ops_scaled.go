@@ -197,6 +197,7 @@ func scaledLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error)
 func scaledDot(a, b rows, p, q int64, sx, sw scaling, fast bool) sumOf {
 	s := sumOf{acc: ir.F32, n: a.k, ints: a.ints[p] && b.ints[q]}
 	whole := 0.0
+	wide := a.dt.Size() > 1 // multiplied in the type of x, with sums in f32
 	var core coreSum
 	var terms, errs [tensorCore]float64
 	for from := int64(0); from < a.k; from += promoted {
@@ -217,7 +218,9 @@ func scaledDot(a, b rows, p, q int64, sx, sw scaling, fast bool) sumOf {
 				terms[c], errs[c] = t, e
 				sum, abs, prop = sum+t, abs+math.Abs(t), prop+e
 			}
-			lost += core.step(terms[:n], errs[:n])
+			if !wide {
+				lost += core.step(terms[:n], errs[:n])
+			}
 		}
 		core.prop += lost
 		fg, efg := f*g, productError(f, ef, g, eg)
@@ -229,7 +232,7 @@ func scaledDot(a, b rows, p, q int64, sx, sw scaling, fast bool) sumOf {
 		}
 		s.n += 3 // three more roundings: the product of the scales, the product with it, and the addition
 	}
-	if s.ints && whole > 1<<coreDigits {
+	if s.ints && !wide && whole > 1<<coreDigits {
 		s.ints = false
 	}
 	return s

@@ -164,14 +164,19 @@ func quantize(j *job) ([]launch, error) {
 	return append(append(before, l), after...), nil
 }
 
-// scaledLinear multiplies without tensor cores, for linears that the vendor's library does not support.
-func scaledLinear(j *job) ([]launch, error) {
-	const tile = 64
+// checkScaled checks a linear with scales and returns the grains of the scales.
+func checkScaled(j *job) (x, w device.Grain, err error) {
 	k := &device.Kernel{Outs: []device.View{{DType: j.Out.DType}}}
 	for _, in := range j.Ins {
 		k.Ins = append(k.Ins, device.View{DType: in.DType})
 	}
-	gx, gw, err := device.CheckScaled(k, j.Out.Shape, j.shapes())
+	return device.CheckScaled(k, j.Out.Shape, j.shapes())
+}
+
+// scaledLinear multiplies without tensor cores, for linears that the vendor's library does not support.
+func scaledLinear(j *job) ([]launch, error) {
+	const tile = 64
+	gx, gw, err := checkScaled(j)
 	if err != nil {
 		return nil, err
 	}

@@ -55,6 +55,7 @@ func NewOp(op ir.Op, in []Tensor, out Tensor, ta bool) Op {
 		o.M = rows(out.Shape)
 		if o.Scaled = len(in) == 4; o.Scaled {
 			o.DType, o.Blocks = in[0].DType, blocks(in)
+			o.Scaled = o.DType.IsFloat8() // otherwise w is converted to the type of x
 		}
 	case ir.OpGroupedLinear:
 		o.M, o.N, o.K = in[0].Shape[0], out.Shape[1], in[0].Shape[1]

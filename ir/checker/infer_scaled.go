@@ -89,11 +89,12 @@ func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {
 // scales.
 func (in *productRules) scaledLinear() *ir.Type {
 	x, w := in.args[0], in.args[1]
+	wide := x.DType == ir.BF16 || x.DType == ir.F16
 	for i, t := range in.args[:2] {
-		if !t.DType.IsFloat8() {
+		if !t.DType.IsFloat8() && !(i == 0 && wide && w.DType.IsFloat8()) {
 			in.errorf("type", in.s.Args[i].Pos, "the operands of a linear with scales must be f8e4m3 or f8e5m2, "+
 				"but %%%s is %s",
-				in.syms[i].Name, t.DType).help("quantize it first")
+				in.syms[i].Name, t.DType).help("quantize it first; the input of an 8-bit weight may also be bf16 or f16")
 			return nil
 		}
 	}
@@ -107,7 +108,11 @@ func (in *productRules) scaledLinear() *ir.Type {
 	}
 	out := x.Reduced().Clone()
 	out.Dims[last] = ir.Dimension{Extent: w.Dims[0].Extent, Axes: slices.Clone(w.Dims[0].Axes)}
-	if out.DType = in.resultType(ir.BF16); out.DType != ir.BF16 && out.DType != ir.F16 && out.DType != ir.F32 {
+	result := ir.BF16
+	if wide {
+		result = x.DType
+	}
+	if out.DType = in.resultType(result); out.DType != ir.BF16 && out.DType != ir.F16 && out.DType != ir.F32 {
 		in.errorf("type", in.s.Pos, "the result of a linear with scales can be bf16, f16 or f32, not %s", out.DType).
 			help("convert the result with cast")
 		return nil
