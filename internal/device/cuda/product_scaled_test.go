@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -102,6 +103,78 @@ func TestScaledProduct(t *testing.T) {
 			}
 			if got := f.LT.Types[len(f.LT.Types)-3:]; !slices.Equal(got, []int32{28, 28, 14}) {
 				t.Errorf("cuBLASLt received matrices of types %v", got)
+			}
+		})
+	}
+}
+
+// TestDequantizing checks that linears of 8-bit weights by an input of 16 bits are one launch of hocket's kernel, alone
+// and together with others, and that several in one launch have the results of separate ones.
+func TestDequantizing(t *testing.T) {
+	const rows, depth = 5, 256
+	for name, c := range map[string]struct {
+		how device.Linears
+		ns  []int64
+	}{
+		"two":   {device.Linears{Scaled: true}, []int64{128, 256}},
+		"three": {device.Linears{Scaled: true, Constant: true}, []int64{64, 128, 40}},
+		"gated": {device.Linears{Scaled: true, Gated: true}, []int64{128, 128}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := openFake(t, fakedriver.New(t, 1), Options{Skinny: true})
+			d, must := w.Device(0).(*dev), mustOf(t)
+			seed := uint64(0)
+			view := func(dt ir.DType, shape ...int64) device.View {
+				v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
+				mem, err := d.Alloc(v.Elements()*dt.Size(), device.Shared)
+				must(err)
+				v.Mem = mem
+				seed++
+				vals := make([]float64, v.Elements())
+				for i := range vals {
+					vals[i] = float64((uint64(i)*seed*7+seed)%13)/8 - 0.75
+				}
+				write(t, v, vals)
+				return v
+			}
+			x, one := view(ir.BF16, rows, depth), view(ir.F32)
+			weights, scales := []device.View{}, []device.View{one}
+			k := device.Kernel{Op: c.how}
+			var alone []device.View
+			for _, n := range c.ns {
+				weights = append(weights, view(ir.F8E4M3, n, depth))
+				scales = append(scales, view(ir.F32, (n+127)/128, depth/128))
+				k.Outs, alone = append(k.Outs, view(ir.BF16, rows, n)), append(alone, view(ir.BF16, rows, n))
+			}
+			k.Ins = slices.Concat([]device.View{x}, weights, scales)
+			results := k.Outs
+			if c.how.Gated {
+				k.Outs = append(k.Outs, view(ir.BF16, rows, c.ns[0]))
+				results = k.Outs[2:]
+			}
+			s, err := d.NewStream(device.StreamOptions{})
+			must(err)
+			run := func(k device.Kernel) {
+				l, err := d.Prepare(k)
+				must(err)
+				if n := len(l.(*launch).steps); n != 1 {
+					t.Errorf("%s is %d launches", device.Name(k.Op), n)
+				}
+				must(s.Launch(l))
+				must(w.Sync(t.Context()))
+			}
+			run(k)
+			for i := range c.ns {
+				run(device.Kernel{Op: device.Linear{}, Ins: []device.View{x, weights[i], one, scales[1+i]}, Outs: alone[i : i+1]})
+			}
+			if c.how.Gated {
+				run(device.Kernel{Op: device.Elementwise{Op: ir.OpSilu}, Ins: alone[:1], Outs: alone[:1]})
+				run(device.Kernel{Op: device.Elementwise{Op: ir.OpMul}, Ins: alone, Outs: alone[:1]})
+			}
+			for i, out := range results {
+				if got, want := fmt.Sprint(values(t, out)), fmt.Sprint(values(t, alone[i])); got != want {
+					t.Errorf("result %d: %.80s, want %.80s", i, got, want)
+				}
 			}
 		})
 	}
