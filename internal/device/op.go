@@ -189,7 +189,11 @@ type Scales struct{ Max float64 }
 
 // Quantize divides Ins[0] by its scales, Ins[1], and rounds the quotients to an 8-bit type. Values outside the type's
 // range become its largest or smallest number.
-type Quantize struct{}
+type Quantize struct {
+	// Max, unless 0, makes the kernel compute the scales first, as Scales does, and write them to Ins[1]. It requires
+	// Caps.Chains. Machines decline with ErrUnsupported.
+	Max float64
+}
 
 // GroupedLinear multiplies groups of the rows of x[T, K] by the weights w[E, N, K]T of different experts. Ins[2] holds
 // the number of rows for each expert; the groups are consecutive. w contains the experts from First on. The result is

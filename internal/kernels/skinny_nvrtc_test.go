@@ -5,18 +5,20 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
-// TestSkinnyNVRTC compiles the kernel for few rows to machine code: with 8-bit weights, in every form that it has.
+// TestSkinnyNVRTC compiles the kernel for few rows to machine code: with 8-bit weights, in every form that it has,
+// and that for scales and values.
 func TestSkinnyNVRTC(t *testing.T) {
 	n, err := nvlib.OpenNVRTC()
 	if err != nil {
 		t.Skipf("no NVRTC to compile with: %v", err)
 	}
 	var text strings.Builder
-	for _, name := range []string{"prelude", "map", "warp", "gemm", "skinny"} {
+	for _, name := range []string{"prelude", "map", "warp", "gemm", "skinny", "scaled", "quantize"} {
 		text.WriteString(file(name))
 	}
 	at := func(dt ir.DType, shape ...int64) Operand {
@@ -41,6 +43,14 @@ func TestSkinnyNVRTC(t *testing.T) {
 				}
 			}
 		}
+	}
+	for _, to := range f8Types {
+		p := Computation{Op: device.Quantize{Max: 448}, Ins: []Operand{at(ir.BF16, 8, 256), at(ir.F32, 8, 2)}, Out: at(to, 8, 256)}
+		l, err := plan(p, Target{Arch: "sm_90a", SMs: 132, Block: 227 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.WriteString(l[0].code.entry())
 	}
 	image, log, err := Using(n).Compile(text.String(), []string{"--gpu-architecture=sm_90a", "--std=c++17"})
 	if err != nil {

@@ -2,14 +2,20 @@ package cuda
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
+	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // TestScaledProduct checks linears of 8-bit types. cuBLASLt receives the operands, the modes of their scales, and
@@ -178,4 +184,79 @@ func TestDequantizing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestScaleColumns runs a program that quantizes twice: the first scales are read by linears alone, and cuBLASLt gets
+// them without a copy; the second are also a result, whose order must not change. The results without cuBLASLt are those
+// of the CPU machine.
+func TestScaleColumns(t *testing.T) {
+	const text = `dim T = 16
+dim H = 256
+mesh tp[1]
+func f(%x: bf16[2, T, H], %w: f8e4m3[H, H], %sw: f32[2, 2]) -> (bf16[2, T, H], bf16[2, T, H], f32[2, T, 2]) {
+  %s = scales %x, block=(1, 128)
+  %q = quantize %x, %s
+  %a = linear %q, %w, %s, %sw
+  %b = linear %q, %w, %s, %sw
+  %t = scales %a, block=(1, 128)
+  %r = quantize %a, %t
+  %c = linear %r, %w, %t, %sw
+  return %b, %c, %t
+}
+`
+	prog, ds := ir.Parse("columns.hkt", text)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	info, ds := checker.Check(prog)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	unit, err := compile.Build(info, compile.Options{Strategy: "sequential"})
+	must := mustOf(t)
+	must(err)
+	p, err := unit.Plan(ir.Binding{Func: "f"})
+	must(err)
+	in := map[string]*tensor.Tensor{}
+	for i, io := range p.Inputs {
+		x, err := tensor.New(io.DType, io.Shape)
+		must(err)
+		for e := range x.Len() {
+			v := float64((e*int64(i+3))%15) - 7
+			switch io.Name {
+			case "x":
+				v *= 64 // scales are 1, so that all sums are exact
+			case "sw":
+				v = math.Ldexp(1, int(e%3))
+			}
+			x.SetFloat64(e, v)
+		}
+		in[io.Name] = x
+	}
+	f := fakedriver.New(t, 1)
+	f.LT = &fakedriver.LT{T: t} // cuBLASLt has no algorithm
+	m := newMachine(system(f), Options{Kernels: f})
+	var want *exec.Result
+	for _, m := range []device.Machine{cpu.New(cpu.Options{}), m} {
+		loaded, err := exec.Load(t.Context(), m, p, exec.Options{})
+		must(err)
+		rs, err := loaded.RunBatch(t.Context(), exec.Inputs([]map[string]*tensor.Tensor{in}), nil)
+		must(err)
+		must(loaded.Close())
+		if want == nil {
+			want = rs[0]
+		}
+		delete(rs[0].Outputs, "c") // its sums are rounded
+		sameBits(t, "fake", rs[0], want)
+	}
+	f = fakedriver.New(t, 1)
+	f.LT = &fakedriver.LT{T: t, Costs: []float32{1}}
+	loaded, err := exec.Load(t.Context(), newMachine(system(f), Options{Kernels: f}), p, exec.Options{})
+	must(err)
+	// The scales of x are the second of each pair of addresses. Both linears of %q read those of %s in place, and the
+	// linear of %r reads a copy of %t.
+	if s := f.LT.Scales; len(s) < 6 || s[1] != s[3] || s[5] == s[1] {
+		t.Errorf("scales of w and x are at %#x", s)
+	}
+	must(loaded.Close())
 }

@@ -16,6 +16,9 @@ import (
 func (b *builder) group() error {
 	im := b.im
 	im.Groups = map[int]*Group{}
+	if im.Caps.ScaleColumns {
+		im.columns = fuse.ScalesByColumns(im.Plan)
+	}
 	if im.Caps.Chains && !im.opts.NoChains {
 		finder := fuse.NewFinder(im.Plan)
 		if err := finder.Joints(b.takeJoint); err != nil {
@@ -26,6 +29,9 @@ func (b *builder) group() error {
 			return err
 		}
 		if err := finder.Relus(b.takeRelu); err != nil {
+			return err
+		}
+		if err := finder.Quantizes(b.takeQuantize); err != nil {
 			return err
 		}
 	}
@@ -80,6 +86,15 @@ func (b *builder) takeRelu(gemm, relu int) error {
 			k.Op = op
 		}
 		k.Outs = b.im.Views(b.im.Plan.Cmds[relu].Outs...)
+		return k
+	})
+	return err
+}
+
+func (b *builder) takeQuantize(scales, quantize int) error {
+	_, err := b.launchFor([]int{scales, quantize}, func(b *builder) device.Kernel {
+		k := b.kernel(&b.im.Plan.Cmds[quantize])
+		k.Op = device.Quantize{Max: device.OpOf(ir.OpScales, b.im.Plan.Cmds[scales].Attr).(device.Scales).Max}
 		return k
 	})
 	return err

@@ -146,7 +146,7 @@ func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) 
 		return false, err
 	}
 	sx, sw := k.ins[2], k.ins[3]
-	if len(sx.Shape) > 2 && !sx.Dense() { // else its rows merge to one axis
+	if len(sx.Shape) > 2 && !rowsMerge(&sx) {
 		m, at, err := b.Scratch(sx.Bytes())
 		if err != nil {
 			return false, err
@@ -183,6 +183,22 @@ func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) 
 	w := spread(&sw, (g.N+device.ScaleBlock-1)/device.ScaleBlock, blocks, stridesOf(&sw, 2))
 	g.Scales[1], err = b.laid(w, (blocks+3)/4*4)
 	return true, err
+}
+
+// rowsMerge reports whether all axes of scales but the last merge to one axis.
+func rowsMerge(s *strided.View) bool {
+	lead := len(s.Shape) - 1
+	step := int64(-1)
+	for d := lead - 1; d >= 0; d-- {
+		if s.Shape[d] == 1 {
+			continue
+		}
+		if step >= 0 && s.Strides[d] != step {
+			return false
+		}
+		step = s.Strides[d] * s.Shape[d]
+	}
+	return true
 }
 
 // stridesOf returns the strides of a weight's scales along rows and, if dims is 2, along columns of blocks. A stride is

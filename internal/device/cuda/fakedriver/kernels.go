@@ -41,7 +41,7 @@ func goComputation(p kernels.Computation) (func(), error) {
 	case device.Scales:
 		return goScales(p, op), nil
 	case device.Quantize:
-		return goQuantize(p), nil
+		return goQuantize(p, op), nil
 	case device.Matmul:
 		return goProduct(p.Ins, p.Out, op.TA, op.TB), nil
 	case device.ReduceAxes:
