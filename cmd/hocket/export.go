@@ -25,12 +25,28 @@ const maxPlan = 1 << 20
 type planFlags struct {
 	file     string
 	shards   []string
-	quantize string // the form in which weights of linears are quantized; empty for none
+	quantize formFlag
 }
+
+// formFlag is the form in which weights of linears are quantized, and whether the flag is given.
+type formFlag struct {
+	form  string
+	given bool
+}
+
+func (f *formFlag) String() string { return f.form }
+
+// Set implements pflag.Value. importExport checks the form.
+func (f *formFlag) Set(form string) error {
+	f.form, f.given = form, true
+	return nil
+}
+
+func (*formFlag) Type() string { return "string" }
 
 // unset returns an error if a flag is set although arg is not an exported model.
 func (f *planFlags) unset(arg string) error {
-	if f.file == "" && len(f.shards) == 0 && f.quantize == "" {
+	if f.file == "" && len(f.shards) == 0 && !f.quantize.given {
 		return nil
 	}
 	return usagef("--plan, --shard and --quantize apply only to models that torch exported, but %s is not one", arg)
@@ -81,10 +97,15 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := modelprogram.CheckForm(a.plan.quantize); err != nil {
-		return nil, usagef("--quantize %w", err)
+	if form := a.plan.quantize; form.given {
+		if err := modelprogram.CheckForm(form.form); err != nil {
+			return nil, usagef("--quantize %w", err)
+		}
+		if form.form == "" {
+			return nil, usagef("--quantize is empty; it can be %s", strings.Join(modelprogram.Forms, ", "))
+		}
 	}
-	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks, Quantize: a.plan.quantize})
+	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks, Quantize: a.plan.quantize.form})
 	if err != nil {
 		return nil, ofExport(err)
 	}
