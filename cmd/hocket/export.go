@@ -23,30 +23,16 @@ const maxPlan = 1 << 20
 
 // planFlags holds the flags that set the layouts and types of the parameters of exported models.
 type planFlags struct {
-	file     string
-	shards   []string
-	quantize formFlag
+	file, quantize string // quantize is the form in which weights of linears are quantized; empty for none
+	shards         []string
+	given          bool // --quantize is given
 }
 
-// formFlag is the form in which weights of linears are quantized, and whether the flag is given.
-type formFlag struct {
-	form  string
-	given bool
-}
-
-func (f *formFlag) String() string { return f.form }
-
-// Set implements pflag.Value. importExport checks the form.
-func (f *formFlag) Set(form string) error {
-	f.form, f.given = form, true
-	return nil
-}
-
-func (*formFlag) Type() string { return "string" }
+func (f *planFlags) setQuantize(form string) error { f.quantize, f.given = form, true; return nil }
 
 // unset returns an error if a flag is set although arg is not an exported model.
 func (f *planFlags) unset(arg string) error {
-	if f.file == "" && len(f.shards) == 0 && !f.quantize.given {
+	if f.file == "" && len(f.shards) == 0 && !f.given {
 		return nil
 	}
 	return usagef("--plan, --shard and --quantize apply only to models that torch exported, but %s is not one", arg)
@@ -97,15 +83,10 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	if form := a.plan.quantize; form.given {
-		if err := modelprogram.CheckForm(form.form); err != nil {
-			return nil, usagef("--quantize %w", err)
-		}
-		if form.form == "" {
-			return nil, usagef("--quantize is empty; it can be %s", strings.Join(modelprogram.Forms, ", "))
-		}
+	if a.plan.given && !slices.Contains(modelprogram.Forms, a.plan.quantize) {
+		return nil, usagef("--quantize is %q; it can be %s", a.plan.quantize, strings.Join(modelprogram.Forms, ", "))
 	}
-	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks, Quantize: a.plan.quantize.form})
+	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks, Quantize: a.plan.quantize})
 	if err != nil {
 		return nil, ofExport(err)
 	}

@@ -510,7 +510,7 @@ func (j *job) print(rep *hocket.Report) error {
 			trace.Microseconds(micro(j.took[0])), trace.Microseconds(micro(j.took[n-1])), n)
 	}
 	if j.unquantized != nil {
-		fmt.Fprint(a.text, a.export.QuantizedText(a.plan.quantize.form, a.out.Quantized))
+		fmt.Fprint(a.text, a.export.QuantizedText(a.plan.quantize, a.out.Quantized))
 	}
 	if o.planCache.given() {
 		s := j.machine.Stats().Plans

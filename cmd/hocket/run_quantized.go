@@ -13,13 +13,13 @@ import (
 // runUnquantized runs the last repetition by the model with the weights of its archive, if --quantize is set. The model
 // is closed before the quantized one is loaded, so that only one of them is in memory.
 func (j *job) runUnquantized(ctx context.Context, m *hocket.Machine, w *hocket.World, b hocket.Binding) (err error) {
-	if !j.app.plan.quantize.given {
+	if j.app.plan.quantize == "" {
 		return nil
 	}
 	j.app.progress.at("running the model with unquantized weights", 0, 0)
 	quiet := &app{}
 	quiet.programs = j.app.programs
-	quiet.out, quiet.text, quiet.plan.quantize = result{}, io.Discard, formFlag{}
+	quiet.out, quiet.text, quiet.plan.quantize, quiet.plan.given = result{}, io.Discard, "", false
 	flags, in := *j.flags, *j.inputs
 	flags.schedules, flags.certificate = 0, ""
 	other := &job{app: quiet, flags: &flags, processes: j.processes, inputs: &in}
