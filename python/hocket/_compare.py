@@ -113,9 +113,9 @@ def _doubles(t):
 
 
 def differences(got, want):
-    """Returns the differences between the results of a quantized model and those of the unquantized one."""
+    """Returns the differences between the results of a quantized model and copies of those of the unquantized one."""
     found = []
-    for i, (g, w) in enumerate(zip(copies(got), want if isinstance(want, list) else copies(want))):
+    for i, (g, w) in enumerate(zip(copies(got), want)):
         if g is None or w is None or 0 in tuple(g.shape):
             continue
         columns = g.shape[-1] if len(g.shape) else 1

@@ -488,7 +488,7 @@ class Model:
             if module is None or stateful:
                 raise InputError("the model has state: compare it by `hocket run --quantize`" if module is not None else
                                  "the module that was exported does not exist any more: keep it to measure against it")
-            return _compare.differences(self(*args, dims=dims, **kwargs), _compare.of_module(module, args, kwargs))
+            return _compare.differences(self(*args, dims=dims, **kwargs), _compare.copies(_compare.of_module(module, args, kwargs)))
         with original() as other:
             want = _compare.copies(other(*args, dims=dims, **kwargs))
         if not stateful:
