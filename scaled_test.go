@@ -14,8 +14,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestScaledProducts draws linears with scales: of all forms, with edges that fill no block, split over ranks or not, and
-// holds their results to arithmetic in f64.
+// TestScaledProducts draws linears with scales: of all forms, with inputs of 8 or 16 bits, with edges that fill no block,
+// split over ranks or not, and holds their results to arithmetic in f64.
 func TestScaledProducts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(longtest.Seed(t), 55))
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
@@ -35,7 +35,7 @@ type scaledCase struct {
 	m, n, k, ranks int64
 	split          string // "rows", "columns" or "sums"
 	sx, sw         int
-	out            ir.DType
+	x, out         ir.DType
 }
 
 func (c scaledCase) text() string {
@@ -43,9 +43,13 @@ func (c scaledCase) text() string {
 	sums := over["sums"] // blocks are split along with what they are of
 	sx := []string{"", "M" + over["rows"], "M" + over["rows"] + ", ceildiv(K, 128)" + sums}[c.sx]
 	sw := []string{"", "N" + over["columns"], "ceildiv(N, 128)" + over["columns"] + ", ceildiv(K, 128)" + sums}[c.sw]
-	return fmt.Sprintf("dim M = %d\ndim N = %d\ndim K = %d\nmesh tp[%d]\nfunc f(%%x: f8e4m3[M%s, K%s], %%w: f8e4m3[N%s, K%s], %%sx: f32[%s], %%sw: f32[%s]) -> %s[M, N] {\n"+
-		"  %%y: %s[M, N] = linear %%x, %%w, %%sx, %%sw\n  return %%y\n}\n", c.m, c.n, c.k, c.ranks, over["rows"], sums, over["columns"], sums,
-		sx, sw, c.out, c.out)
+	fast := ""
+	if c.sx < 2 && c.sw < 2 && c.m%2 == 0 && c.x.IsFloat8() {
+		fast = ", fast_accum=true"
+	}
+	return fmt.Sprintf("dim M = %d\ndim N = %d\ndim K = %d\nmesh tp[%d]\nfunc f(%%x: %s[M%s, K%s], %%w: f8e4m3[N%s, K%s], %%sx: f32[%s], %%sw: f32[%s]) -> %s[M, N] {\n"+
+		"  %%y: %s[M, N] = linear %%x, %%w, %%sx, %%sw%s\n  return %%y\n}\n", c.m, c.n, c.k, c.ranks, c.x, over["rows"], sums, over["columns"], sums,
+		sx, sw, c.out, c.out, fast)
 }
 
 // at is the index of the scale of element (i, j) of a matrix with k columns, where scales have so many dimensions.
@@ -55,7 +59,8 @@ func (c scaledCase) at(dims int, rows, i, j int64) int64 {
 
 func oneScaledProduct(t *testing.T, m *hocket.Machine, rng *rand.Rand) bool {
 	c := scaledCase{m: 1 + rng.Int64N(40), n: 1 + rng.Int64N(160), k: rng.Int64N(400), ranks: 1 + rng.Int64N(2), sx: rng.IntN(3), sw: rng.IntN(3),
-		split: []string{"rows", "columns", "sums"}[rng.IntN(3)], out: []ir.DType{ir.BF16, ir.F16, ir.F32}[rng.IntN(3)]}
+		split: []string{"rows", "columns", "sums"}[rng.IntN(3)], out: []ir.DType{ir.BF16, ir.F16, ir.F32}[rng.IntN(3)],
+		x: []ir.DType{ir.F8E4M3, ir.F8E4M3, ir.BF16, ir.F16}[rng.IntN(4)]}
 	switch c.split { // split dimensions divide, and a block is on one rank
 	case "rows":
 		c.m *= c.ranks
@@ -95,7 +100,7 @@ func oneScaledProduct(t *testing.T, m *hocket.Machine, rng *rand.Rand) bool {
 		return vals
 	}
 	positive := func() float64 { return math.Exp(rng.NormFloat64()) / 16 }
-	x := draw("x", ir.F8E4M3, rng.NormFloat64, c.m, c.k)
+	x := draw("x", c.x, rng.NormFloat64, c.m, c.k)
 	w := draw("w", ir.F8E4M3, rng.NormFloat64, c.n, c.k)
 	sx := draw("sx", ir.F32, positive, [][]int64{{}, {c.m}, {c.m, blocks(c.k)}}[c.sx]...)
 	sw := draw("sw", ir.F32, positive, [][]int64{{}, {c.n}, {blocks(c.n), blocks(c.k)}}[c.sw]...)
@@ -148,9 +153,12 @@ func TestFloat8Refused(t *testing.T) {
 		"all_reduce %x, over=tp, op=sum": "all_reduce is not defined for the type f8e4m3",
 		"scales %x":                      "scales is not defined for the type f8e4m3",
 		"cast %x":                        "has no target type",
-		"embedding %b, %x":               "embedding is not defined for the type f8e4m3",
-		"rms_norm %x, %x":                "rms_norm is not defined for the type f8e4m3",
-		"attention %x, %x, %x":           "attention is not defined for the type f8e4m3",
+
+		"linear %b, %b, fast_accum=true":         "needs 8-bit operands",
+		"linear %x, %x, %s, %t, fast_accum=true": "cannot be combined with scales of blocks",
+		"embedding %b, %x":                       "embedding is not defined for the type f8e4m3",
+		"rms_norm %x, %x":                        "rms_norm is not defined for the type f8e4m3",
+		"attention %x, %x, %x":                   "attention is not defined for the type f8e4m3",
 	} {
 		_, err := hocket.Parse("case.hkt", head+text+"\n  return %y\n}\n")
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -66,6 +66,8 @@ type Attrs struct {
 	// Causal reports that attention is causal: query i uses only the keys 0 to i + Tk - Tq, where Tq and Tk are the
 	// numbers of queries and keys.
 	Causal bool
+	// FastAccum reports that a linear of 8-bit operands may add up a whole sum in the precision of tensor cores.
+	FastAccum bool
 	// SMs is the number of multiprocessors that a GEMM may use; 0 means all of the device.
 	SMs int
 	// First and Rows are set if the table operand of an embedding contains only a range of the rows of a larger

@@ -217,6 +217,8 @@ var (
 	attrCTAs = AttrSpec{Name: "ctas", Kind: AttrExpr, Doc: "the largest number of thread blocks that the op may use on a GPU"}
 	attrSMs  = AttrSpec{Name: "sms", Kind: AttrExpr,
 		Doc: "the number of multiprocessors that the op may use on a GPU; work that runs at the same time uses the others"}
+	attrFastAccum = AttrSpec{Name: "fast_accum", Kind: AttrWord, Words: boolWords,
+		Doc: "whether tensor cores may add all products of a sum with about 14 bits, instead of 128 at a time; for 8-bit operands without scales of blocks; false by default"}
 	attrEngine = AttrSpec{Name: "engine", Kind: AttrWord, Words: []string{"ce", "sm", "auto"},
 		Doc: "the unit that copies on a GPU: ce (a copy engine), sm (a kernel), or auto"}
 	attrsScores = [2]AttrSpec{
@@ -274,7 +276,7 @@ func view(name, doc string, attrs ...AttrSpec) OpInfo {
 
 var opTable = [numOps]OpInfo{
 	OpLinear: {Name: "linear", Class: ClassTensor, MinArgs: 2, MaxArgs: 4, Into: IntoMay,
-		Attrs: []AttrSpec{attrSMs},
+		Attrs: []AttrSpec{attrSMs, attrFastAccum},
 		Doc:   "x[…, K] · w[N, K]ᵀ (+ bias[N]) → [… , N]; if x and w have 8-bit types, followed by the scales of both, in the form that quantize takes"},
 	OpMatmul: {Name: "matmul", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Doc: "a[…, M, K] · b[…, K, N] → [… , M, N]",

@@ -23,14 +23,16 @@ const maxPlan = 1 << 20
 
 // planFlags holds the flags that set the layouts and types of the parameters of exported models.
 type planFlags struct {
-	file     string
-	shards   []string
-	quantize string // the form in which weights of linears are quantized; empty for none
+	file, quantize string // quantize is the form in which weights of linears are quantized; empty for none
+	shards         []string
+	given          bool // --quantize is given
 }
+
+func (f *planFlags) setQuantize(form string) error { f.quantize, f.given = form, true; return nil }
 
 // unset returns an error if a flag is set although arg is not an exported model.
 func (f *planFlags) unset(arg string) error {
-	if f.file == "" && len(f.shards) == 0 && f.quantize == "" {
+	if f.file == "" && len(f.shards) == 0 && !f.given {
 		return nil
 	}
 	return usagef("--plan, --shard and --quantize apply only to models that torch exported, but %s is not one", arg)
@@ -81,8 +83,8 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := modelprogram.CheckForm(a.plan.quantize); err != nil {
-		return nil, usagef("--quantize %w", err)
+	if a.plan.given && !slices.Contains(modelprogram.Forms, a.plan.quantize) {
+		return nil, usagef("--quantize is %q; it can be %s", a.plan.quantize, strings.Join(modelprogram.Forms, ", "))
 	}
 	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks, Quantize: a.plan.quantize})
 	if err != nil {

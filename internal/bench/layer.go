@@ -85,7 +85,10 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	j.report.Wire = &wire
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
 	if k.scales != "" {
-		j.method("x and w are then quantized to f8e4m3 with scales of each %s, before the timed part; a gather moves values and scales, sums are bf16", k.scales)
+		j.method("x and w are then quantized to f8e4m3 with scales of each %s, before the timed part; a gather moves values and scales, results are bf16", k.scales)
+	}
+	if k.fast {
+		j.method("products are added with fast_accum=true: about 14 bits of each sum are kept")
 	}
 	j.method("one run, without host synchronization: the GEMM alone %d times on all ranks, a barrier, the layer "+
 		"once untimed and %d times timed, a barrier, the GEMM alone again. The time of the GEMM alone is the mean "+
@@ -100,7 +103,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	if j.graphs() {
 		j.method("graph: the same run replayed as a graph, timed by the same marks, which are nodes of the graph")
 	}
-	peers := &turns{dir: j.Turns, dtype: layerDType(k.scales)}
+	peers := &turns{dir: j.Turns, dtype: layerDType(j.Scales)}
 	if peers.dir != "" {
 		j.method("peers are measured in the same rounds, while this program is idle, in runs with the same parts")
 	}

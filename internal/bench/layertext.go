@@ -56,12 +56,15 @@ type layerKind struct {
 	trips float64
 	moves func(Shape) int64
 	// scales selects which elements of 8-bit operands share a scale: "tensor", "row" or "block". If it is empty,
-	// operands are bf16.
+	// operands are bf16. fast reports that sums are added with fast_accum=true.
 	scales string
+	fast   bool
 }
 
-// FP8 lists the kinds of scales with which layers can be measured.
-var FP8 = []string{"tensor", "row", "block"}
+// FP8 lists the kinds of scales with which layers can be measured. "-fast" stands for fast_accum=true.
+var FP8 = []string{"tensor", "row", "block", "tensor" + fastSums, "row" + fastSums}
+
+const fastSums = "-fast"
 
 // in returns a copy of k with operands of type f8e4m3 and the given kind of scales. If scales is empty, it returns
 // k itself.
@@ -70,7 +73,7 @@ func (k *layerKind) in(scales string) *layerKind {
 		return k
 	}
 	scaled := *k
-	scaled.scales = scales
+	scaled.scales, scaled.fast = strings.CutSuffix(scales, fastSums)
 	return &scaled
 }
 
@@ -97,7 +100,11 @@ func (k *layerKind) product(x string) string {
 	if k.scales == "" {
 		return fmt.Sprintf("linear %%%s, %%w", x)
 	}
-	return fmt.Sprintf("linear %%%[1]s.q, %%w.q, %%%[1]s.s, %%w.s", x)
+	text := fmt.Sprintf("linear %%%[1]s.q, %%w.q, %%%[1]s.s, %%w.s", x)
+	if k.fast {
+		text += ", fast_accum=true"
+	}
+	return text
 }
 
 // quantize writes statements that convert %x to 8-bit elements. The elements of a block share a scale.

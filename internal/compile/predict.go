@@ -275,7 +275,9 @@ func (p *predictor) op(s *ir.Stmt, in []*ir.Type, out *ir.Type) (sim.Op, error) 
 	if s.Op == ir.OpReduceSlots {
 		p.slots(s, tensors)
 	}
-	return sim.NewOp(s.Op, tensors[:n], tensors[n], s.Word("ta", "") == "true"), nil
+	o := sim.NewOp(s.Op, tensors[:n], tensors[n], s.Word("ta", "") == "true")
+	o.FastAccum = s.Word("fast_accum", "") == "true"
+	return o, nil
 }
 
 // slots reduces tensors[0], the operand of a reduce_slots, to the slots that the operation reads, if their number is

@@ -80,8 +80,10 @@ type Caps struct {
 	Virtual    bool // the machine is simulated: there is no real time, and the order of work is drawn at random
 	Concurrent bool // streams run concurrently
 	Chains     bool // Prepare supports kernels with Links, and GEMMs with Relu
-	Deadlocks  bool // Sync reports a *Deadlock by itself, without a deadline
-	Traces     bool // observers receive marks
+	// ScaleColumns reports that linears read scales of blocks of x without a copy if they are stored by columns.
+	ScaleColumns bool
+	Deadlocks    bool // Sync reports a *Deadlock by itself, without a deadline
+	Traces       bool // observers receive marks
 	// DeviceClocks reports that each device times marks with a separate clock. These clocks are synchronised with the
 	// world's clock only to within microseconds.
 	DeviceClocks bool

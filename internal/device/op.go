@@ -178,6 +178,9 @@ type Linear struct {
 	// Constant reports that no work that precedes this kernel and may still run writes w, so that the kernel may read
 	// w before the preceding work has finished.
 	Constant bool
+	// FastAccum permits a linear of 8-bit operands to add up a whole sum in the precision of tensor cores. Otherwise
+	// sums of at most 128 products are added in f32.
+	FastAccum bool
 }
 
 // Scales computes, as f32, the scales by which Quantize divides blocks of its operand. A scale is the largest
@@ -186,7 +189,11 @@ type Scales struct{ Max float64 }
 
 // Quantize divides Ins[0] by its scales, Ins[1], and rounds the quotients to an 8-bit type. Values outside the type's
 // range become its largest or smallest number.
-type Quantize struct{}
+type Quantize struct {
+	// Max, unless 0, makes the kernel compute the scales first, as Scales does, and write them to Ins[1]. It requires
+	// Caps.Chains. Machines decline with ErrUnsupported.
+	Max float64
+}
 
 // GroupedLinear multiplies groups of the rows of x[T, K] by the weights w[E, N, K]T of different experts. Ins[2] holds
 // the number of rows for each expert; the groups are consecutive. w contains the experts from First on. The result is
@@ -200,15 +207,25 @@ type Matmul struct {
 	TA, TB bool
 }
 
-// Linears computes several linears of one x without a bias. Ins are x and the weights; Outs holds one result for each
-// linear. It requires Caps.Chains, and machines decline with ErrUnsupported if separate linears are as fast.
+// Linears computes several linears of one x without a bias. Ins are x and the weights and, if Scaled is set, the scales of
+// x and of each weight; Outs holds one result for each linear. It requires Caps.Chains, and machines decline with ErrUnsupported if separate linears are as fast.
 type Linears struct {
 	// Gated reports that there are two linears and a third result: silu of the first result multiplied by the second.
 	// Its bits are the same as if both results and the silu were stored in between. A machine need not store the first
 	// two results.
 	Gated bool
+	// Scaled reports that weights have an 8-bit type.
+	Scaled bool
 	// Constant, Fixed and Timed are as in Linear.
 	Constant, Fixed, Timed bool
+}
+
+// Count returns the number of linears that k, whose operation is l, computes.
+func (l Linears) Count(k *Kernel) int {
+	if l.Scaled {
+		return (len(k.Ins) - 2) / 2
+	}
+	return len(k.Ins) - 1
 }
 
 // UnevenMove computes one member's result of an all_gatherv or all_to_allv along an axis. Ins holds the operands of
@@ -360,7 +377,7 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 	case ir.OpAttentionLSE, ir.OpAttentionDQ, ir.OpAttentionDKV:
 		return AttentionGrad{Op: op, Scale: a.Number(0).Float, Causal: a.Causal}
 	case ir.OpLinear:
-		return Linear{Product: Product{SMs: a.SMs}}
+		return Linear{Product: Product{SMs: a.SMs}, FastAccum: a.FastAccum}
 	case ir.OpScales:
 		return Scales{Max: float64(float32(a.Number(0).Float))}
 	case ir.OpQuantize:

@@ -71,10 +71,11 @@ func CheckQuantize(x, s, out ir.DType, of, scales, result []int64) (Grain, error
 }
 
 // CheckScaled returns the grains of the scales of a linear with 8-bit operands. ins holds the shapes of x, w and their
-// scales. It returns an error if the types or shapes are not supported.
+// scales. x may also have a type of 16 bits. It returns an error if the types or shapes are not supported.
 func CheckScaled(k *Kernel, out []int64, ins [][]int64) (x, w Grain, err error) {
 	for i, in := range k.Ins {
-		if in.DType.IsFloat8() != (i < 2) || i > 1 && in.DType.Size() != 4 || in.DType.IsInt() {
+		wide := i == 0 && in.DType.Size() == 2
+		if in.DType.IsFloat8() != (i < 2 && !wide) || i > 1 && in.DType.Size() != 4 || in.DType.IsInt() {
 			return x, w, fmt.Errorf("operand %d of a linear with scales has the unsupported type %s", i, in.DType)
 		}
 	}

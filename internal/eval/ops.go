@@ -21,6 +21,7 @@ type attrs struct {
 	scaled  bool     // for attention: whether the program gives the scale
 	causal  bool     // for attention
 	ta, tb  bool     // for matmul
+	fast    bool     // for linear: fast_accum=true
 	// inputDims is the number of dimensions of the first operand.
 	inputDims int
 	// These fields are for the table of an embedding, if the operand is only a part of the table. The whole table

@@ -122,12 +122,45 @@ func quantize(x, by *array, dt ir.DType) (*array, error) {
 
 const (
 	// tensorCore is the number of products of 8-bit numbers that a tensor core adds to a sum in one step. The
-	// tensor core aligns all terms to the largest exponent among them, and keeps coreDigits digits of each.
+	// tensor core aligns all terms to the largest exponent among them, and keeps coreDigits digits of each. That is
+	// what Hopper does: "it aligns 32 mantissa products by right-shifting based on the maximum exponent before
+	// addition, uses only the highest 14 bits of each mantissa product after sign-fill right shifting, and truncates
+	// bits exceeding this range" (DeepSeek-AI, DeepSeek-V3 Technical Report, arXiv:2412.19437, 3.5.2, footnote). Sums
+	// have 13 bits of mantissa.
 	tensorCore = 32
 	coreDigits = 13
-	// promoted is the number of products after which a machine adds the tensor core's sum to a sum in f32.
+	// promoted is the number of products after which a machine adds the tensor core's sum to a sum in f32. With
+	// fast_accum=true the tensor core's sum may be that of all products.
 	promoted = 128
 )
+
+// coreSum is the state of a tensor core's sum: its value, and the least and the largest of its earlier values.
+type coreSum struct{ sum, lo, hi, prop float64 }
+
+// step adds products and returns how much of them, and of the sum, may be lost. Their sum may begin at any earlier step
+// if a machine splits it, so its magnitude is at most the distance of two earlier values. Digits below the last one
+// that is retained are lost: all of a smaller term, and none of a term that has no such digits.
+func (c *coreSum) step(terms, errs []float64) (lost float64) {
+	top := 0.0
+	for i, t := range terms {
+		c.sum += t
+		c.prop += errs[i]
+		c.lo, c.hi = min(c.lo, c.sum), max(c.hi, c.sum)
+		top = max(top, math.Abs(t)+errs[i])
+	}
+	last := math.Ldexp(2*(max(top, c.hi-c.lo)+c.prop), -coreDigits)
+	if !(last > 0) || math.IsInf(last, 0) {
+		return last
+	}
+	_, exp := math.Frexp(last) // 2^exp is a multiple of the last retained digit
+	lost = 2 * last            // the sum is aligned with the terms, and then rounded
+	for i, t := range terms {
+		if whole := math.Ldexp(t, -exp); errs[i] != 0 || whole != math.Trunc(whole) {
+			lost += min(math.Abs(t)+errs[i], last)
+		}
+	}
+	return lost
+}
 
 // scaledLinear computes x[…, K]·w[N, K]ᵀ, where each product is multiplied by the scales of its factors.
 func scaledLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
@@ -152,18 +185,21 @@ func scaledLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error)
 			return nil, err
 		}
 		for q := range n {
-			out.store(p*n+q, scaledDot(a, b, p, q, sx, sw))
+			out.store(p*n+q, scaledDot(a, b, p, q, sx, sw, at.fast))
 		}
 	}
 	return out.array, nil
 }
 
 // scaledDot returns the product of row p of a and row q of b. A product of integers is certified while tensor cores
-// represent all partial sums exactly. Otherwise each step of a tensor core may lose the last retained digit of each
-// term, relative to the largest term in the step.
-func scaledDot(a, b rows, p, q int64, sx, sw scaling) sumOf {
+// represent all partial sums exactly. Otherwise each step of a tensor core may lose digits. If fast is set, the tensor
+// core's sum continues over the whole row.
+func scaledDot(a, b rows, p, q int64, sx, sw scaling, fast bool) sumOf {
 	s := sumOf{acc: ir.F32, n: a.k, ints: a.ints[p] && b.ints[q]}
 	whole := 0.0
+	wide := a.dt.Size() > 1 // multiplied in the type of x, with sums in f32
+	var core coreSum
+	var terms, errs [tensorCore]float64
 	for from := int64(0); from < a.k; from += promoted {
 		i, j := sx.index(p, from), sw.index(q, from)
 		f, g := sx.scales.f[i], sw.scales.f[j]
@@ -171,16 +207,22 @@ func scaledDot(a, b rows, p, q int64, sx, sw scaling) sumOf {
 		s.ints = s.ints && sx.scales.exactInteger(i) && sw.scales.exactInteger(j)
 		var sum, abs, prop, lost float64
 		to := min(from+promoted, a.k)
-		for lo := from; lo < to; lo += tensorCore {
-			top := math.Abs(sum)
-			for c := lo; c < min(lo+tensorCore, to); c++ {
-				x, w, ex, ew := a.f[p*a.k+c], b.f[q*b.k+c], a.e[p*a.k+c], b.e[q*b.k+c]
-				t, e := x*w, productError(x, ex, w, ew)
-				sum, abs, prop = sum+t, abs+math.Abs(t), prop+e
-				top = max(top, math.Abs(sum), math.Abs(t)+e)
-			}
-			lost += (tensorCore + 1) * math.Ldexp(2*(top+prop), -coreDigits)
+		if !fast {
+			core = coreSum{}
 		}
+		for lo := from; lo < to; lo += tensorCore {
+			n := min(to-lo, tensorCore)
+			for c := range n {
+				x, w, ex, ew := a.f[p*a.k+lo+c], b.f[q*b.k+lo+c], a.e[p*a.k+lo+c], b.e[q*b.k+lo+c]
+				t, e := x*w, productError(x, ex, w, ew)
+				terms[c], errs[c] = t, e
+				sum, abs, prop = sum+t, abs+math.Abs(t), prop+e
+			}
+			if !wide {
+				lost += core.step(terms[:n], errs[:n])
+			}
+		}
+		core.prop += lost
 		fg, efg := f*g, productError(f, ef, g, eg)
 		s.y += sum * fg
 		s.abs += abs * math.Abs(fg)
@@ -190,7 +232,7 @@ func scaledDot(a, b rows, p, q int64, sx, sw scaling) sumOf {
 		}
 		s.n += 3 // three more roundings: the product of the scales, the product with it, and the addition
 	}
-	if s.ints && whole > 1<<coreDigits {
+	if s.ints && !wide && whole > 1<<coreDigits {
 		s.ints = false
 	}
 	return s

@@ -210,6 +210,7 @@ func (r *scope) attrs(s *ir.Stmt) (attrs, error) {
 	default:
 		at.axes = []int{0}
 	}
+	at.fast = s.Word("fast_accum", "false") == "true"
 	at.causal, at.scaled = s.Word("causal", "false") == "true", s.Attr("scale") != nil
 	for _, spec := range s.Op.Info().Numbers() {
 		n := scalar{f: spec.Default}

@@ -8,12 +8,14 @@ import (
 	"slices"
 	"testing"
 
+	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // These types are a machine that supports chains: it runs the links one after another on the CPU machine, each into
@@ -110,7 +112,7 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 		return nil, fmt.Errorf("no chains today: %w", device.ErrUnsupported)
 	}
 	if linears, ok := k.Op.(device.Linears); ok {
-		return d.joint(k, linears.Gated)
+		return d.joint(k, linears)
 	}
 	if product.Relu {
 		switch op := k.Op.(type) {
@@ -159,7 +161,7 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 
 // joint runs the linears in reverse order, each into separate memory, and then copies all results to their
 // destinations, so that a linear that reads or overwrites another one's result gives a wrong result.
-func (d chainDevice) joint(k device.Kernel, gated bool) (device.Launch, error) {
+func (d chainDevice) joint(k device.Kernel, how device.Linears) (device.Launch, error) {
 	var all chainLaunch
 	add := func(k device.Kernel) error {
 		l, err := d.Device.Prepare(k)
@@ -170,19 +172,22 @@ func (d chainDevice) joint(k device.Kernel, gated bool) (device.Launch, error) {
 		mem, err := d.Alloc(like.Elements()*like.DType.Size(), device.Private)
 		return device.View{Mem: mem, DType: like.DType, Shape: like.Shape, Strides: tensor.Strides(like.Shape)}, err
 	}
-	weights := k.Ins[1:]
+	weights := k.Ins[1 : 1+how.Count(&k)]
 	results := make([]device.View, len(weights))
 	for i := len(weights) - 1; i >= 0; i-- {
 		var err error
 		if results[i], err = room(k.Outs[i]); err != nil {
 			return nil, err
 		}
-		if err := add(device.Kernel{Op: device.Linear{}, Ins: []device.View{k.Ins[0], weights[i]},
-			Outs: results[i : i+1]}); err != nil {
+		ins := []device.View{k.Ins[0], weights[i]}
+		if n := 1 + len(weights); how.Scaled {
+			ins = append(ins, k.Ins[n], k.Ins[n+1+i])
+		}
+		if err := add(device.Kernel{Op: device.Linear{}, Ins: ins, Outs: results[i : i+1]}); err != nil {
 			return nil, err
 		}
 	}
-	if gated {
+	if how.Gated {
 		d.m.joints["gated"]++
 		act, err := room(k.Outs[0])
 		if err == nil {
@@ -269,7 +274,7 @@ func sameBits(t *testing.T, seed uint64, p *plan.Plan) chainMachine {
 	t.Helper()
 	in := map[string]*tensor.Tensor{}
 	for _, io := range p.Inputs {
-		x, err := tensor.New(ir.BF16, io.Shape)
+		x, err := tensor.New(io.DType, io.Shape)
 		if err == nil {
 			err = tensor.Fill(x, io.Name, tensor.Spec{Kind: tensor.SpecRand, Seed: seed})
 		}
@@ -500,5 +505,50 @@ func TestSMs(t *testing.T) {
 		if err := prog.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestJointsOf8Bits checks that linears of one bf16 input by 8-bit weights are one launch, also a gate and its value, and
+// that linears with other inputs or scales of inputs, or with 8-bit inputs, are not.
+func TestJointsOf8Bits(t *testing.T) {
+	const text = `dim T = 3
+dim H = 128
+mesh tp[1]
+func f(%x: bf16[T, H], %w: f8e4m3[H, H], %v: f8e4m3[H, H], %u: f8e4m3[H, H], %sw: f32[1, 1], %sv: f32[1, 1], %su: f32[H],
+       %one: f32[], %two: f32[]) -> (bf16[T, H], bf16[T, H], bf16[T, H], bf16[T, H], bf16[T, H], bf16[T, H]) {
+  %q = linear %x, %w, %one, %sw
+  %k = linear %x, %v, %one, %sv
+  %a = linear %x, %u, %one, %su
+  %b = linear %x, %w, %two, %sw
+  %xx = add %x, %x
+  %g = linear %xx, %w, %one, %sw
+  %up = linear %xx, %v, %one, %sv
+  %e = silu %g
+  %m = mul %e, %up
+  %s = scales %m, block=(1, 128)
+  %z = quantize %m, %s
+  %c = linear %z, %w, %s, %sw
+  %d = linear %z, %v, %s, %sv
+  return %q, %k, %a, %b, %c, %d
+}
+`
+	prog, ds := ir.Parse("joints.hkt", text)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	info, ds := checker.Check(prog)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	unit, err := compile.Build(info, compile.Options{Strategy: "sequential"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := unit.Plan(ir.Binding{Func: "f"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := sameBits(t, 7, p); m.joints["3"] != 1 || m.joints["gated"] != 1 || len(m.joints) != 2 {
+		t.Errorf("joint linears: %v", m.joints)
 	}
 }

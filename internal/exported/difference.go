@@ -79,6 +79,7 @@ func (m *Model) QuantizedText(form string, results []*Difference) string {
 	if len(m.Kept) > 0 {
 		text += "; unchanged: " + modelprogram.Some(m.Kept)
 	}
+	text += modelprogram.UnfitText(m.Unfit)
 	for _, d := range results {
 		text += "\n" + d.String()
 	}

@@ -107,7 +107,7 @@ func (c Computation) plan(j *job) ([]launch, error) {
 	case device.Scales:
 		return scalesOf(j, op)
 	case device.Quantize:
-		return quantize(j)
+		return quantize(j, op)
 	case device.GroupedLinear:
 		return grouped(j, op)
 	case device.Matmul:

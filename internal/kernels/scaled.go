@@ -112,7 +112,7 @@ func scalesLaunch(x, out Operand, g device.Grain, top float64) (launch, error) {
 // quantizeBlocks is the largest number of blocks of a launch, whose threads loop over the remaining pieces.
 const quantizeBlocks = 1 << 16
 
-func quantize(j *job) ([]launch, error) {
+func quantize(j *job, op device.Quantize) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
 	}
@@ -137,6 +137,12 @@ func quantize(j *job) ([]launch, error) {
 		return nil, err
 	}
 	before = append(before, more...)
+	if op.Max != 0 {
+		if len(before)+len(after) > 0 {
+			return nil, fmt.Errorf("%w: operands that are no matrices", device.ErrUnsupported)
+		}
+		return scaleAndQuantize(x, s, out, g, op.Max)
+	}
 	if after != nil { // the result has no matrix view without a copy
 		if after, err = moved(j.Out, j.Out.dense(out.Addr)); err != nil {
 			return nil, err
@@ -164,14 +170,41 @@ func quantize(j *job) ([]launch, error) {
 	return append(append(before, l), after...), nil
 }
 
-// scaledLinear multiplies without tensor cores, for linears that the vendor's library does not support.
-func scaledLinear(j *job) ([]launch, error) {
-	const tile = 64
+// scaleAndQuantize computes the scales of blocks of 128 elements of a row, and quantizes by them, in one launch that
+// reads x once. Its bits are those of two launches.
+func scaleAndQuantize(x, s, out Operand, g device.Grain, top float64) ([]launch, error) {
+	aligned := func(o Operand) bool {
+		return o.Strides[1] == 1 && o.Strides[0]%8 == 0 && int64(o.Addr)%(8*o.DType.Size()) == 0
+	}
+	if x.DType.Size() != 2 || g.Rows != 1 || g.Columns != device.ScaleBlock || x.Shape[1]%8 != 0 || !aligned(x) ||
+		!aligned(out) {
+		return nil, fmt.Errorf("%w: scales and values of %s%v in one launch", device.ErrUnsupported, x.DType, x.Shape)
+	}
+	const lanes = device.ScaleBlock / 8
+	var args words
+	args.addr(out.Addr, x.Addr, s.Addr)
+	args.float(top)
+	args.ints(x.Shape[0], x.Shape[1], g.Cols, out.Strides[0], x.Strides[0], s.Strides[0], s.Strides[1])
+	grid, err := exactGrid(ceil(x.Shape[0]*g.Cols, threads/lanes))
+	types := []string{ctype(out.DType), ctype(x.DType)}
+	return []launch{{blocks: grid, args: args, code: code{files: []string{"gemm", "scaled", "warp", "quantize"},
+		symbol: symbol("scaleAndQuantize", types[0], types[1]), args: "ScaleAndQuantizeArgs",
+		body: fmt.Sprintf("scaleAndQuantize<%s, %s>", types[0], types[1])}}}, err
+}
+
+// checkScaled checks a linear with scales and returns the grains of the scales.
+func checkScaled(j *job) (x, w device.Grain, err error) {
 	k := &device.Kernel{Outs: []device.View{{DType: j.Out.DType}}}
 	for _, in := range j.Ins {
 		k.Ins = append(k.Ins, device.View{DType: in.DType})
 	}
-	gx, gw, err := device.CheckScaled(k, j.Out.Shape, j.shapes())
+	return device.CheckScaled(k, j.Out.Shape, j.shapes())
+}
+
+// scaledLinear multiplies without tensor cores, for linears that the vendor's library does not support.
+func scaledLinear(j *job) ([]launch, error) {
+	const tile = 64
+	gx, gw, err := checkScaled(j)
 	if err != nil {
 		return nil, err
 	}

@@ -104,3 +104,30 @@ func TestScaled(t *testing.T) {
 		noise(ir.F8E4M3, 4, 130), positive(noise(ir.F32, 2, 3, 2)), positive(noise(ir.F32, 1, 2)))
 	r.run()
 }
+
+// TestScaleAndQuantize checks that one launch for scales and values has the bits of two, also if scales are stored by
+// columns, for rows that end within a block, and for numbers that are not finite.
+func TestScaleAndQuantize(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for i, c := range [][2]int64{{1, 8}, {3, 128}, {70, 264}, {2, 1024}} {
+		m, k := c[0], c[1]
+		blocks := ceil(k, 128)
+		for j, dt := range []ir.DType{ir.BF16, ir.F16} {
+			v := noise(dt, m, k)
+			v.vals[0], v.vals[len(v.vals)/2] = 0, []float64{-3, math.NaN(), math.Inf(1), 1e-3}[(i+2*j)%4]
+			x, to := b.put(dt, layouts[0], v.vals, m, k), f8Types[(i+j)%2]
+			top := []float64{448, 57344}[(i+j)%2]
+			s, q := b.room(ir.F32, layouts[0], m, blocks), b.room(to, layouts[0], m, k)
+			columns, values := b.room(ir.F32, layouts[0], m, blocks), b.room(to, layouts[0], m, k)
+			columns.Strides = []int64{1, m}
+			b.add("scales", Computation{Op: device.Scales{Max: top}, Ins: []Operand{x}, Out: s}, func() {})
+			b.add("quantize", Computation{Op: device.Quantize{}, Ins: []Operand{x, s}, Out: q}, func() {})
+			b.add("both", Computation{Op: device.Quantize{Max: top}, Ins: []Operand{x, columns}, Out: values}, func() {
+				same(t, "scales", b.vals(columns), b.vals(s), 0)
+				same(t, "values", b.vals(values), b.vals(q), 0)
+			})
+		}
+	}
+	b.run()
+}

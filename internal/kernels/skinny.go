@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
@@ -10,7 +11,7 @@ import (
 )
 
 // Skinny is a linear of 1 to 32 rows. Its kernel takes as long as reading the weight. Ins holds x, the weight, and the
-// bias if there is one.
+// bias if there is one. If the weight is f8e4m3, Ins holds x, the weight, and the scales of both.
 type Skinny struct {
 	Ins      []Operand
 	Out      Operand
@@ -20,6 +21,8 @@ type Skinny struct {
 	Constant bool
 	// Up is used with SiluMulEpilogue: the result is silu(x·wᵀ) times x·Upᵀ. It has the shape of the first weight.
 	Up *Operand
+	// UpScales holds the scales of Up, if the weight has scales.
+	UpScales *Operand
 	// Sliced permits any number of rows of x. Each row of the result has the same bits as if it were computed alone.
 	Sliced bool
 	// More holds further linears of x, without bias and epilogue. All results have the same bits as in separate
@@ -27,8 +30,11 @@ type Skinny struct {
 	More []SkinnyPart
 }
 
-// SkinnyPart is a weight and the result of x multiplied by it.
-type SkinnyPart struct{ Weight, Out Operand }
+// SkinnyPart is a weight and the result of x multiplied by it. Scales holds the scales of the weight, if it has any.
+type SkinnyPart struct {
+	Weight, Out Operand
+	Scales      *Operand
+}
 
 // MostSkinnyParts is the largest number of linears of one x in one launch.
 const MostSkinnyParts = 3
@@ -48,8 +54,9 @@ var epilogueNames = []string{"skinnyStore", "skinnyRelu", "skinnySiluMul"}
 const (
 	skinnyRows  = 32 // largest number of rows of a block
 	skinnyWarps = 8  // number of warps of a block; the bits of results depend on it
-	// skinnyTurn is the number of columns that a warp processes at a time.
-	skinnyTurn = 64
+	// skinnyTurn is the number of bytes of a weight's row that a warp processes at a time: 64 columns, or as many as
+	// share a scale.
+	skinnyTurn = 128
 	// skinnyMost is the largest extent, because the kernel counts in 32 bits.
 	skinnyMost = 1 << 30
 	// skinnyRoom is the shared memory in bytes up to which one of Hopper's multiprocessors holds two blocks.
@@ -57,12 +64,13 @@ const (
 )
 
 // skinnyForm holds parameters that do not affect the bits of the result. tiles is the number of groups of eight weight
-// rows of a block. steps is the number of loads, of 64 columns each, that fit into a warp's shared memory.
+// rows of a block. steps is the number of loads, of 128 bytes of each row, that fit into a warp's shared memory.
 type skinnyForm struct{ tiles, steps int64 }
 
-// shared returns the shared memory of a block for the given number of rows of x.
-func (f skinnyForm) shared(rows int64) int64 {
-	return skinnyWarps * f.steps * (8*f.tiles + rows) * skinnyTurn * 2
+// shared returns the shared memory of a block for the given number of rows of x. The rows of x have two bytes for each
+// element of a weight's row.
+func (f skinnyForm) shared(rows, size int64) int64 {
+	return skinnyWarps * f.steps * (8*f.tiles + rows*2/size) * skinnyTurn
 }
 
 // forms returns the forms for a linear, the best one first. Up to 16 rows they were measured on an H100 with bf16. A
@@ -73,6 +81,16 @@ func (f skinnyForm) shared(rows int64) int64 {
 func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 	plain := s.how.Epilogue != SiluMulEpilogue
 	switch {
+	case s.size == 1: // not measured; as many bytes of the weight in flight as for the other types
+		switch {
+		case s.rows == 32:
+			return []skinnyForm{{4, 2}, {2, 2}}
+		case s.rows == 8 && s.k >= 8*skinnyWarps*skinnyTurn:
+			return []skinnyForm{{4, 4}, {2, 3}, {2, 2}}
+		case s.rows == 8:
+			return []skinnyForm{{2, 3}, {2, 2}}
+		}
+		return []skinnyForm{{4, 3}, {2, 2}}
 	case s.rows == 32 && plain && s.n <= 16*sms:
 		return []skinnyForm{{2, 4}, {2, 2}}
 	case s.rows == 32 && plain && s.n <= 24*sms:
@@ -81,7 +99,7 @@ func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 		return []skinnyForm{{4, 3}, {2, 2}}
 	case s.rows == 32:
 		return []skinnyForm{{8, 2}, {4, 2}, {2, 2}}
-	case s.rows == 8 && plain && s.k >= 8*skinnyWarps*skinnyTurn:
+	case s.rows == 8 && plain && s.k >= 8*skinnyWarps*skinnyTurn/2:
 		return []skinnyForm{{4, 5}, {2, 4}, {2, 2}}
 	case s.rows == 8:
 		return []skinnyForm{{2, 4}, {2, 2}}
@@ -99,13 +117,53 @@ type skinnyLinear struct {
 	rows    int64 // rows of a block: 8, 16 or 32
 	x       nvlib.Ptr
 	xm      int64
+	size    int64 // bytes of an element of the weights
+	sx      skinnyScale
 	parts   []skinnyPart
+}
+
+// skinnyScale corresponds to SkinnyScale of the source.
+type skinnyScale struct {
+	at               nvlib.Ptr
+	shift, row, turn int64
+}
+
+// skinnyScaleOf returns the scales of a tensor, or false if they are not at regular distances.
+func skinnyScaleOf(of []int64, s Operand) (skinnyScale, bool) {
+	g, err := device.GrainOf(of, s.Shape)
+	if err != nil {
+		return skinnyScale{}, false
+	}
+	scale, lead := skinnyScale{at: s.Addr}, len(s.Shape)
+	if lead == 0 {
+		return scale, true
+	}
+	if lead == len(of) {
+		lead--
+		scale.turn = s.Strides[lead]
+	}
+	if g.Rows == device.ScaleBlock {
+		scale.shift = int64(bits.TrailingZeros(device.ScaleBlock))
+	}
+	switch rows := shared(s.Shape[:lead], s.Strides[:lead]); {
+	case len(rows) == 1 && slices.IsSortedFunc(s.Strides[:lead], func(a, b int64) int { return int(b - a) }):
+		scale.row = rows[0].s[0]
+	case len(rows) > 0:
+		return scale, false
+	}
+	return scale, true
+}
+
+func (w *words) scale(s skinnyScale) {
+	w.addr(s.at)
+	w.ints(s.shift, s.row, s.turn)
 }
 
 // skinnyPart corresponds to SkinnyPart of the source, without its first block.
 type skinnyPart struct {
 	out, w, up, bias nvlib.Ptr
 	n, om, wn, upn   int64
+	sw, sup          skinnyScale
 }
 
 func (Skinny) String() string { return ir.OpLinear.String() }
@@ -115,7 +173,7 @@ func (s Skinny) operands() (Operand, []Operand) { return s.Out, s.Ins }
 // newSkinny returns the linear in the form that the kernel needs. The error wraps device.ErrUnsupported if the GPU
 // kernel does not support the linear.
 func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
-	s := &skinnyLinear{how: how, dt: j.Out.DType}
+	s := &skinnyLinear{how: how, dt: j.Out.DType, size: 2}
 	if s.how.Epilogue < NoEpilogue || s.how.Epilogue > SiluMulEpilogue {
 		return nil, fmt.Errorf("there is no epilogue with number %d", s.how.Epilogue)
 	}
@@ -124,11 +182,21 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 	for _, in := range ins {
 		shapes = append(shapes, in.Shape)
 	}
-	if err := device.CheckLinear(j.Out.Shape, shapes); err != nil {
-		return nil, err
-	}
-	if err := j.alike(); err != nil {
-		return nil, err
+	scaled := len(ins) == 4
+	if scaled {
+		if _, _, err := checkScaled(j); err != nil {
+			return nil, err
+		}
+		if s.size = 1; ins[0].DType != s.dt || ins[1].DType != ir.F8E4M3 {
+			return refuseSkinny(fmt.Sprintf("%s by %s to %s", ins[0].DType, ins[1].DType, s.dt))
+		}
+	} else {
+		if err := device.CheckLinear(j.Out.Shape, shapes); err != nil {
+			return nil, err
+		}
+		if err := j.alike(); err != nil {
+			return nil, err
+		}
 	}
 	x, w := ins[0], ins[1]
 	last := len(x.Shape) - 1
@@ -152,8 +220,8 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 		return refuseSkinny(s.dt.String())
 	case s.m > skinnyRows && !s.how.Sliced || s.m > skinnyMost || s.n > skinnyMost || s.k > skinnyMost:
 		return refuseSkinny(fmt.Sprintf("%dx%dx%d", s.m, s.n, s.k))
-	case s.k == 0 || s.k%8 != 0:
-		return refuseSkinny(fmt.Sprintf("rows of %d elements, which is not a multiple of 8", s.k))
+	case s.k == 0 || s.k%(16/s.size) != 0:
+		return refuseSkinny(fmt.Sprintf("rows of %d elements, which is not a multiple of %d", s.k, 16/s.size))
 	}
 	all := append(s.outs(j), x)
 	strides := make([][]int64, len(all))
@@ -171,7 +239,7 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 		return refuseSkinny("rows at irregular distances")
 	}
 	step, parts := lead[0].s, 1+len(s.how.More)
-	if !moves16(x.Addr, s.m, step[parts]) {
+	if !moves16(x.Addr, s.m, step[parts], 2) {
 		return refuseSkinny("rows that are not aligned to 16 bytes")
 	}
 	s.x, s.xm = x.Addr, step[parts]
@@ -186,19 +254,33 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 			return refuseSkinny("biases with gaps")
 		}
 	}
+	if scaled {
+		var ok [2]bool
+		s.sx, ok[0] = skinnyScaleOf(x.Shape, ins[2])
+		if first.sw, ok[1] = skinnyScaleOf(w.Shape, ins[3]); ok != [2]bool{true, true} {
+			return refuseSkinny("scales at irregular distances")
+		}
+	}
 	weights := []Operand{w}
 	if up := s.how.Up; up != nil {
 		first.up, first.upn = up.Addr, up.Strides[0]
 		weights = append(weights, *up)
+		if s.how.UpScales != nil {
+			first.sup, _ = skinnyScaleOf(up.Shape, *s.how.UpScales) // a matrix's scales are at regular distances
+		}
 	}
 	s.parts = []skinnyPart{first}
 	for i, p := range s.how.More {
-		s.parts = append(s.parts, skinnyPart{out: p.Out.Addr, w: p.Weight.Addr, n: p.Out.Shape[last], om: step[1+i],
-			wn: p.Weight.Strides[0]})
+		part := skinnyPart{out: p.Out.Addr, w: p.Weight.Addr, n: p.Out.Shape[last], om: step[1+i],
+			wn: p.Weight.Strides[0]}
+		if p.Scales != nil {
+			part.sw, _ = skinnyScaleOf(p.Weight.Shape, *p.Scales)
+		}
+		s.parts = append(s.parts, part)
 		weights = append(weights, p.Weight)
 	}
 	for _, w := range weights {
-		if w.Strides[1] != 1 || !moves16(w.Addr, w.Shape[0], w.Strides[0]) {
+		if w.Strides[1] != 1 || !moves16(w.Addr, w.Shape[0], w.Strides[0], s.size) {
 			return refuseSkinny("rows that are not aligned to 16 bytes")
 		}
 	}
@@ -226,7 +308,7 @@ func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 		return fmt.Errorf("a second weight needs the silu-mul epilogue, and must not be combined with biases")
 	}
 	if gated {
-		more = append(more, SkinnyPart{*up, j.Out})
+		more = append(more, SkinnyPart{*up, j.Out, s.how.UpScales})
 	}
 	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 &&
 		(s.how.Epilogue != NoEpilogue || len(ins) == 3) {
@@ -234,12 +316,23 @@ func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 			len(ins))
 	}
 	for _, p := range more {
-		for _, o := range []Operand{p.Weight, p.Out} {
+		for i, o := range []Operand{p.Weight, p.Out} {
 			if err := o.check(); err != nil {
 				return err
 			}
-			if o.DType != s.dt {
-				return fmt.Errorf("%s beside %s", o.DType, s.dt)
+			if want := []ir.DType{ins[1].DType, s.dt}[i]; o.DType != want {
+				return fmt.Errorf("%s beside %s", o.DType, want)
+			}
+		}
+		if (p.Scales != nil) != (len(ins) == 4) {
+			return fmt.Errorf("some of the weights have scales, and others do not")
+		}
+		if p.Scales != nil {
+			if err := p.Scales.check(); err != nil {
+				return err
+			}
+			if _, err := device.GrainOf(p.Weight.Shape, p.Scales.Shape); err != nil || p.Scales.DType != ir.F32 {
+				return fmt.Errorf("scales of type %s%v of a weight%v", p.Scales.DType, p.Scales.Shape, p.Weight.Shape)
 			}
 		}
 		if err := device.CheckLinear(p.Out.Shape, [][]int64{ins[0].Shape, p.Weight.Shape}); err != nil {
@@ -249,10 +342,10 @@ func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 	return nil
 }
 
-// moves16 reports whether the given number of rows of 2-byte elements, stride elements apart, begin at multiples of 16
-// bytes.
-func moves16(at nvlib.Ptr, rows, stride int64) bool {
-	return at%16 == 0 && (rows == 1 || stride%8 == 0)
+// moves16 reports whether the given number of rows of elements of so many bytes, stride elements apart, begin at
+// multiples of 16 bytes.
+func moves16(at nvlib.Ptr, rows, stride, size int64) bool {
+	return at%16 == 0 && (rows == 1 || stride*size%16 == 0)
 }
 
 func (how Skinny) plan(j *job) ([]launch, error) {
@@ -261,7 +354,7 @@ func (how Skinny) plan(j *job) ([]launch, error) {
 		return nil, err
 	}
 	forms := s.forms(int64(j.sms))
-	i := slices.IndexFunc(forms, func(f skinnyForm) bool { return j.lends(f.shared(s.rows)) })
+	i := slices.IndexFunc(forms, func(f skinnyForm) bool { return j.lends(f.shared(s.rows, s.size)) })
 	if i < 0 {
 		return nil, fmt.Errorf("%w: the kernel needs more than the %d bytes of shared memory that a block may have",
 			device.ErrUnsupported, j.block)
@@ -278,6 +371,7 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	args.addr(s.x)
 	slices := ceil(s.m, skinnyRows)
 	args.ints(s.m, s.k, s.xm, truth(s.how.Constant), slices)
+	args.scale(s.sx)
 	blocks := int64(0)
 	for i := range MostSkinnyParts {
 		p, first := skinnyPart{}, int64(skinnyMost) // after all blocks
@@ -287,10 +381,12 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 		}
 		args.addr(p.out, p.w, p.up, p.bias)
 		args.ints(p.n, p.om, p.wn, p.upn, first)
+		args.scale(p.sw)
+		args.scale(p.sup)
 	}
 	grid, err := exactGrid(blocks * slices)
 	residents, late := 2, false
-	if f.shared(s.rows) > skinnyRoom {
+	if f.shared(s.rows, s.size) > skinnyRoom {
 		residents, late = 1, true
 	}
 	epilogue, several, form := epilogueNames[s.how.Epilogue], len(s.parts) > 1 || slices > 1,
@@ -298,11 +394,16 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	if several {
 		form += "p"
 	}
-	return []launch{{blocks: grid, shared: uint32(f.shared(s.rows)), args: args, code: code{
-		files:  []string{"map", "warp", "skinny"},
+	weight, files := ctype(s.dt), []string{"map", "warp", "skinny"}
+	if s.size == 1 {
+		weight = ctype(ir.F8E4M3)
+		form, files = form+"_"+weight, []string{"map", "warp", "gemm", "skinny"}
+	}
+	return []launch{{blocks: grid, shared: uint32(f.shared(s.rows, s.size)), args: args, code: code{
+		files:  files,
 		symbol: symbol(epilogue, ctype(s.dt), form),
 		args:   "SkinnyArgs",
-		body: fmt.Sprintf("skinny<%s, %d, %d, %d, %d, %v, %s, %v>", ctype(s.dt), s.rows, f.tiles, skinnyWarps, f.steps,
+		body: fmt.Sprintf("skinny<%s, %s, %d, %d, %d, %d, %v, %s, %v>", ctype(s.dt), weight, s.rows, f.tiles, skinnyWarps, f.steps,
 			late, epilogue,
 			several),
 		residents: residents,

@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
 
@@ -134,7 +135,7 @@ func TestSkinnyBits(t *testing.T) {
 			m := []int64{33, 18, 64, 90, 65}[i]
 			wide := b.put(dt, dense, slices.Repeat(b.vals(x), 4)[:m*k], m, k)
 			one, two, gated := b.room(dt, dense, m, n), b.room(dt, dense, m, 25), b.room(dt, dense, m, n/2)
-			linear("two of many rows", one, Skinny{Sliced: true, More: []SkinnyPart{{w2, two}}}, form, func() {
+			linear("two of many rows", one, Skinny{Sliced: true, More: []SkinnyPart{{Weight: w2, Out: two}}}, form, func() {
 				repeats("first of two of many rows", one, few)
 				repeats("second of two of many rows", two, fewer)
 			}, wide, w)
@@ -153,12 +154,12 @@ func TestSkinnyBits(t *testing.T) {
 			}
 			two := b.room(dt, dense, m, 25)
 			linear("three at once", joint[0],
-				Skinny{Constant: i%2 == 0, More: []SkinnyPart{{w2, joint[1]}, {w3, joint[2]}}}, form, func() {
+				Skinny{Constant: i%2 == 0, More: []SkinnyPart{{Weight: w2, Out: joint[1]}, {Weight: w3, Out: joint[2]}}}, form, func() {
 					for p := range joint {
 						equal(fmt.Sprintf("%d rows of %s, %v: result %d of three", m, dt, form, p), joint[p], alone[p])
 					}
 				}, rows(x, m), w)
-			linear("two at once", b.room(dt, dense, m, 8), Skinny{More: []SkinnyPart{{w2, two}}}, form,
+			linear("two at once", b.room(dt, dense, m, 8), Skinny{More: []SkinnyPart{{Weight: w2, Out: two}}}, form,
 				func() { equal("second of two", two, alone[1]) },
 				rows(x, m), w3)
 		}
@@ -251,7 +252,7 @@ func TestSkinnyParts(t *testing.T) {
 	far.Addr += 8
 	f16 := o(64, 512)
 	f16.DType = ir.F16
-	part := SkinnyPart{o(32, 512), o(8, 32)}
+	part := SkinnyPart{Weight: o(32, 512), Out: o(8, 32)}
 	bias := []Operand{o(8, 512), o(64, 512), o(64)}
 	for what, c := range map[string]struct {
 		how    Skinny
@@ -261,12 +262,12 @@ func TestSkinnyParts(t *testing.T) {
 	}{
 		"one":        {Skinny{}, nil, 4, true},
 		"two":        {Skinny{More: []SkinnyPart{part}}, nil, 6, true},
-		"three":      {Skinny{More: []SkinnyPart{part, {o(16, 512), o(8, 16)}}}, nil, 7, true},
+		"three":      {Skinny{More: []SkinnyPart{part, {Weight: o(16, 512), Out: o(8, 16)}}}, nil, 7, true},
 		"four":       {Skinny{More: []SkinnyPart{part, part, part}}, nil, 0, true},
-		"other k":    {Skinny{More: []SkinnyPart{{o(32, 256), o(8, 32)}}}, nil, 0, true},
-		"other rows": {Skinny{More: []SkinnyPart{{o(32, 512), o(7, 32)}}}, nil, 0, true},
-		"other type": {Skinny{More: []SkinnyPart{{f16, o(8, 64)}}}, nil, 0, true},
-		"off":        {Skinny{More: []SkinnyPart{{far, o(8, 64)}}}, nil, 0, false},
+		"other k":    {Skinny{More: []SkinnyPart{{Weight: o(32, 256), Out: o(8, 32)}}}, nil, 0, true},
+		"other rows": {Skinny{More: []SkinnyPart{{Weight: o(32, 512), Out: o(7, 32)}}}, nil, 0, true},
+		"other type": {Skinny{More: []SkinnyPart{{Weight: f16, Out: o(8, 64)}}}, nil, 0, true},
+		"off":        {Skinny{More: []SkinnyPart{{Weight: far, Out: o(8, 64)}}}, nil, 0, false},
 		"a bias":     {Skinny{More: []SkinnyPart{part}}, bias, 0, true},
 		"a relu":     {Skinny{More: []SkinnyPart{part}, Epilogue: ReluEpilogue}, nil, 0, true},
 		"gated": {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}},
@@ -275,7 +276,7 @@ func TestSkinnyParts(t *testing.T) {
 		"gated by a bias": {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}},
 			Epilogue: SiluMulEpilogue}, bias, 0, true},
 		"sliced": {Skinny{Sliced: true}, []Operand{o(100, 512), o(64, 512)}, 4 * 4, true},
-		"sliced, of two": {Skinny{Sliced: true, More: []SkinnyPart{{o(32, 512), o(100, 32)}}},
+		"sliced, of two": {Skinny{Sliced: true, More: []SkinnyPart{{Weight: o(32, 512), Out: o(100, 32)}}},
 			[]Operand{o(100, 512), o(64, 512)}, 6 * 4, true},
 		"up for no reason": {Skinny{Up: &far}, nil, 0, true},
 	} {
@@ -294,4 +295,74 @@ func TestSkinnyParts(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %d blocks", what, l, err, c.blocks)
 		}
 	}
+}
+
+// TestSkinnyScaled compares linears of few rows with 8-bit weights with the CPU machine, in several forms and for all
+// kinds of scales, and checks that every number of type f8e4m3 is converted exactly.
+func TestSkinnyScaled(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for i, c := range [][3]int64{{1, 1, 16}, {3, 50, 1040}, {8, 136, 4224}, {13, 24, 512}, {17, 260, 1152}, {40, 70, 272}} {
+		m, n, k := c[0], c[1], c[2]
+		for f, form := range []skinnyForm{{2, 2}, {4, 3}, {3, 2}} {
+			r.as(Skinny{Constant: f%2 == 0, Sliced: m > skinnyRows}, form)
+			dt := []ir.DType{ir.BF16, ir.F16}[(i+f)%2]
+			sx := [][]int64{{}, {m}, {m, ceil(k, 128)}}[(i+f)%3]
+			sw := [][]int64{{}, {n}, {ceil(n, 128), ceil(k, 128)}}[(i+2*f)%3]
+			r.compare(device.Kernel{Op: device.Linear{}}, layouts[0], float64(k)/64, dt, []int64{m, n}, noise(dt, m, k),
+				noise(ir.F8E4M3, n, k), positive(noise(ir.F32, sx...)), positive(noise(ir.F32, sw...)))
+		}
+	}
+	for i, form := range []skinnyForm{{2, 2}, {4, 3}} { // several linears in one launch
+		m, dt := []int64{5, 40}[i], ir.BF16
+		put := func(v values) Operand { return r.put(v.dt, layouts[0], v.vals, v.shape...) }
+		x, one, some := put(noise(dt, m, 512)), put(values{ir.F32, nil, []float64{1}}), positive(noise(ir.F32, 1, 4))
+		rows := positive(noise(ir.F32, 33))
+		w, up, other := put(noise(ir.F8E4M3, 40, 512)), put(noise(ir.F8E4M3, 40, 512)), put(noise(ir.F8E4M3, 33, 512))
+		slices.Reverse(some.vals)
+		sw, sup, so := put(some), put(positive(noise(ir.F32, 1, 4))), put(rows)
+		room := func(n int64) Operand { return r.room(dt, layouts[0], m, n) }
+		linear := func(how Skinny, out Operand, check func(), ins ...Operand) {
+			how.Sliced = m > skinnyRows
+			r.as(how, form)
+			r.add("linear of 8-bit weights", Computation{Op: device.Linear{}, Ins: ins, Out: out}, check)
+		}
+		a, b, c, joint, more, gated := room(40), room(40), room(33), room(40), room(33), room(40)
+		linear(Skinny{}, a, func() {}, x, w, one, sw)
+		linear(Skinny{}, b, func() {}, x, up, one, sup)
+		linear(Skinny{}, c, func() {}, x, other, one, so)
+		linear(Skinny{More: []SkinnyPart{{Weight: other, Out: more, Scales: &so}}}, joint, func() {
+			same(t, "first of two", r.vals(joint), r.vals(a), 0)
+			same(t, "second of two", r.vals(more), r.vals(c), 0)
+		}, x, w, one, sw)
+		act, want := room(40), room(40)
+		linear(Skinny{Epilogue: SiluMulEpilogue, Up: &up, UpScales: &sup}, gated,
+			func() { same(t, "gated", r.vals(gated), r.vals(want), 0) }, x, w, one, sw)
+		r.add("silu alone", Computation{Op: device.Elementwise{Op: ir.OpSilu}, Ins: []Operand{a}, Out: act}, func() {})
+		r.add("times alone", Computation{Op: device.Elementwise{Op: ir.OpMul}, Ins: []Operand{act, b}, Out: want}, func() {})
+	}
+	// Each row of x is one unit vector, so that results are the numbers of a column of w.
+	raw, x, one := make([]byte, 256), values{ir.BF16, []int64{16, 16}, make([]float64, 256)}, values{ir.F32, nil, []float64{1}}
+	for i := range raw {
+		raw[i] = byte(i)
+	}
+	for i := range 16 {
+		x.vals[i*17] = 1
+	}
+	all := values{ir.F8E4M3, []int64{16, 16}, make([]float64, 256)}
+	tensor.ToFloat64(all.vals, raw, ir.F8E4M3)
+	for _, dt := range []ir.DType{ir.BF16, ir.F16} {
+		r.as(Skinny{}, skinnyForm{2, 2})
+		x.dt = dt
+		finite := values{ir.F8E4M3, []int64{16, 16}, slices.Clone(all.vals)}
+		for i, v := range finite.vals {
+			if v != v {
+				finite.vals[i] = -0.5
+			}
+		}
+		for _, w := range []values{finite, all} { // a NaN makes its whole row NaN
+			r.compare(device.Kernel{Op: device.Linear{}}, layouts[0], 0, dt, []int64{16, 16}, x, w, one, one)
+		}
+	}
+	r.run()
 }

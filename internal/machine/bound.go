@@ -32,13 +32,25 @@ func (d *Description) peak(dtype ir.DType) float64 {
 	return d.GEMM.Peak[d.GEMM.Of] * 2 / float64(dtype.Size())
 }
 
-// blockPeak is the entry of GEMM.Peak for products of 8-bit operands whose scales are by blocks.
-const blockPeak = "f8e4m3 blocks"
+// Scaled describes GEMMs of 8-bit operands with scales, whose rates differ.
+type Scaled struct {
+	Blocks    bool // scales are by blocks, which takes longer than scales of rows
+	FastAccum bool // sums are added in the precision of tensor cores
+}
 
-// scaledPeak returns the TFLOP/s of products of 8-bit operands with scales. blocks says whether scales are by blocks,
-// which takes longer than scales of rows.
-func (d *Description) scaledPeak(blocks bool) float64 {
-	if peak := d.GEMM.Peak[blockPeak]; blocks && peak > 0 {
+// blockPeak and fastPeak are the entries of GEMM.Peak for products of 8-bit operands whose scales are by blocks, and
+// for those with fast accumulation.
+const (
+	blockPeak = "f8e4m3 blocks"
+	fastPeak  = "f8e4m3 fast_accum"
+)
+
+// scaledPeak returns the TFLOP/s of products of 8-bit operands with scales.
+func (d *Description) scaledPeak(s Scaled) float64 {
+	if peak := d.GEMM.Peak[blockPeak]; s.Blocks && peak > 0 {
+		return peak
+	}
+	if peak := d.GEMM.Peak[fastPeak]; s.FastAccum && peak > 0 {
 		return peak
 	}
 	return d.peak(ir.F8E4M3)
@@ -56,8 +68,8 @@ func (d *Description) ComputeBound(dtype ir.DType, flops float64) float64 {
 }
 
 // ScaledBound is ComputeBound for GEMMs of 8-bit operands with scales.
-func (d *Description) ScaledBound(blocks bool, flops float64) float64 {
-	return flops / d.scaledPeak(blocks) * 1e-6
+func (d *Description) ScaledBound(s Scaled, flops float64) float64 {
+	return flops / d.scaledPeak(s) * 1e-6
 }
 
 // WireBound returns the shortest time, in microseconds, in which a device can receive the given number of bytes from

@@ -48,10 +48,9 @@ func (d *Description) GEMMTime(dtype ir.DType, m, n, k int64) float64 {
 	return d.gemmTime(d.peak(dtype), m, n, k, (m*k+k*n+m*n)*dtype.Size())
 }
 
-// ScaledTime is GEMMTime for 8-bit operands with scales and a result of 16 bits. blocks says whether scales are by
-// blocks.
-func (d *Description) ScaledTime(blocks bool, m, n, k int64) float64 {
-	return d.gemmTime(d.scaledPeak(blocks), m, n, k, m*k+k*n+2*m*n)
+// ScaledTime is GEMMTime for 8-bit operands with scales and a result of 16 bits.
+func (d *Description) ScaledTime(s Scaled, m, n, k int64) float64 {
+	return d.gemmTime(d.scaledPeak(s), m, n, k, m*k+k*n+2*m*n)
 }
 
 // gemmTime returns the time of a product at the given TFLOP/s that reads and writes so many bytes.

@@ -90,7 +90,7 @@ type Point [2]float64
 // GEMM is a table of measured matrix products.
 type GEMM struct {
 	// Peak is the best throughput in TFLOP/s, by dtype. The entry "f8e4m3 blocks" is for 8-bit operands with scales by
-	// blocks, the entry "f8e4m3" for those with other scales.
+	// blocks, "f8e4m3 fast_accum" for those with fast accumulation, and "f8e4m3" for all others.
 	Peak map[string]float64 `json:"peak_tflops"`
 	// Measured holds [m, n, k, microseconds] of matrix products with the dtype Of.
 	Measured [][4]float64 `json:"measured"`

@@ -127,32 +127,34 @@ func TestTimes(t *testing.T) {
 }
 
 // TestScaledTime compares predictions of products of 8-bit operands with measurements on two H200: hocket's of commit
-// 7a8d96c (docs/measured/studies.tsv) for blocks, torch's for rows.
+// 7a8d96c (docs/measured/studies.tsv) for blocks and 8c6285f for rows, torch's for rows with fast accumulation.
 func TestScaledTime(t *testing.T) {
 	d, err := Load("h200x2")
 	if err != nil {
 		t.Fatal(err)
 	}
+	blocks, fast := Scaled{Blocks: true}, Scaled{FastAccum: true}
 	for _, c := range []struct {
-		blocks  bool
+		of      Scaled
 		m, n, k int64
 		want    float64
 	}{
-		{true, 8192, 14336, 8192, 1460}, {true, 2048, 14336, 8192, 374.5}, {true, 8192, 28672, 4096, 1505},
-		{true, 2048, 28672, 4096, 384}, {false, 8192, 14336, 8192, 1382}, {false, 2048, 14336, 8192, 323},
-		{false, 2048, 4096, 28672, 329},
+		{blocks, 8192, 14336, 8192, 1460}, {blocks, 2048, 14336, 8192, 374.5}, {blocks, 8192, 28672, 4096, 1505},
+		{blocks, 2048, 28672, 4096, 384}, {Scaled{}, 8192, 14336, 8192, 1392}, {Scaled{}, 2048, 14336, 8192, 356.5},
+		{Scaled{}, 2048, 4096, 28672, 354}, {fast, 8192, 14336, 8192, 1279}, {fast, 2048, 14336, 8192, 324},
+		{fast, 2048, 4096, 28672, 331},
 	} {
-		if got := d.ScaledTime(c.blocks, c.m, c.n, c.k); math.Abs(got-c.want) > c.want*0.07 {
-			t.Errorf("%d×%d×%d, blocks %t: %.1f µs, measured %.1f", c.m, c.n, c.k, c.blocks, got, c.want)
+		if got := d.ScaledTime(c.of, c.m, c.n, c.k); math.Abs(got-c.want) > c.want*0.07 {
+			t.Errorf("%d×%d×%d, %+v: %.1f µs, measured %.1f", c.m, c.n, c.k, c.of, got, c.want)
 		}
-		if bound := d.ScaledBound(c.blocks, 2*float64(c.m)*float64(c.n)*float64(c.k)); bound > c.want {
-			t.Errorf("%d×%d×%d, blocks %t: the bound is %.1f µs, measured %.1f", c.m, c.n, c.k, c.blocks, bound, c.want)
+		if bound := d.ScaledBound(c.of, 2*float64(c.m)*float64(c.n)*float64(c.k)); bound > c.want {
+			t.Errorf("%d×%d×%d, %+v: the bound is %.1f µs, measured %.1f", c.m, c.n, c.k, c.of, bound, c.want)
 		}
 	}
 	// A description without these rates derives them from the size of an element.
 	d.GEMM.Peak = map[string]float64{"bf16": 815}
-	for _, blocks := range []bool{false, true} {
-		if got, want := d.ScaledBound(blocks, 1e12), d.ComputeBound(ir.BF16, 1e12)/2; math.Abs(got-want) > 1e-9*want {
+	for _, of := range []Scaled{{}, blocks, fast} {
+		if got, want := d.ScaledBound(of, 1e12), d.ComputeBound(ir.BF16, 1e12)/2; math.Abs(got-want) > 1e-9*want {
 			t.Errorf("without a rate the bound is %g µs, want %g", got, want)
 		}
 	}

@@ -162,3 +162,25 @@ func TestDeep(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestQuantizeExperts checks that the weights of experts, which have no 8-bit form, are named with the reason.
+func TestQuantizeExperts(t *testing.T) {
+	m, _, _ := experts(t, 3)
+	for _, n := range m.Nodes {
+		for i, v := range n.In {
+			if n.Op == graph.GroupedMatMul && i == 1 {
+				n.In[i] = m.Weight("experts", "mlp.experts.up", v.DType, v.Shape)
+			}
+		}
+	}
+	up := m.Weight("up", "mlp.up.weight", graph.F32, []int64{2, 2})
+	m.Outputs = []*graph.Value{m.add(graph.MatMul, graph.Attrs{}, graph.F32, m.Outputs[0],
+		m.add(graph.Transpose, graph.Attrs{Axes: []int64{1, 0}}, graph.F32, up))}
+	p, err := Make("test", m.Graph, Options{Quantize: "fp8-row"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := UnfitText(p.Unfit); !strings.Contains(text, "matmul and grouped_linear take no 8-bit operands: mlp.experts.up") {
+		t.Errorf("%q; the program is\n%s", text, p.Text)
+	}
+}

@@ -54,6 +54,7 @@ type emission struct {
 	layout    map[*graph.Value]layout
 	unused    []Unused       // entries of the plan
 	kept      []string       // weights of linears that are not quantized
+	unfit     []string       // see Model.Unfit
 	params    map[any]*param // by value, or by name of the constant
 	list      []*inst
 	constants []*param

@@ -48,6 +48,8 @@ type Model struct {
 	Unused []Unused
 	// Kept lists the weights of linears that Options.Quantize leaves as they are.
 	Kept []string
+	// Unfit lists the weights that matmul and grouped_linear multiply, which have no 8-bit form.
+	Unfit []string
 }
 
 // Param describes what a parameter of the program is made from.
@@ -116,10 +118,10 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}
 	m := &Model{Text: info.Prog.String(), Info: info, Params: p.bindings(), Tied: map[string][]string{},
-		Unused: l.unused, Kept: l.kept}
+		Unused: l.unused, Kept: l.kept, Unfit: l.unfit}
 	if o.Quantize != "" && !slices.ContainsFunc(m.Params, func(p Param) bool { return p.Quantized != nil }) {
 		return nil, fmt.Errorf("%w: %s has no linear whose weight can be quantized to %s%s", ErrUnsupported, base(name),
-			o.Quantize, keptText(o.Quantize, m.Kept))
+			o.Quantize, keptText(o.Quantize, m.Kept, m.Unfit))
 	}
 	for _, w := range g.Weights {
 		if len(w.Also) > 0 {

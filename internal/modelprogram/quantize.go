@@ -55,6 +55,11 @@ func (l *emission) quantize(list []*inst, form string, ranks int) []*inst {
 		}
 	}
 	for _, in := range list {
+		if in.op == "matmul" || in.op == "grouped_linear" {
+			for _, a := range in.args {
+				l.unfits(a)
+			}
+		}
 		if in.op != "linear" {
 			continue
 		}
@@ -85,6 +90,17 @@ func (l *emission) quantize(list []*inst, form string, ranks int) []*inst {
 		}
 	}
 	return out
+}
+
+// unfits records the weight that a is, or is a part of, as one of a product without an 8-bit form.
+func (l *emission) unfits(a operand) {
+	w := a.p
+	if w == nil {
+		w = a.weight()
+	}
+	if w != nil && w.value != nil && w.value.Leaf == graph.Weight && !slices.Contains(l.unfit, w.value.Path) {
+		l.unfit = append(l.unfit, w.value.Path)
+	}
 }
 
 // moduleOf returns the name of the module of a weight.
@@ -165,12 +181,20 @@ func (q *quantizer) weight(w *param) (values, scales *param) {
 	return &v, &s
 }
 
-// keptText names the weights of linears that were not quantized, for a message.
-func keptText(form string, kept []string) string {
-	if len(kept) == 0 {
+// UnfitText names weights that only matmul and grouped_linear multiply, with the reason why they are not quantized.
+func UnfitText(unfit []string) string {
+	if len(unfit) == 0 {
 		return ""
 	}
-	text := ": these keep their types: " + Some(kept)
+	return "; not quantized, because matmul and grouped_linear take no 8-bit operands: " + Some(unfit)
+}
+
+// keptText names the weights of linears that were not quantized, for a message.
+func keptText(form string, kept, unfit []string) string {
+	if len(kept) == 0 {
+		return UnfitText(unfit)
+	}
+	text := ": these keep their types: " + Some(kept) + UnfitText(unfit)
 	if form == "fp8-block" {
 		text += "; a dimension that is split must be a multiple of 128 on each rank, which the form fp8-row does not require"
 	}

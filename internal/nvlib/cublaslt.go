@@ -57,6 +57,7 @@ const (
 	LtDescBias       = 8
 	LtDescSMs        = 15
 	LtDescScaleA     = 17 // the address of the scales of A; B follows
+	LtDescFastAccum  = 25 // one byte
 	LtDescScaleModeA = 31
 	ltLayoutBatch    = 5
 	ltLayoutShift    = 6
@@ -208,6 +209,11 @@ func (c *CuBLASLt) NewDesc(compute LtCompute, scale LtType) (LtDesc, error) {
 	var d LtDesc
 	err := c.check(c.f.descCreate, "cublasLtMatmulDescCreate", uintptr(unsafe.Pointer(&d)), uintptr(compute), uintptr(scale))
 	return d, err
+}
+
+// SetDesc8 sets an attribute of 8 bits.
+func (c *CuBLASLt) SetDesc8(d LtDesc, attr int, v int8) error {
+	return c.check(c.f.descSet, "cublasLtMatmulDescSetAttribute", uintptr(d), uintptr(attr), uintptr(unsafe.Pointer(&v)), 1)
 }
 
 // SetDesc32 sets an attribute of 32 bits.

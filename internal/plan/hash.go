@@ -181,6 +181,6 @@ func (e *encoder) attr(a *ir.Attrs) {
 		e.bools(n.Whole)
 	})
 	each(e, a.Axes, func(x *int) { e.int(int64(*x)) })
-	e.bools(a.TA, a.TB, a.Causal)
+	e.bools(a.TA, a.TB, a.Causal, a.FastAccum)
 	e.ints([]int64{int64(a.SMs), a.First, a.Rows})
 }

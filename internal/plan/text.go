@@ -294,6 +294,9 @@ func attrText(op ir.Op, a *ir.Attrs) string {
 	if a.TB {
 		b.WriteString(" tb")
 	}
+	if a.FastAccum {
+		b.WriteString(" fast_accum")
+	}
 	if a.SMs > 0 {
 		fmt.Fprintf(&b, " sms=%d", a.SMs)
 	}

@@ -145,6 +145,7 @@ func (u *emitter) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
 // attr evaluates the attributes of a compute op.
 func (u *computing) attr(s *ir.Stmt) (attr ir.Attrs, err error) {
 	attr.Causal, attr.TA, attr.TB = s.Word("causal", "") == "true", s.Word("ta", "") == "true", s.Word("tb", "") == "true"
+	attr.FastAccum = s.Word("fast_accum", "") == "true"
 	if attr.Numbers, err = s.Numbers(func(e *ir.Expr) (int64, error) { return u.eval(s, e) }); err != nil {
 		return attr, err
 	}

@@ -280,8 +280,9 @@ func (b *Bounds) flopTime(c *plan.Cmd) float64 {
 			k = x[len(x)-2]
 		}
 		flops := 2 * float64(c.Outs[0].Elements()) * float64(k)
-		if len(c.Ins) == 4 {
-			return b.m.ScaledBound(len(c.Ins[2].Shape) == len(x) || len(c.Ins[3].Shape) == 2, flops)
+		if len(c.Ins) == 4 && c.Ins[0].DType.IsFloat8() {
+			return b.m.ScaledBound(machine.Scaled{Blocks: len(c.Ins[2].Shape) == len(x) || len(c.Ins[3].Shape) == 2,
+				FastAccum: c.Attr.FastAccum}, flops)
 		}
 		return b.m.ComputeBound(c.Outs[0].DType, flops)
 	case ir.OpAttention, ir.OpAttentionLSE, ir.OpAttentionDQ, ir.OpAttentionDKV:

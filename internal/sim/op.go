@@ -15,6 +15,8 @@ type Op struct {
 	DType   ir.DType
 	// Scaled says whether a GEMM has 8-bit operands with scales, and Blocks whether the scales are by blocks.
 	Scaled, Blocks bool
+	// FastAccum is the attribute of such a GEMM.
+	FastAccum bool
 	// Bytes is how many bytes the operation reads and writes.
 	Bytes int64
 	// Reduces says whether the operation reduces over a dimension, as a sum or a norm does.
@@ -53,6 +55,7 @@ func NewOp(op ir.Op, in []Tensor, out Tensor, ta bool) Op {
 		o.M = rows(out.Shape)
 		if o.Scaled = len(in) == 4; o.Scaled {
 			o.DType, o.Blocks = in[0].DType, blocks(in)
+			o.Scaled = o.DType.IsFloat8() // otherwise w is converted to the type of x
 		}
 	case ir.OpGroupedLinear:
 		o.M, o.N, o.K = in[0].Shape[0], out.Shape[1], in[0].Shape[1]
@@ -114,11 +117,14 @@ func Touched(op ir.Op, in []int64, out int64) (reads []int64, written int64) {
 	return reads, written
 }
 
+// scaled returns the kind of a GEMM of 8-bit operands.
+func (o *Op) scaled() machine.Scaled { return machine.Scaled{Blocks: o.Blocks, FastAccum: o.FastAccum} }
+
 // Time returns how long the operation takes when it runs alone, in microseconds.
 func (o *Op) Time(m *machine.Description) float64 {
 	switch {
 	case o.Scaled && o.K > 0:
-		return max(m.ScaledTime(o.Blocks, o.M, o.N, o.K), m.TouchTime(o.Bytes))
+		return max(m.ScaledTime(o.scaled(), o.M, o.N, o.K), m.TouchTime(o.Bytes))
 	case o.K > 0:
 		return max(m.GEMMTime(o.DType, o.M, o.N, o.K), m.TouchTime(o.Bytes))
 	case o.Reduces:

@@ -247,6 +247,7 @@ func (b *planGraph) computeTime(c *plan.Cmd) float64 {
 		return o.Time(b.m)
 	}
 	o := NewOp(c.Op, tensors(c.Ins), tensors(c.Outs)[0], c.Attr.TA)
+	o.FastAccum = c.Attr.FastAccum
 	return o.Time(b.m)
 }
 

@@ -17,6 +17,9 @@ func (in *productRules) linear() *ir.Type {
 	if len(in.args) == 4 {
 		return in.scaledLinear()
 	}
+	if !in.accumulates(false) {
+		return nil
+	}
 	if !in.sameDType() || !in.wantRank(0, 1, "the input") || !in.matrixWeight() {
 		return nil
 	}

@@ -89,15 +89,16 @@ func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {
 // scales.
 func (in *productRules) scaledLinear() *ir.Type {
 	x, w := in.args[0], in.args[1]
+	wide := x.DType == ir.BF16 || x.DType == ir.F16
 	for i, t := range in.args[:2] {
-		if !t.DType.IsFloat8() {
+		if !t.DType.IsFloat8() && !(i == 0 && wide && w.DType.IsFloat8()) {
 			in.errorf("type", in.s.Args[i].Pos, "the operands of a linear with scales must be f8e4m3 or f8e5m2, "+
 				"but %%%s is %s",
-				in.syms[i].Name, t.DType).help("quantize it first")
+				in.syms[i].Name, t.DType).help("quantize it first; the input of an 8-bit weight may also be bf16 or f16")
 			return nil
 		}
 	}
-	if !in.wantRank(0, 1, "the input") || !in.matrixWeight() {
+	if !in.wantRank(0, 1, "the input") || !in.matrixWeight() || !in.accumulates(true) {
 		return nil
 	}
 	last := len(x.Dims) - 1
@@ -107,7 +108,11 @@ func (in *productRules) scaledLinear() *ir.Type {
 	}
 	out := x.Reduced().Clone()
 	out.Dims[last] = ir.Dimension{Extent: w.Dims[0].Extent, Axes: slices.Clone(w.Dims[0].Axes)}
-	if out.DType = in.resultType(ir.BF16); out.DType != ir.BF16 && out.DType != ir.F16 && out.DType != ir.F32 {
+	result := ir.BF16
+	if wide {
+		result = x.DType
+	}
+	if out.DType = in.resultType(result); out.DType != ir.BF16 && out.DType != ir.F16 && out.DType != ir.F32 {
 		in.errorf("type", in.s.Pos, "the result of a linear with scales can be bf16, f16 or f32, not %s", out.DType).
 			help("convert the result with cast")
 		return nil
@@ -127,6 +132,29 @@ func (in *productRules) scaledLinear() *ir.Type {
 		return nil
 	}
 	return out
+}
+
+// accumulates reports an error for fast_accum=true in a linear whose tensor cores cannot add up a whole sum: without
+// 8-bit operands, or if the factor of a product changes with its block.
+func (in *productRules) accumulates(scaled bool) bool {
+	if in.s.Word("fast_accum", "") != "true" {
+		return true
+	}
+	pos := in.s.Attr("fast_accum").Pos
+	if !scaled || !in.args[0].DType.IsFloat8() {
+		in.errorf("type", pos, "fast_accum=true needs 8-bit operands with scales").help(
+			"remove it: sums of other types are added in f32")
+		return false
+	}
+	for i := range 2 {
+		if len(in.args[2+i].Dims) == len(in.args[i].Dims) {
+			in.errorf("type", pos, "fast_accum=true cannot be combined with scales of blocks: the sum of each block "+
+				"of 128 products is multiplied by the block's scales").help(
+				"remove it, or use scales of rows or one scale")
+			return false
+		}
+	}
+	return true
 }
 
 // resultType returns the dtype of the destination or annotation, or def if there is none.

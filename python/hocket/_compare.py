@@ -10,6 +10,17 @@ Layer.__doc__ = """How far a layer is from the reference, which gives it its inp
 quotient. ``line`` is where it begins in Model.text."""
 
 
+class Difference(collections.namedtuple("Difference", "name mean largest rms same_largest rows")):
+    """The difference of a result of a quantized model from that of the unquantized one: the mean and the largest absolute
+    difference, the root mean square of the unquantized result, and the number of rows, of ``rows``, whose largest
+    elements have the same position."""
+
+    def __str__(self):
+        return (f"%{self.name} differs from the unquantized model by {self.mean:.4g} on average, {self.largest:.4g} at "
+                f"most; its root mean square is {self.rms:.4g}; the largest element is the same in {self.same_largest} of "
+                f"{self.rows} rows")
+
+
 class Comparison:
     """How a model compares with the reference evaluator and, if one was given, with a torch module. ``verdict`` is exact,
     within, undecided or differs: that of the reference evaluator, but differs if the module's results differ by more than
@@ -79,6 +90,40 @@ class Against(list):
             return "differs", f"differs from the module ({sizes}, more than {self.tolerance:.2g})"
         rest = f", which did not return the last {self.missing} results" if self.missing else ""
         return "within", f"matches the module within rounding ({sizes}, at most {self.tolerance:.2g}){rest}"
+
+
+def of_module(module, args, kwargs):
+    """Returns the results of a torch module."""
+    import torch
+
+    with torch.no_grad():
+        return module(*args, **kwargs)
+
+
+def copies(out):
+    """Returns the results of a model as arrays of doubles that do not depend on the model; None for integers."""
+    return [_doubles(t) for t in tensors(out)]
+
+
+def _doubles(t):
+    """Returns a torch tensor or a numpy array as doubles on the host, or None if it is of integers."""
+    if hasattr(t, "detach"):
+        return t.detach().double().cpu() if t.is_floating_point() else None
+    return None if t.dtype.kind in "iub" else t.astype("float64")
+
+
+def differences(got, want):
+    """Returns the differences between the results of a quantized model and copies of those of the unquantized one."""
+    found = []
+    for i, (g, w) in enumerate(zip(copies(got), want)):
+        if g is None or w is None or 0 in tuple(g.shape):
+            continue
+        columns = g.shape[-1] if len(g.shape) else 1
+        g, w = g.reshape(-1, columns), w.reshape(-1, columns)
+        off = abs(g - w)
+        found.append(Difference(f"out{i}", float(off.mean()), float(off.max()), float((w * w).mean()) ** 0.5,
+                                int((g.argmax(-1) == w.argmax(-1)).sum()), g.shape[0]))
+    return found
 
 
 def against_module(got, module, args, kwargs):

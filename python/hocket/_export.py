@@ -5,6 +5,7 @@ import importlib
 import os
 import tempfile
 import warnings
+import weakref
 
 from . import _cuda, _plans, _world
 from ._errors import Error, UnsupportedError
@@ -25,7 +26,8 @@ def export(module, args=(), kwargs=None, *, plan=None, dynamic=None, **options):
     the program stacks are copied there. The model keeps the weights of this moment: export again if they change.
     """
     styles = _plans.styles(plan, module)
-    return load_exported(exported(module, args, kwargs, dynamic), name_of(module), plan=styles, **options)
+    return load_exported(exported(module, args, kwargs, dynamic), name_of(module), plan=styles,
+                         original=weakref.ref(module), **options)
 
 
 def name_of(module):
@@ -49,8 +51,8 @@ def exported(module, args, kwargs=None, dynamic=None):
         return api.export(module, tuple(args), kwargs, dynamic_shapes=_dims(dynamic, api.Dim))
 
 
-def load_exported(program, name, weights=None, **options):
-    """Loads an ExportedProgram. Its weights go to the model from where they are: the archive that is written for the
+def load_exported(program, name, weights=None, original=None, **options):
+    """Loads an ExportedProgram. ``original`` returns the module that was exported. Its weights go to the model from where they are: the archive that is written for the
     library has none of them, unless files are given that have others."""
     from . import _model
 
@@ -63,7 +65,7 @@ def load_exported(program, name, weights=None, **options):
         with contextlib.nullcontext() if files else _hollow(program):
             torch_export().save(program, path)
         try:
-            return _model.load_archive(path, own, weights=weights, **options)
+            return _model.load_archive(path, own, weights=weights, original=original, **options)
         except Error as e:
             e.args = (str(e).replace(folder + os.sep, ""),)
             raise

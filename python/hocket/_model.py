@@ -1,5 +1,6 @@
 """Programs as callables."""
 
+import functools
 import json
 import os
 import threading
@@ -24,7 +25,8 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     export by their names. State that the model keeps between calls begins as the archive has it: see Model.reset.
     ``weights`` are other weights: safetensors files, or tensors by the names of the model's modules. ``quantize`` is
     "fp8-tensor", "fp8-row" or "fp8-block": the weights of linears are quantized to f8e4m3 when they are read, with a scale
-    for the tensor, for each row, or for each 128 by 128 elements, and activations in each call.
+    for the tensor, for each row, or for each 128 by 128 elements, and activations in each call. Model.quantization
+    measures the errors that this causes.
 
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
     text leaves it open, ``weights`` are tensors to bind, by parameter. ``group`` has the processes of a group run it, one
@@ -51,9 +53,12 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
 
 
 def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), group=None,
-                 grad=False, **options):
-    """As load. ``own`` has the weights of an archive that lacks them, by their names in the tree of modules."""
+                 grad=False, original=None, **options):
+    """As load. ``own`` has the weights of an archive that lacks them, by their names in the tree of modules, and
+    ``original`` returns the torch module that the archive was exported from."""
     s = _world.of(group)
+    form, rest = options.get("quantize"), {k: v for k, v in options.items() if k != "quantize"}
+    again = functools.partial(load_archive, program, None, dims, func, ranks, weights, False, plan, shard, group, **rest)
     o, program = _source(program, plan, shard)
     buckets = options.pop("buckets", None)
     if isinstance(options.get("cache"), str):
@@ -81,6 +86,7 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
         name = model._func
         model._gradient = _gradients.Gradient(model, grad, lambda text: _loaded(s, text, rest, False, False, name))
     _unload(s)
+    model._unquantized = form and (original if own is not None else again), form
     if "export" in o:
         if own is not None:
             _weights.bind(model, own, True)
@@ -181,6 +187,7 @@ class Model:
         self._lent, self._lendable, self._captured = weakref.WeakSet(), {}, set()
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
         self._gradient = None  # of load's grad=True
+        self._unquantized = None, None  # see quantization
         self._about = json.loads(_lib.call_text("hocket_description", handle, 0))
         self._check_buckets()
         self._begin = {}  # contents of bound states, by name, when they were bound
@@ -472,6 +479,32 @@ class Model:
         if module is not None:
             against = _compare.against_module(self(*args, dims=dims, **kwargs), module, args, kwargs)
         return _compare.Comparison(out, against)
+
+    def quantization(self, *args, dims=None, **kwargs):
+        """Measures how much the results of a model that was loaded with ``quantize=`` differ from those without it, on
+        inputs as a call takes them: a list of Difference, one for each result of floats. str of a Difference is the line
+        that ``hocket run --quantize`` prints.
+
+        A model of an archive is loaded again without ``quantize``, and once more with it if it has state, so that both
+        begin as the archive has it. A model that was exported from a module is compared with the module, which must still
+        exist, and cannot have state. Among several processes all call this together; a difference is then that of the
+        process's results."""
+        original, form = self._unquantized
+        if not form:
+            raise InputError("the model is not quantized: load it with quantize=\"fp8-block\", \"fp8-row\" or \"fp8-tensor\"")
+        stateful = bool(self._about["states"])
+        if not isinstance(original, functools.partial):
+            module = original and original()
+            if module is None or stateful:
+                raise InputError("the model has state: compare it by `hocket run --quantize`" if module is not None else
+                                 "the module that was exported does not exist any more: keep it to measure against it")
+            return _compare.differences(self(*args, dims=dims, **kwargs), _compare.copies(_compare.of_module(module, args, kwargs)))
+        with original() as other:
+            want = _compare.copies(other(*args, dims=dims, **kwargs))
+        if not stateful:
+            return _compare.differences(self(*args, dims=dims, **kwargs), want)
+        with original(quantize=form) as other:
+            return _compare.differences(other(*args, dims=dims, **kwargs), want)
 
     def _changed(self):
         """Drops the cached data of calls with bound tensors."""

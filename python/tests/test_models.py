@@ -250,6 +250,17 @@ class Models(unittest.TestCase):
             with self.assertRaisesRegex(hocket.InputError, "no parameter z"):
                 m.compare(z=self.x)
 
+    def measured(self, m, want, unquantized):
+        """Checks the measured difference of a model's results from those of the unquantized model."""
+        found, = m.quantization(self.x)
+        off = numpy.abs(numpy.array(want) - unquantized)
+        same = sum(max(range(len(a)), key=a.__getitem__) == max(range(len(b)), key=b.__getitem__)
+                   for a, b in zip(want, unquantized))
+        self.assertTrue(numpy.allclose(found[1:4], (off.mean(), off.max(), numpy.square(unquantized).mean() ** 0.5),
+                                       rtol=1e-3), found)
+        self.assertEqual((found.same_largest, found.rows), (same, len(X)))
+        self.assertIn("differs from the unquantized model by", str(found))
+
     def test_quantize(self):
         want, _ = expected(X, pt2.weights(), product=quantized)
         unquantized, _ = expected(X, pt2.weights())
@@ -259,6 +270,17 @@ class Models(unittest.TestCase):
                 self.close(m(self.x), want)
                 self.assertIn("up: f8e4m3", m.text)
                 self.assertEqual(m.proof, "proved")
+                self.measured(m, want, unquantized)
+        with hocket.load(self.path, quantize="fp8-row") as m:  # with state, which stays as it is
+            m(self.x)
+            before = hocket.load(self.path, quantize="fp8-row")
+            self.measured(m, expected(X, pt2.weights(), ONES, quantized)[0], expected(X, pt2.weights(), ONES)[0])
+            before(self.x)
+            self.close(m(self.x), numpy.array(before(self.x)).tolist())
+            before.close()
+        with hocket.load(self.plain) as m:
+            with self.assertRaisesRegex(hocket.InputError, "is not quantized"):
+                m.quantization(self.x)
         for call, why in ((lambda: hocket.load(self.plain, quantize="fp4"), "it can be fp8-tensor, fp8-row, fp8-block"),
                           (lambda: hocket.load("func f(%x: f32[4]) -> f32[4] {\n  return %x\n}\n", quantize="fp8-row"),
                            "plan, shard, weights and quantize apply only to models that torch exported"),

@@ -5,12 +5,14 @@
 #
 # HOCKET is the command, FOLDER gets the reports. The last lines of the output are a table of the medians of three
 # rounds in microseconds, also in FOLDER/fp8.tsv: how=alone is the GEMM alone, and ratio is the time divided by that of
-# the faster GEMM alone of hocket and torch. It takes about two minutes. MACHINE=cpu, PEERS=no and SHAPES=... test the
+# the faster GEMM alone of hocket and torch. It takes about two minutes. DTYPES lists other types, such as
+# fp8-row, whose products torch adds without use_fast_accum=True. MACHINE=cpu, PEERS=no and SHAPES=... test the
 # script without GPUs. NVLink multicast stays off.
 set -u
 hocket=$1 out=$2
 machine=${MACHINE:-cuda} rounds=${ROUNDS:-3} limit=${LIMIT:-150}
 shapes=${SHAPES:-"8192x28672x8192 2048x28672x8192 2048x8192x28672"}
+dtypes=${DTYPES:-fp8-block fp8-row-fast}
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$out/turns"
 began=$SECONDS
@@ -25,7 +27,7 @@ if [ "${PEERS:-yes}" = yes ]; then
 fi
 flags=()
 for s in $shapes; do flags+=(--shape "$s"); done
-for dtype in fp8-block fp8-row; do
+for dtype in $dtypes; do
     for op in ag-gemm gemm-rs; do
         left=$((limit - (SECONDS - began)))
         if [ "$left" -lt 5 ]; then
@@ -45,7 +47,7 @@ import sys
 
 print("op", "dtype", "shape", "who", "how", "us", "spread", "ratio", sep="\t")
 for op in "ag-gemm", "gemm-rs":
-    for dtype in "fp8-block", "fp8-row":
+    for dtype in "fp8-block", "fp8-row-fast", "fp8-row", "fp8-tensor-fast", "fp8-tensor":
         try:
             bench = json.loads((pathlib.Path(sys.argv[1]) / f"{op}.{dtype}.json").read_text())["bench"]
         except (OSError, ValueError, KeyError):

@@ -12,7 +12,8 @@ between two synchronisations, by the host's clock. gemm-ar is also timed in chun
 what hocket asks for, when it asks, prints nothing, and ends where nothing has been asked for two minutes. With --hocket it also times
 hocket's programs by these strategies, called from torch: the package must be there. Shapes are MxNxK over all ranks.
 With --dtype fp8-row or fp8-block operands are of f8e4m3, with a scale for each row, or for 128 elements of a row of x and
-128 by 128 of w. They are quantized before the timed part; sums are bf16. Only ag-gemm and gemm-rs have these types.
+128 by 128 of w; fp8-row-fast is fp8-row with use_fast_accum=True. They are quantized before the timed part; results are
+bf16. Only ag-gemm and gemm-rs have these types.
 """
 import argparse
 import json
@@ -34,7 +35,7 @@ PIECES = 4  # of a rank's rows, where pieces of a result are gathered beside the
 CHAIN = 6
 GRAPH = ", torch graph"  # ends the names of ways that are captured in torch's graphs
 OFF = 1 / 8  # how far results may be apart, in root mean squares of a result
-DTYPES = "bf16", "fp8-row", "fp8-block"
+DTYPES = "bf16", "fp8-row", "fp8-row-fast", "fp8-block"
 BLOCK = 128
 LARGEST = 448  # of f8e4m3
 INNER = 128  # operands are products of matrices of that rank, as hocket's
@@ -57,10 +58,10 @@ def by_columns(s):
     return s.t().contiguous().t()
 
 
-def scaled(x, sx, w, sw):
+def scaled(x, sx, w, sw, fast=False):
     """The product of x and w transposed, in bf16."""
     if sx.shape[1] == 1:
-        return torch._scaled_mm(x, w.t(), scale_a=sx, scale_b=sw.t(), out_dtype=torch.bfloat16, use_fast_accum=True)
+        return torch._scaled_mm(x, w.t(), scale_a=sx, scale_b=sw.t(), out_dtype=torch.bfloat16, use_fast_accum=fast)
     from torch.nn.functional import ScalingType, scaled_mm
 
     return scaled_mm(x, w.t(), sx, ScalingType.BlockWise1x128, sw.t(), ScalingType.BlockWise128x128,
@@ -164,6 +165,7 @@ class Bench:
 
     def gathered_scaled(self, m, n, k, dtype):
         """gathered of 8-bit operands: values and scales are gathered."""
+        fast = dtype.endswith("-fast")
         x, sx = quantized(self.random(m // self.ranks, k), dtype)
         w, sw = quantized(self.random(n // self.ranks, k), dtype, weight=True)
         whole, whole_s = quantized(self.random(m, k), dtype)
@@ -173,30 +175,31 @@ class Bench:
         def sequential():
             dist.all_gather_into_tensor(all_x.view(torch.uint8), x.view(torch.uint8))
             dist.all_gather_into_tensor(all_s, sx)
-            return scaled(all_x, by_columns(all_s), w, sw)
+            return scaled(all_x, by_columns(all_s), w, sw, fast)
 
         ways = {"nccl, then GEMM": sequential}
-        if dtype == "fp8-row":  # torch has no fused op for blocks
+        if dtype != "fp8-block":  # torch has no fused op for blocks
             ways["torch fused"] = lambda: torch.ops.symm_mem.fused_all_gather_scaled_matmul(
-                x, [w.t()], sx, [sw.t()], 0, self.group, [None], [None], [torch.bfloat16], [True])
-        return lambda: scaled(whole, whole_s, w, sw), ways, (None, None)
+                x, [w.t()], sx, [sw.t()], 0, self.group, [None], [None], [torch.bfloat16], [fast])
+        return lambda: scaled(whole, whole_s, w, sw, fast), ways, (None, None)
 
     def reduced_scaled(self, m, n, k, dtype):
         """reduced of 8-bit operands, to rows; sums are bf16."""
+        fast = dtype.endswith("-fast")
         x, sx = quantized(self.random(m, k // self.ranks), dtype)
         sx = by_columns(sx)
         w, sw = quantized(self.random(n, k // self.ranks), dtype, weight=True)
         rows = torch.empty(m // self.ranks, n, dtype=torch.bfloat16, device=self.dev)
 
         def sequential():
-            dist.reduce_scatter_tensor(rows, scaled(x, sx, w, sw))
+            dist.reduce_scatter_tensor(rows, scaled(x, sx, w, sw, fast))
             return rows
 
         ways = {"GEMM, then nccl": sequential}
-        if dtype == "fp8-row":
+        if dtype != "fp8-block":
             ways["torch fused"] = lambda: torch.ops.symm_mem.fused_scaled_matmul_reduce_scatter(
-                x, w.t(), sx, sw.t(), "sum", 0, 0, self.group, [m, n], None, None, torch.bfloat16, True)
-        return lambda: scaled(x, sx, w, sw), ways, (None, None)
+                x, w.t(), sx, sw.t(), "sum", 0, 0, self.group, [m, n], None, None, torch.bfloat16, fast)
+        return lambda: scaled(x, sx, w, sw, fast), ways, (None, None)
 
     def window(self, m, n):
         """A tensor in a window of NCCL's, which has kernels of its own for such; None where torch cannot register it."""

@@ -34,7 +34,7 @@ for shape in ${SHAPES:-8b 70b}; do
 		if [ -n "$PEER" ] && [ "$shape" = 8b ]; then
 			python3 -m torch.distributed.run --nproc_per_node="$n" "$PEER" "$t" >>"$out/one.jsonl" 2>>"$out/$log.txt" || true
 		fi
-		HOCKET_PRODUCTS=$products "$hocket" bench "$here/llama.hkt" -m cuda "${dims[@]}" --dim P="$n" --dim T="$t" --rounds "${ROUNDS:-9}" ${READ:+--memory-rate "$READ"} --measure --json >>"$out/one.jsonl"
+		HOCKET_PRODUCTS=$products "$hocket" bench "$here/${PROGRAM:-llama}.hkt" -m cuda "${dims[@]}" --dim P="$n" --dim T="$t" --rounds "${ROUNDS:-9}" ${READ:+--memory-rate "$READ"} --measure --json >>"$out/one.jsonl"
 		cat "$out/one.jsonl" >>"$out/$log.jsonl"
 		suffix=
 		[ "$products" = measured ] || suffix=$products

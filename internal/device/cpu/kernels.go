@@ -71,7 +71,7 @@ func (k *kernel) loops() (loops, error) {
 	case device.Scales:
 		return makeScales(k, op)
 	case device.Quantize:
-		return makeQuantize(k)
+		return makeQuantize(k, op)
 	case device.GroupedLinear:
 		return makeGrouped(k, op)
 	case device.Matmul:

@@ -49,7 +49,10 @@ func scaleLoops[A float32 | float64](g device.Grain, top float64) loops {
 	}
 }
 
-func makeQuantize(k *kernel) (loops, error) {
+func makeQuantize(k *kernel, op device.Quantize) (loops, error) {
+	if op.Max != 0 {
+		return nil, device.ErrUnsupported
+	}
 	if err := k.count(2, 2); err != nil {
 		return nil, err
 	}

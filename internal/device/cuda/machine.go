@@ -149,6 +149,7 @@ func (m *machine) Caps() device.Caps {
 		// Each GPU has a separate clock: see base.
 		DeviceClocks: true,
 		Precompile:   m.precompiles(),
+		ScaleColumns: true,
 		HostCalls:    true,
 		Poison:       true,
 		Borrows:      true,

@@ -102,6 +102,9 @@ func (r *rig) scaledLinears(m, n, k int64) {
 			to := []ir.DType{ir.BF16, ir.F16, ir.F32}[(fx+fw)%3]
 			x, w := whole([]ir.DType{ir.F8E4M3, ir.F8E4M3, ir.F8E5M2}[rng.IntN(3)], m, k), whole(ir.F8E4M3, n, k)
 			x.dt = []ir.DType{x.dt, ir.F8E4M3}[min(1, fx+fw)]
+			if rng.IntN(3) == 0 {
+				x.dt = []ir.DType{ir.BF16, ir.F16}[rng.IntN(2)]
+			}
 			scalesX, scalesW := powers(sx), powers(sw)
 			want := make([]float64, m*n)
 			for i := range m {

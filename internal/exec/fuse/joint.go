@@ -80,11 +80,18 @@ func (f *Finder) alike(cmds []int) int {
 // launch together with others.
 func (f *Finder) joins(others []int, cmd int) bool {
 	c := &f.p.Cmds[cmd]
-	if c.Kind != plan.Compute || c.Op != ir.OpLinear || len(c.Ins) != 2 || c.Attr.SMs != 0 || f.taken[cmd] {
+	if c.Kind != plan.Compute || c.Op != ir.OpLinear || len(c.Ins) == 3 || c.Attr.SMs != 0 || f.taken[cmd] {
+		return false
+	}
+	scaled := len(c.Ins) == 4
+	if scaled && c.Ins[0].DType.IsFloat8() { // the kernel for few rows multiplies by 8-bit weights, but not 8-bit inputs
 		return false
 	}
 	for _, o := range others {
 		first := &f.p.Cmds[o]
+		if len(first.Ins) != len(c.Ins) || scaled && !first.Ins[2].Same(c.Ins[2]) {
+			return false
+		}
 		if !first.Ins[0].Same(c.Ins[0]) || f.meets(first.Outs[0], c.Ins...) || f.meets(c.Outs[0], first.Ins...) ||
 			f.meets(first.Outs[0], c.Outs...) {
 			return false

@@ -16,6 +16,9 @@ import (
 func (b *builder) group() error {
 	im := b.im
 	im.Groups = map[int]*Group{}
+	if im.Caps.ScaleColumns {
+		im.columns = fuse.ScalesByColumns(im.Plan)
+	}
 	if im.Caps.Chains && !im.opts.NoChains {
 		finder := fuse.NewFinder(im.Plan)
 		if err := finder.Joints(b.takeJoint); err != nil {
@@ -26,6 +29,9 @@ func (b *builder) group() error {
 			return err
 		}
 		if err := finder.Relus(b.takeRelu); err != nil {
+			return err
+		}
+		if err := finder.Quantizes(b.takeQuantize); err != nil {
 			return err
 		}
 	}
@@ -47,12 +53,20 @@ func (b *builder) jointKernel(j *fuse.Joint) device.Kernel {
 	last := &p.Cmds[j.Linears[len(j.Linears)-1]]
 	op := device.Linears{Gated: j.Gate != nil, Constant: true, Fixed: b.im.opts.Fixed, Timed: b.im.opts.Timed}
 	k := device.Kernel{Ins: b.im.Views(last.Ins[0])}
+	var scales []device.View
+	if op.Scaled = len(last.Ins) == 4; op.Scaled {
+		scales = b.im.Views(last.Ins[2])
+	}
 	for _, m := range j.Linears {
 		c := &p.Cmds[m]
 		k.Ins = append(k.Ins, b.im.View(c.Ins[1]))
 		k.Outs = append(k.Outs, b.im.View(c.Outs[0]))
-		op.Constant = op.Constant && b.im.constant(c.Ins[1].Buf)
+		if op.Scaled {
+			scales = append(scales, b.im.View(c.Ins[3]))
+		}
+		op.Constant = op.Constant && b.constantWeight(c)
 	}
+	k.Ins = append(k.Ins, scales...)
 	if op.Gated {
 		k.Outs = append(k.Outs, b.im.View(p.Cmds[j.Gate[1]].Outs[0]))
 	}
@@ -72,6 +86,15 @@ func (b *builder) takeRelu(gemm, relu int) error {
 			k.Op = op
 		}
 		k.Outs = b.im.Views(b.im.Plan.Cmds[relu].Outs...)
+		return k
+	})
+	return err
+}
+
+func (b *builder) takeQuantize(scales, quantize int) error {
+	_, err := b.launchFor([]int{scales, quantize}, func(b *builder) device.Kernel {
+		k := b.kernel(&b.im.Plan.Cmds[quantize])
+		k.Op = device.Quantize{Max: device.OpOf(ir.OpScales, b.im.Plan.Cmds[scales].Attr).(device.Scales).Max}
 		return k
 	})
 	return err
@@ -190,6 +213,11 @@ func (b *builder) kernel(c *plan.Cmd) device.Kernel {
 	return device.Kernel{Op: b.op(c), Ins: ins, Outs: b.im.Views(c.Outs...)}
 }
 
+// constantWeight reports whether the weight of a linear, and its scales, are constant.
+func (b *builder) constantWeight(c *plan.Cmd) bool {
+	return b.im.constant(c.Ins[1].Buf) && (len(c.Ins) < 4 || b.im.constant(c.Ins[3].Buf))
+}
+
 // op returns the operation of a compute command, including the options that affect how it is computed.
 func (b *builder) op(c *plan.Cmd) device.Op {
 	if c.Op == ir.OpLaunch {
@@ -198,7 +226,7 @@ func (b *builder) op(c *plan.Cmd) device.Op {
 	opts := &b.im.opts
 	switch op := device.OpOf(c.Op, c.Attr).(type) {
 	case device.Linear:
-		op.Constant, op.Fixed, op.Timed = b.im.constant(c.Ins[1].Buf), opts.Fixed, opts.Timed
+		op.Constant, op.Fixed, op.Timed = b.constantWeight(c), opts.Fixed, opts.Timed
 		return op
 	case device.Matmul:
 		op.Fixed, op.Timed = opts.Fixed, opts.Timed

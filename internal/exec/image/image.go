@@ -101,6 +101,9 @@ type Image struct {
 	// Groups holds the launches that execute several commands, by each of these commands.
 	Groups map[int]*Group
 
+	// columns holds the buffers of scales that are stored by columns: see fuse.ScalesByColumns.
+	columns map[[2]int32]bool
+
 	// Uploads holds, by input, the commands that upload it, one for each rank, if runs need not repeat the upload because
 	// the input remains unchanged on the devices. It is nil for an input that commands write to.
 	Uploads [][]int
@@ -209,6 +212,9 @@ func (im *Image) WorksIn(name string, t *resident.DeviceTensor) bool {
 func (im *Image) View(r plan.Ref) device.View {
 	b := &im.Plan.Buffers[r.Buf]
 	v := device.View{DType: r.DType, Shape: r.Shape, Strides: r.Strides}
+	if im.columns[[2]int32{r.Rank, r.Buf}] {
+		v.Strides = byColumns(r.Shape)
+	}
 	if lent := im.memory.lent[place{r.Rank, r.Buf}]; lent != nil {
 		v.Mem, v.Off = lent, r.Off
 		return v
@@ -219,6 +225,17 @@ func (im *Image) View(r plan.Ref) device.View {
 	}
 	v.Mem, v.Off = im.memory.arenas[r.Rank], b.Offset-im.memory.gapsBelow(b.Offset)+r.Off
 	return v
+}
+
+// byColumns returns the strides of a dense tensor whose last dimension varies slowest, and whose other dimensions are in
+// row-major order.
+func byColumns(shape []int64) []int64 {
+	strides, step := make([]int64, len(shape)), int64(1)
+	for d := len(shape) - 2; d >= 0; d-- {
+		strides[d], step = step, step*shape[d]
+	}
+	strides[len(shape)-1] = step
+	return strides
 }
 
 // Views returns the views of all refs.

@@ -10,11 +10,24 @@
 // a weight have consecutive numbers. The bits of a row do not depend on the number of rows. SEVERAL: there are several
 // linears, or more than ROWS rows.
 //
+// A weight of type f8e4m3 has scales, and so may x. A turn then has 128 columns, which are the same number of bytes of
+// w: the elements of w are converted to x's type, the products of a turn are added up, and the sum is multiplied by the
+// scales of its row of x and its row of w.
+//
 // If w is constant, the kernel begins to read it before the previous kernel has ended, provided that it is launched
 // with programmatic dependent launch. LATE: the next kernel may begin only when all reads of w are in flight; this is
 // for blocks of which a multiprocessor holds only one.
 
 enum { skinnyStore, skinnyRelu, skinnySiluMul };
+
+// SkinnyScale holds scales. The scale of an element is that of its row, divided by a power of two, and of its turn.
+struct SkinnyScale {
+  u64 at;
+  i64 shift;      // binary logarithm of the number of rows that share a scale
+  i64 row, turn;  // strides; 0 if all rows, or all columns of a row, share a scale
+
+  __device__ __forceinline__ f32 of(i64 i, int j) const { return ((const f32*)at)[(i >> shift) * row + j * turn]; }
+};
 
 struct SkinnyPart {
   u64 out, w, up;
@@ -22,6 +35,7 @@ struct SkinnyPart {
   i64 n;            // rows of w, and of up
   i64 om, wn, upn;  // strides from row to row; rows have no gaps
   i64 first;        // the part's first block
+  SkinnyScale sw, sup;
 };
 
 enum { skinnyParts = 3 };  // largest number of parts
@@ -32,6 +46,7 @@ struct SkinnyArgs {
   i64 xm;        // stride from row to row
   i64 constant;  // not 0: no earlier kernel that may still be running writes a weight
   i64 slices;    // number of slices of ROWS rows
+  SkinnyScale sx;
   SkinnyPart part[skinnyParts];
 };
 
@@ -49,21 +64,56 @@ DEV void let() {
 #endif
 }
 
-// SkinnyTurn holds the data that a warp loads for a turn, in rows of eight pieces of 16 bytes. The pieces are permuted
-// within a row, so that the pieces of eight rows are in different banks.
-template <int ROWS, int TILES> struct SkinnyTurn {
-  Pack<u32, 4> w[TILES * 8 * 8], x[ROWS * 8];
+// widen converts four numbers of type f8e4m3 to T, two in each word. It moves exponent and mantissa to their places in T,
+// where they stand for a number that is too small by a power of two, and multiplies by that power, which is exact.
+template <class T> DEV void widen(u32 (&to)[2], u32 four) {
+  constexpr int shift = IsBF16<T>::yes ? 4 : 1;
+#ifdef __CUDA_ARCH__
+  const u32 pairs[2] = {__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424)};
+#else
+  const u32 pairs[2] = {(four & 0xff) << 8 | (four & 0xff00) << 16, (four >> 8 & 0xff00) | (four & 0xff000000)};
+#endif
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const u32 small = (pairs[i] & 0x80008000u) | (pairs[i] & 0x7f007f00u) >> shift;
+#ifdef __CUDA_ARCH__
+    if constexpr (IsBF16<T>::yes) asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(to[i]) : "r"(small), "r"(0x7b807b80u), "r"(0x80008000u));
+    else asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(to[i]) : "r"(small), "r"(0x5c005c00u));
+#else
+    T lo, hi;
+    lo.bits = (u16)small, hi.bits = (u16)(small >> 16);
+    const f32 by = IsBF16<T>::yes ? 0x1p120f : 0x1p8f;
+    to[i] = pair<T>(Num<T>::get(lo) * by, Num<T>::get(hi) * by);
+#endif
+  }
+  const u32 nan = ((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+  if (nan) {
+    to[0] |= (nan & 0x80 ? 0x7fffu : 0) | (nan & 0x8000 ? 0x7fff0000u : 0);
+    to[1] |= (nan & 0x800000 ? 0x7fffu : 0) | (nan & 0x80000000u ? 0x7fff0000u : 0);
+  }
+}
+
+// SkinnyTurn holds the data that a warp loads for a turn, in rows of 16-byte pieces: eight for w, and XP for x. The pieces
+// are permuted within a row, so that the pieces of eight rows are in different banks.
+template <int ROWS, int TILES, int XP> struct SkinnyTurn {
+  Pack<u32, 4> w[TILES * 8 * 8], x[ROWS * XP];
 
   DEV int at(int row, int piece) { return row * 8 + (piece ^ row % 8); }
+  DEV int atX(int row, int piece) { return row * XP + (piece ^ row % 8); }
 };
 
 // SkinnyRoom is the block's dynamic shared memory: a ring of turns for each warp and, at the end, their sums.
-template <int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom {
-  SkinnyTurn<ROWS, TILES> turns[WARPS][STEPS];
+template <int ROWS, int TILES, int WARPS, int STEPS, int XP> union SkinnyRoom {
+  SkinnyTurn<ROWS, TILES, XP> turns[WARPS][STEPS];
   f32 sums[WARPS][ROWS][TILES * 8 + 8];
 };
 
-template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool SEVERAL> struct Skinny {
+template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool SEVERAL> struct Skinny {
+  static constexpr bool scaled = sizeof(W) == 1;
+  static constexpr int turn = 128 / sizeof(W);  // columns of a turn
+  static constexpr int pieces = turn / 8;       // of a row of x
+  typedef SkinnyTurn<ROWS, TILES, pieces> Turn;
+  typedef SkinnyRoom<ROWS, TILES, WARPS, STEPS, pieces> Room;
   static constexpr bool gated = EPILOGUE == skinnySiluMul;
   static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // columns of the result
   // groups of rows; each group is an operand of tensor cores
@@ -72,53 +122,118 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
   const SkinnyArgs& a;
   const i64 slice, block;  // index of the group of x's rows; index of the block within the group
   const SkinnyPart p;
-  SkinnyRoom<ROWS, TILES, WARPS, STEPS>& room;
+  Room& room;
   i64 from;                 // the block's first column of the result
   int lane, warp, m, n, k;  // n: number of columns of the result from column from on
 
   __device__ __forceinline__ Skinny(const SkinnyArgs& a)
-      : a(a), slice(SEVERAL ? blockIdx.x % a.slices : 0), block(SEVERAL ? blockIdx.x / a.slices : blockIdx.x), p(skinnyPart<SEVERAL>(a, block)), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), from((block - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(SEVERAL ? least(a.m - slice * ROWS, (i64)ROWS) : a.m)), n((int)(p.n - from)), k((int)a.k) {}
+      : a(a), slice(SEVERAL ? blockIdx.x % a.slices : 0), block(SEVERAL ? blockIdx.x / a.slices : blockIdx.x), p(skinnyPart<SEVERAL>(a, block)), room(roomOf<Room>()), from((block - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(SEVERAL ? least(a.m - slice * ROWS, (i64)ROWS) : a.m)), n((int)(p.n - from)), k((int)a.k) {}
 
-  // column returns the column at which the lane's part of a turn begins; a lane loads 16 bytes of every fourth row.
-  __device__ __forceinline__ int column(int turn) const { return (turn * WARPS + warp) * 64 + lane % 8 * 8; }
+  // column returns the first column of a turn.
+  __device__ __forceinline__ int column(int i) const { return (i * WARPS + warp) * turn; }
 
   // weights starts to load a turn's part of w for the given step, with zeros outside of w. If gated, the second half of
-  // the rows belongs to the weight up.
-  __device__ __forceinline__ void weights(int turn, int step) const {
-    SkinnyTurn<ROWS, TILES>& to = room.turns[warp][step];
-    const int col = column(turn), row = lane / 8;
-    const T* w = (const T*)p.w + (from + row) * p.wn + col;
-    const T* up = gated ? (const T*)p.up + (from + row) * p.upn + col : w;
+  // the rows belongs to the weight up. A lane loads 16 bytes of every fourth row.
+  __device__ __forceinline__ void weights(int i, int step) const {
+    Turn& to = room.turns[warp][step];
+    const int col = column(i) + lane % 8 * (16 / (int)sizeof(W)), row = lane / 8;
+    const W* w = (const W*)p.w + (from + row) * p.wn + col;
+    const W* up = gated ? (const W*)p.up + (from + row) * p.upn + col : w;
 #pragma unroll
     for (int i = 0; i < TILES * 8; i += 4) {
       const bool there = i % columns + row < n && col < k;
-      copy16(spotOf(&to.w[to.at(i + row, lane % 8)]), there ? i < columns ? w + i * p.wn : up + (i - columns) * p.upn : (const T*)p.w, there);
+      copy16(spotOf(&to.w[to.at(i + row, lane % 8)]), there ? i < columns ? w + i * p.wn : up + (i - columns) * p.upn : (const W*)p.w, there);
     }
   }
 
   // input does the same for x.
-  __device__ __forceinline__ void input(int turn, int step) const {
-    SkinnyTurn<ROWS, TILES>& to = room.turns[warp][step];
-    const int col = column(turn), row = lane / 8;
+  __device__ __forceinline__ void input(int i, int step) const {
+    Turn& to = room.turns[warp][step];
+    const int col = column(i) + lane % pieces * 8, row = lane / pieces;
 #pragma unroll
-    for (int i = 0; i < ROWS; i += 4) {
+    for (int i = 0; i < ROWS; i += 32 / pieces) {
       const bool there = i + row < m && col < k;
-      copy16(spotOf(&to.x[to.at(i + row, lane % 8)]), there ? (const T*)a.x + (slice * ROWS + i + row) * a.xm + col : (const T*)a.x, there);
+      copy16(spotOf(&to.x[to.atX(i + row, lane % pieces)]), there ? (const T*)a.x + (slice * ROWS + i + row) * a.xm + col : (const T*)a.x, there);
+    }
+  }
+
+  // Scales holds the scales of a turn for the lane's sums.
+  struct Scales { f32 w[TILES][2], x[groups][2]; };
+
+  // weightScales loads the scales of w, and inputScales those of x. Rows outside of w and x have the scale 0.
+  __device__ __forceinline__ void weightScales(Scales& s, int i) const {
+    const int j = (column(i) / turn), col = lane % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int row = r * 8 % columns + col + h;
+        const SkinnyScale& of = r * 8 < columns ? p.sw : p.sup;
+        s.w[r][h] = row < n && j * turn < k ? of.of(from + row, j) : 0;
+      }
+  }
+  __device__ __forceinline__ void inputScales(Scales& s, int i) const {
+    const int j = column(i) / turn;
+#pragma unroll
+    for (int g = 0; g < groups; g++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int row = g * 16 + h * 8 + lane / 4;
+        s.x[g][h] = row < m && j * turn < k ? a.sx.of(slice * ROWS + row, j) : 0;
+      }
+  }
+
+  // multiplyScaled adds a turn's products, multiplied by their scales, to c. A lane's elements of a matrix of tensor cores
+  // are four successive columns of x and of w, instead of two pairs.
+  __device__ __forceinline__ void multiplyScaled(f32 (&c)[groups][TILES][4], int step, const Scales& s) const {
+    const Turn& t = room.turns[warp][step];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      u32 x[groups][4][4];
+#pragma unroll
+      for (int g = 0; g < groups; g++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            Pack<u32, 2> four = {{0, 0}};
+            if (ROWS >= 16 || h == 0) four = ((const Pack<u32, 2>*)&t.x[t.atX(g * 16 + h * 8 + lane / 4, (half * 4 + i) * 2 + lane % 4 / 2)])[lane % 2];
+            x[g][i][h] = four.v[0], x[g][i][2 + h] = four.v[1];
+          }
+#pragma unroll
+      for (int r = 0; r < TILES; r++) {
+        u32 w[4];
+        fourTiles<false>(w, &t.w[t.at(r * 8 + lane % 8, half * 4 + lane / 8)]);
+        f32 sums[groups][4];
+#pragma unroll
+        for (int g = 0; g < groups * 4; g++) sums[g / 4][g % 4] = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          u32 wide[2];
+          widen<T>(wide, w[i]);
+#pragma unroll
+          for (int g = 0; g < groups; g++) product<T>(sums[g], x[g][i], wide[0], wide[1]);
+        }
+#pragma unroll
+        for (int g = 0; g < groups; g++)
+#pragma unroll
+          for (int e = 0; e < 4; e++) c[g][r][e] = fusedAdd(c[g][r][e], sums[g][e], mul(s.x[g][e / 2], s.w[r][e % 2]));
+      }
     }
   }
 
   // multiply adds a turn's products to c. With eight rows, half of an operand is zero.
   __device__ __forceinline__ void multiply(f32 (&c)[groups][TILES][4], int step) const {
-    const SkinnyTurn<ROWS, TILES>& t = room.turns[warp][step];
+    const Turn& t = room.turns[warp][step];
     u32 x[groups][4][4];
 #pragma unroll
     for (int g = 0; g < groups; g++)
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        if constexpr (ROWS >= 16) fourTiles<false>(x[g][i], &t.x[t.at(g * 16 + lane % 16, 2 * i + lane / 16)]);
+        if constexpr (ROWS >= 16) fourTiles<false>(x[g][i], &t.x[t.atX(g * 16 + lane % 16, 2 * i + lane / 16)]);
         else if (i % 2 == 0) {
           u32 four[4];
-          fourTiles<false>(four, &t.x[t.at(lane % 8, 2 * i + lane / 8)]);
+          fourTiles<false>(four, &t.x[t.atX(lane % 8, 2 * i + lane / 8)]);
 #pragma unroll
           for (int h = 0; h < 2; h++) x[g][i + h][0] = four[2 * h], x[g][i + h][2] = four[2 * h + 1], x[g][i + h][1] = x[g][i + h][3] = 0;
         }
@@ -165,26 +280,35 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
   }
 };
 
-template <class T, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE, bool SEVERAL> DEV void skinny(const SkinnyArgs& a) {
+template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE, bool SEVERAL> DEV void skinny(const SkinnyArgs& a) {
   if constexpr (!LATE) let();
   if (!a.constant) settle();
-  const Skinny<T, ROWS, TILES, WARPS, STEPS, EPILOGUE, SEVERAL> b(a);
+  typedef Skinny<T, W, ROWS, TILES, WARPS, STEPS, EPILOGUE, SEVERAL> Linear;
+  const Linear b(a);
+  typename Linear::Scales scales;
 #pragma unroll
   for (int s = 0; s < STEPS - 1; s++) b.weights(s, s), endCopies();
+  if constexpr (Linear::scaled) b.weightScales(scales, 0);
   if (a.constant) settle();
 #pragma unroll
   for (int s = 0; s < STEPS - 1; s++) b.input(s, s), endCopies();
+  if constexpr (Linear::scaled) b.inputScales(scales, 0);
   f32 c[b.groups][TILES][4];
 #pragma unroll
   for (int i = 0; i < b.groups * TILES * 4; i++) c[i / 4 / TILES][i / 4 % TILES][i % 4] = 0;
-  const int turns = (b.k + 64 * WARPS - 1) / (64 * WARPS);
+  const int turns = (b.k + b.turn * WARPS - 1) / (b.turn * WARPS);
   int at = 0, free = STEPS - 1;
   for (int turn = 0; turn < turns; turn++) {
     if (LATE && turn + STEPS >= turns) let();  // all reads of w are in flight
     b.weights(turn + STEPS - 1, free), b.input(turn + STEPS - 1, free), endCopies();
     awaitCopies<STEPS - 1>();
     meetWarp();
-    b.multiply(c, at);
+    if constexpr (Linear::scaled) {
+      b.multiplyScaled(c, at, scales);
+      b.weightScales(scales, turn + 1), b.inputScales(scales, turn + 1);
+    } else {
+      b.multiply(c, at);
+    }
     meetWarp();
     free = at;
     at = at + 1 < STEPS ? at + 1 : 0;

@@ -16,13 +16,13 @@ import (
 // too if products are fixed, because then bits must not depend on a measurement.
 func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 	decline := func(why string) error { return fmt.Errorf("%w: linears at once: %s", device.ErrUnsupported, why) }
-	linears := len(dk.Ins) - 1
+	linears := op.Count(dk)
 	results := linears
 	if op.Gated {
 		results++
 	}
 	switch {
-	case linears < 2 || len(dk.Outs) != results || op.Gated && linears != 2:
+	case linears < 2 || op.Scaled && len(dk.Ins) != 2*linears+2 || len(dk.Outs) != results || op.Gated && linears != 2:
 		return fmt.Errorf("%d operands and %d results are no linears at once", len(dk.Ins), len(dk.Outs))
 	case op.Fixed || b.site.FixedProducts:
 		return decline("products are fixed")
@@ -55,9 +55,13 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 			return err
 		}
 		for o, out := range outs {
-			if o != i && o < linears && k.out.Overlaps(out) || out.Overlaps(&k.ins[0]) || out.Overlaps(&k.ins[1]) {
+			if o != i && o < linears && k.out.Overlaps(out) ||
+				slices.ContainsFunc(k.ins, func(in strided.View) bool { return out.Overlaps(&in) }) {
 				return decline("operands that overlap results")
 			}
+		}
+		if op.Scaled {
+			continue
 		}
 		m := p.gemm()
 		m.Merge()
@@ -67,6 +71,9 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 		}
 		g.Timed, g.Constant = op.Timed, op.Constant
 		j.List = append(j.List, g)
+	}
+	if op.Scaled {
+		return b.addDequantizing(op.Constant, list, gate)
 	}
 	own, err := b.site.GEMMs.PrepareJoint(j)
 	if err != nil {
@@ -110,9 +117,13 @@ func inOrder(j *gemm.Joint, gate *kernel) {
 // are gated.
 func members(dk *device.Kernel, op device.Linears) (linears []*kernel, gate *kernel) {
 	each := device.Linear{Product: device.Product{Timed: op.Timed}, Constant: op.Constant}
-	for i, weight := range dk.Ins[1:] {
-		linears = append(linears, &kernel{Kernel: device.Kernel{Op: each, Ins: []device.View{dk.Ins[0], weight},
-			Outs: dk.Outs[i : i+1]}})
+	n := op.Count(dk)
+	for i := range n {
+		ins := []device.View{dk.Ins[0], dk.Ins[1+i]}
+		if op.Scaled {
+			ins = append(ins, dk.Ins[1+n], dk.Ins[2+n+i])
+		}
+		linears = append(linears, &kernel{Kernel: device.Kernel{Op: each, Ins: ins, Outs: dk.Outs[i : i+1]}})
 	}
 	if op.Gated {
 		gate = &kernel{Kernel: device.Kernel{Op: device.SiluMul(dk.Outs[2].DType), Ins: dk.Outs[:2], Outs: dk.Outs[2:]}}

@@ -104,8 +104,17 @@ func (b *builder) build(k *kernel) error {
 		return b.addChain(k)
 	case device.Copy:
 		return b.addCopy(k)
+	case device.Quantize:
+		if op.Max != 0 { // the kernel also writes an operand, so none can be staged
+			for i := range k.ins {
+				if k.ins[i].Overlaps(&k.out) || !b.Reaches(&k.ins[i]) || i > 0 && k.ins[0].Overlaps(&k.ins[i]) {
+					return fmt.Errorf("%w: scales and values of operand %d in one launch", device.ErrUnsupported, i)
+				}
+			}
+		}
 	case device.Linear:
-		return b.addGEMM(&product{kernel: k, Product: op.Product, linear: true, constant: op.Constant})
+		return b.addGEMM(&product{kernel: k, Product: op.Product, linear: true, constant: op.Constant,
+			fast: op.FastAccum})
 	case device.Matmul:
 		return b.addGEMM(&product{kernel: k, Product: op.Product, ta: op.TA, tb: op.TB})
 	}

@@ -14,6 +14,7 @@ type product struct {
 	device.Product
 	linear   bool
 	constant bool // of a linear: see device.Linear
+	fast     bool // of a linear: see device.Linear.FastAccum
 	ta, tb   bool // of a matmul: see device.Matmul
 }
 

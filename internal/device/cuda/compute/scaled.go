@@ -1,12 +1,14 @@
 package compute
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -28,6 +30,13 @@ func (b *builder) addScaled(k *product) error {
 	if k.Fixed {
 		return b.addLibrary(k.kernel)
 	}
+	if !k.ins[0].DType.IsFloat8() {
+		err := b.addDequantizing(k.constant, []*kernel{k.kernel}, nil)
+		if errors.Is(err, device.ErrUnsupported) {
+			return b.addLibrary(k.kernel)
+		}
+		return err
+	}
 	p := gemm.Linear(&k.out, k.ins[:2])
 	p.Merge()
 	g, ok := p.Problem()
@@ -35,6 +44,7 @@ func (b *builder) addScaled(k *product) error {
 		return b.addScaledRows(k)
 	}
 	g.In, g.Fixed, g.Timed, g.Constant = [2]ir.DType{k.ins[0].DType, k.ins[1].DType}, b.site.FixedProducts, k.Timed, k.constant
+	g.FastAccum = k.fast
 	if !g.Fixed && k.SMs < b.site.SMs {
 		g.SMs = k.SMs
 	}
@@ -56,6 +66,36 @@ func (b *builder) addScaled(k *product) error {
 	}
 	b.AddProduct(st)
 	return nil
+}
+
+// addDequantizing computes linears of one x that has 16 bits by weights of 8 bits. One kernel of hocket converts the
+// weights while it reads them. gate, unless nil, computes silu of the first result multiplied by the second. The kernel
+// is not compared with another one, since the plain kernel reads weights several times.
+func (b *builder) addDequantizing(constant bool, list []*kernel, gate *kernel) error {
+	if !b.site.GEMMs.Few() {
+		return fmt.Errorf("%w: the kernel for few rows is disabled", device.ErrUnsupported)
+	}
+	first := list[0]
+	p := first.problem()
+	how := kernels.Skinny{Ins: p.Ins, Out: p.Out, Constant: constant, Sliced: true}
+	var far bool
+	for _, k := range list {
+		for i := range k.ins {
+			far = far || !b.Reaches(&k.ins[i])
+		}
+	}
+	if far {
+		return fmt.Errorf("%w: operands on a GPU without peer access", device.ErrUnsupported)
+	}
+	for _, k := range list[1:] {
+		q := k.problem()
+		if gate != nil {
+			how.Epilogue, how.Up, how.UpScales, how.Out = kernels.SiluMulEpilogue, &q.Ins[1], &q.Ins[3], gate.out.Operand()
+			continue
+		}
+		how.More = append(how.More, kernels.SkinnyPart{Weight: q.Ins[1], Out: q.Out, Scales: &q.Ins[3]})
+	}
+	return b.AddProblem(how)
 }
 
 // otherwise adds the plain kernel for a product that cuBLASLt does not take, unless err is set.
@@ -106,7 +146,7 @@ func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) 
 		return false, err
 	}
 	sx, sw := k.ins[2], k.ins[3]
-	if len(sx.Shape) > 2 && !sx.Dense() { // else its rows merge to one axis
+	if len(sx.Shape) > 2 && !rowsMerge(&sx) {
 		m, at, err := b.Scratch(sx.Bytes())
 		if err != nil {
 			return false, err
@@ -143,6 +183,22 @@ func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) 
 	w := spread(&sw, (g.N+device.ScaleBlock-1)/device.ScaleBlock, blocks, stridesOf(&sw, 2))
 	g.Scales[1], err = b.laid(w, (blocks+3)/4*4)
 	return true, err
+}
+
+// rowsMerge reports whether all axes of scales but the last merge to one axis.
+func rowsMerge(s *strided.View) bool {
+	lead := len(s.Shape) - 1
+	step := int64(-1)
+	for d := lead - 1; d >= 0; d-- {
+		if s.Shape[d] == 1 {
+			continue
+		}
+		if step >= 0 && s.Strides[d] != step {
+			return false
+		}
+		step = s.Strides[d] * s.Shape[d]
+	}
+	return true
 }
 
 // stridesOf returns the strides of a weight's scales along rows and, if dims is 2, along columns of blocks. A stride is

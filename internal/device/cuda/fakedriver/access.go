@@ -104,9 +104,13 @@ func (f *GPU) grant(a []uintptr) uintptr {
 // operands records which memory a kernel uses.
 func (f *GPU) operands(name string, p kernels.Problem) {
 	var all []kernels.Operand
+	written := -1 // an operand that the kernel also writes
 	switch p := p.(type) {
 	case kernels.Computation:
 		all = append(slices.Clone(p.Ins), p.Out)
+		if op, ok := p.Op.(device.Quantize); ok && op.Max != 0 {
+			written = 1
+		}
 	case kernels.Skinny:
 		all = append(slices.Clone(p.Ins), p.Out)
 	case kernels.Transfer:
@@ -116,7 +120,7 @@ func (f *GPU) operands(name string, p kernels.Problem) {
 		if o.Addr != 0 && !slices.Contains(o.Shape, 0) {
 			last, _ := device.LastElement(o.Shape, o.Strides)
 			f.Reach.uses[name] = append(f.Reach.uses[name], use{
-				lo: uintptr(o.Addr), hi: uintptr(o.Addr) + uintptr((last+1)*o.DType.Size()), write: i == len(all)-1})
+				lo: uintptr(o.Addr), hi: uintptr(o.Addr) + uintptr((last+1)*o.DType.Size()), write: i == len(all)-1 || i == written})
 		}
 	}
 }

@@ -28,6 +28,7 @@ type LT struct {
 	SMs     []int32   // numbers of multiprocessors for which algorithms were requested
 	Version uintptr   // 0 for 13.1
 	Modes   []int32   // scale modes, alternately of A and B
+	Fast    []int8    // values of the attribute for fast accumulation
 	Scales  []uintptr // addresses of scales, alternately of A and B
 	Types   []int32   // element types of layouts
 	Runs    []Run     // in order
@@ -82,6 +83,9 @@ func (l *LT) open() (*nvlib.CuBLASLt, error) {
 				l.Modes = append(l.Modes, cabi.Load[int32](a[2]))
 			case nvlib.LtDescScaleA, nvlib.LtDescScaleA + 1:
 				l.Scales = append(l.Scales, cabi.Load[uintptr](a[2]))
+			}
+			if a[1] == nvlib.LtDescFastAccum && a[3] == 1 {
+				l.Fast = append(l.Fast, cabi.Load[int8](a[2]))
 			}
 			if a[1] == nvlib.LtDescSMs {
 				l.SMs = append(l.SMs, cabi.Load[int32](a[2]))

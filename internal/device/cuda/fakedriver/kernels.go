@@ -41,7 +41,7 @@ func goComputation(p kernels.Computation) (func(), error) {
 	case device.Scales:
 		return goScales(p, op), nil
 	case device.Quantize:
-		return goQuantize(p), nil
+		return goQuantize(p, op), nil
 	case device.Matmul:
 		return goProduct(p.Ins, p.Out, op.TA, op.TB), nil
 	case device.ReduceAxes:
@@ -111,11 +111,21 @@ func goElements(operands []kernels.Operand, result kernels.Operand, f func(x []f
 
 // goSkinny computes several linears of one x, one after another.
 func goSkinny(p kernels.Skinny) func() {
+	linear := func(weight kernels.Operand, scales *kernels.Operand, out kernels.Operand) func() {
+		if scales == nil {
+			return goLinear([]kernels.Operand{p.Ins[0], weight}, out)
+		}
+		return goScaledLinear([]kernels.Operand{p.Ins[0], weight, p.Ins[2], *scales}, out)
+	}
 	var runs []func()
 	for _, m := range p.More {
-		runs = append(runs, goLinear([]kernels.Operand{p.Ins[0], m.Weight}, m.Out))
+		runs = append(runs, linear(m.Weight, m.Scales, m.Out))
 	}
-	runs = append(runs, goLinear(p.Ins, p.Out))
+	first := goLinear
+	if len(p.Ins) == 4 {
+		first = goScaledLinear
+	}
+	runs = append(runs, first(p.Ins, p.Out))
 	if p.Up == nil {
 		return func() {
 			for _, run := range runs {
@@ -125,9 +135,9 @@ func goSkinny(p kernels.Skinny) func() {
 	}
 	silu := elementFunction(device.Elementwise{Op: ir.OpSilu}, p.Out.DType)
 	return func() {
-		goLinear(p.Ins, p.Out)()
+		first(p.Ins, p.Out)()
 		act := readAll([]kernels.Operand{p.Out})[0]
-		goLinear([]kernels.Operand{p.Ins[0], *p.Up}, p.Out)()
+		linear(*p.Up, p.UpScales, p.Out)()
 		times := readAll([]kernels.Operand{p.Out})[0]
 		for i, v := range act.X {
 			times.X[i] *= tensor.Round(p.Out.DType, silu([]float64{v}))

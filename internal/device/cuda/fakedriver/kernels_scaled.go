@@ -38,9 +38,14 @@ func goScales(p kernels.Computation, op device.Scales) func() {
 }
 
 // goQuantize divides by scales.
-func goQuantize(p kernels.Computation) func() {
+func goQuantize(p kernels.Computation, op device.Quantize) func() {
+	scales := func() {}
+	if op.Max != 0 {
+		scales = goScales(kernels.Computation{Ins: p.Ins[:1], Out: p.Ins[1]}, device.Scales{Max: op.Max})
+	}
 	top := map[string]float64{"f8e4m3": 448, "f8e5m2": 57344}[p.Out.DType.String()]
 	return func() {
+		scales()
 		x := Read(p.Ins[0])
 		scale, k := goScale(x.shape, Read(p.Ins[1])), x.shape[len(x.shape)-1]
 		for i, v := range x.X {

@@ -139,6 +139,9 @@ func (st *Launch) Describe() error {
 			}
 		}
 	}
+	if g.FastAccum && err == nil {
+		err = lib.SetDesc8(st.Desc, nvlib.LtDescFastAccum, 1)
+	}
 	if err == nil {
 		err = st.setBias(g.Bias)
 	}
@@ -230,7 +233,11 @@ func (g *Problem) scaledKey() string {
 	if !g.scaled() {
 		return ""
 	}
-	return fmt.Sprintf("; of %s, %s with scales %d", g.In[0], g.In[1], g.Modes)
+	text := fmt.Sprintf("; of %s, %s with scales %d", g.In[0], g.In[1], g.Modes)
+	if g.FastAccum {
+		text += ", fast accumulation"
+	}
+	return text
 }
 
 // Alignments returns the alignments of b, a, the result, and the result again, as cuBLASLt expects them.

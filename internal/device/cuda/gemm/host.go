@@ -89,6 +89,9 @@ func (h *Host) Prepare(g Problem) (*Launch, error) {
 	return st, nil
 }
 
+// Few reports whether hocket's kernel for few rows may be used.
+func (h *Host) Few() bool { return h.skinny }
+
 // TakesScaled reports whether cuBLASLt may support g, a GEMM of 8-bit operands whose scale modes are not determined
 // yet.
 func (h *Host) TakesScaled(g Problem) (bool, error) {

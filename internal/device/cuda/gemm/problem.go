@@ -100,6 +100,8 @@ type Problem struct {
 	In     [2]ir.DType
 	Scales [2]nvlib.Ptr
 	Modes  [2]nvlib.LtScale
+	// FastAccum permits tensor cores to add up a whole sum of products of 8-bit operands; see device.Linear.
+	FastAccum bool
 }
 
 // Problem converts p to a batch of matrix products, and reports whether that is possible. It is possible if p has at
