@@ -53,11 +53,13 @@ const (
 	OpMean
 	OpCast // to the annotated or destination dtype
 	OpCopy
-	OpFill    // value=
-	OpExpand  // broadcast without over=: repeats a tensor to the shape in shape=
-	OpConcat  // along axis=
-	OpSoftmax // along axis=, the last by default
-	OpRMSNorm // x over its last dimension, times w
+	OpFill      // value=
+	OpExpand    // broadcast without over=: repeats a tensor to the shape in shape=
+	OpConcat    // along axis=
+	OpSoftmax   // along axis=, the last by default
+	OpRMSNorm   // x over its last dimension, times w
+	OpRMSNormDX // the gradient of rms_norm for x
+	OpRMSNormDW // the gradient of rms_norm for w
 	OpLayerNorm
 	OpAttention
 	OpAttentionLSE // log Σ exp of the scores of attention
@@ -365,6 +367,13 @@ var opTable = [numOps]OpInfo{
 	OpRMSNorm: {Name: "rms_norm", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: []AttrSpec{attrEps(1e-6)},
 		Doc:   "x[…, D] / √(mean x² + eps) · w[D]"},
+	OpRMSNormDX: {Name: "rms_norm_dx", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
+		Attrs: []AttrSpec{attrEps(1e-6)},
+		Doc: "r · (g - n · mean(g·n)), with r = 1/√(mean x² + eps), n = x·r and g = dy·w: " +
+			"x[…, D], w[D], dy[…, D] → […, D]"},
+	OpRMSNormDW: {Name: "rms_norm_dw", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+		Attrs: []AttrSpec{attrEps(1e-6)},
+		Doc:   "Σ dy·n over the rows, with n of rms_norm_dx, in f32 or f64: x[…, D], dy[…, D] → [D]"},
 	OpLayerNorm: {Name: "layer_norm", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
 		Attrs: []AttrSpec{attrEps(1e-5)},
 		Doc:   "(x[…, D] - mean x) / √(mean (x - mean x)² + eps) · w[D] + b[D]"},

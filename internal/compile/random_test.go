@@ -160,11 +160,13 @@ func (w *writer) op() {
 // rowOp adds an operation that needs all elements of a dimension.
 func (w *writer) rowOp(x drawn) {
 	last := len(x.shape) - 1
-	switch w.pick("row op", 3) {
+	switch w.pick("row op", 4) {
 	case 0:
 		w.emit(x.shape, "softmax %%%s, axis=%d", x.name, w.pick("axis", last+1))
 	case 1:
 		w.emit(x.shape, "rms_norm %%%s, %%%s", x.name, w.param(x.shape[last:]))
+	case 2:
+		w.emit(x.shape, "rms_norm_dx %%%s, %%%s, %%%s", x.name, w.param(x.shape[last:]), w.param(x.shape))
 	default:
 		w.emit(x.shape, "layer_norm %%%s, %%%s, %%%s, eps=0.1", x.name, w.param(x.shape[last:]),
 			w.param(x.shape[last:]))

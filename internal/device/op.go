@@ -124,6 +124,12 @@ type Softmax struct{ Axis int }
 // RMSNorm divides each row of Ins[0] along the last axis by the root of its mean square, and multiplies it by Ins[1].
 type RMSNorm struct{ Eps float64 }
 
+// NormGrad computes rms_norm_dx of x, w and dy, or rms_norm_dw of x and dy.
+type NormGrad struct {
+	Op  ir.Op
+	Eps float64
+}
+
 // LayerNorm normalises each row of Ins[0] along the last axis to mean 0 and variance 1, multiplies it by Ins[1] and
 // adds Ins[2].
 type LayerNorm struct{ Eps float64 }
@@ -278,6 +284,7 @@ func (Bincount) code() ir.Op        { return ir.OpBincount }
 func (IndexAdd) code() ir.Op        { return ir.OpIndexAdd }
 func (Softmax) code() ir.Op         { return ir.OpSoftmax }
 func (RMSNorm) code() ir.Op         { return ir.OpRMSNorm }
+func (n NormGrad) code() ir.Op      { return n.Op }
 func (LayerNorm) code() ir.Op       { return ir.OpLayerNorm }
 func (Rope) code() ir.Op            { return ir.OpRope }
 func (Attention) code() ir.Op       { return ir.OpAttention }
@@ -367,6 +374,8 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 		return Softmax{Axis: axis}
 	case ir.OpRMSNorm:
 		return RMSNorm{Eps: a.Number(0).Float}
+	case ir.OpRMSNormDX, ir.OpRMSNormDW:
+		return NormGrad{Op: op, Eps: a.Number(0).Float}
 	case ir.OpLayerNorm:
 		return LayerNorm{Eps: a.Number(0).Float}
 	case ir.OpRope:
@@ -471,6 +480,28 @@ func CheckIndexAdd(a IndexAdd, out, x, ids ir.DType, shape, rows, at []int64) er
 	}
 	if a.First < 0 || a.First > a.Rows-shape[0] {
 		return fmt.Errorf("the result's rows %d to %d are outside of %d rows", a.First, a.First+shape[0], a.Rows)
+	}
+	return nil
+}
+
+// CheckNormGrad returns an error unless the types and shapes of the operands and the result of n agree.
+func CheckNormGrad(n NormGrad, out ir.DType, shape []int64, types []ir.DType, ins [][]int64) error {
+	if want := n.Op.Info().MinArgs; len(ins) != want {
+		return fmt.Errorf("it has %d operands, but %s needs %d", len(ins), n.Op, want)
+	}
+	x, dt := ins[0], types[0]
+	last := len(x) - 1
+	good := last >= 0 && !dt.IsInt() && slices.Equal(ins[len(ins)-1], x)
+	for _, t := range types {
+		good = good && t == dt
+	}
+	if good && n.Op == ir.OpRMSNormDX {
+		good = out == dt && slices.Equal(shape, x) && slices.Equal(ins[1], x[last:])
+	} else if good {
+		good = out == dt.Accum() && slices.Equal(shape, x[last:])
+	}
+	if !good {
+		return fmt.Errorf("%s of operands %s%v cannot have the result %s%v", n.Op, types, ins, out, shape)
 	}
 	return nil
 }

@@ -79,8 +79,9 @@ type row struct{ x, e []float64 }
 
 // normalised applies the rule of dividing a row by the root of its mean square plus eps. If centred is set, the
 // mean of the row is subtracted before. No result in a row of n elements exceeds √n on any machine. Therefore a
-// result has a finite bound even if the errors of the row are as large as its elements.
-func normalised(dt ir.DType, in row, eps float64, centred bool) row {
+// result has a finite bound even if the errors of the row are as large as its elements. It also returns the reciprocal
+// of the root.
+func normalised(dt ir.DType, in row, eps float64, centred bool) (row, known) {
 	count, u := int64(len(in.x)), stepUnit(dt.Accum())
 	n := float64(count)
 	if centred {
@@ -99,15 +100,19 @@ func normalised(dt ir.DType, in row, eps float64, centred bool) row {
 	if eps > vanishing(dt) && !math.IsInf(lost, 1) {
 		limit = math.Sqrt(n) * (1 + gamma(count, u) + steps(dt))
 	}
+	r := known{root, inf}
+	if least > 0 {
+		r.e = most - root + steps(dt)*most
+	}
 	z := row{make([]float64, count), make([]float64, count)}
 	for j, c := range in.x {
 		z.x[j], z.e[j] = c*root, inf
 		if least > 0 {
-			z.e[j] = productError(c, in.e[j], root, most-root+steps(dt)*most) + 2*u*math.Abs(z.x[j])
+			z.e[j] = productError(c, in.e[j], root, r.e) + 2*u*math.Abs(z.x[j])
 		}
 		z.e[j] = min(z.e[j], math.Abs(z.x[j])+limit)
 	}
-	return z
+	return z, r
 }
 
 // centre subtracts a row's mean from each element.

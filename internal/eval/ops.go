@@ -86,6 +86,10 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 		return softmax(at.axes[0], ins[0], dt)
 	case ir.OpRMSNorm, ir.OpLayerNorm:
 		return norm(op == ir.OpLayerNorm, at.number(0).f, ins, dt)
+	case ir.OpRMSNormDX:
+		return normDX(at.number(0).f, ins, dt)
+	case ir.OpRMSNormDW:
+		return normDW(at.number(0).f, ins, dt, sp)
 	case ir.OpAttention:
 		return attention(at, ins, dt)
 	case ir.OpAttentionLSE:

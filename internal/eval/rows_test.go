@@ -225,6 +225,63 @@ func TestNormBounds(t *testing.T) {
 	})
 }
 
+// normGrads computes the gradients of rms_norm for rows of k elements.
+func (m arith) normGrads(x, w, dy []float64, eps float64) (dx, dw []float64) {
+	k := len(w)
+	dx, dw = make([]float64, len(x)), make([]float64, k)
+	for from := 0; from < len(x); from += k {
+		row, up := x[from:from+k], dy[from:from+k]
+		squares, g, products := make([]float64, k), make([]float64, k), make([]float64, k)
+		for j, v := range row {
+			squares[j] = m.r(v * v)
+		}
+		root := m.r(1 / m.r(math.Sqrt(m.r(m.r(m.sum(squares)/float64(k))+m.r(eps)))))
+		late := m.IntN(2) == 0
+		for j, v := range row {
+			g[j] = m.r(up[j] * w[j])
+			dw[j] = m.r(dw[j] + m.r(up[j]*m.r(v*root)))
+			if !late {
+				v = m.r(v * root)
+			}
+			products[j] = m.r(g[j] * v)
+		}
+		mean := m.r(m.sum(products) / float64(k))
+		if late {
+			mean = m.r(mean * root)
+		}
+		for j, v := range row {
+			dx[from+j] = m.r(root * m.r(g[j]-m.r(m.r(v*root)*mean)))
+		}
+	}
+	return dx, dw
+}
+
+func TestNormGradBounds(t *testing.T) {
+	eachCase(func(rng *rand.Rand, dt ir.DType, k int64, errs bool, what string) {
+		x, w, dy := randomArray(rng, dt, errs, 3, k), randomArray(rng, dt, errs, k), randomArray(rng, dt, errs, 3, k)
+		for i := range x.f {
+			x.f[i] = simRound(dt, x.f[i]*8)
+		}
+		eps := 0.5
+		dx, err := normDX(eps, []*array{x, w, dy}, dt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dw, err := normDW(eps, []*array{x, dy}, dt.Accum(), alone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			gotX, gotW := newArith(rng, dt).normGrads(heldRow(rng, x, 0, 3*k), heldRow(rng, w, 0, k),
+				heldRow(rng, dy, 0, 3*k), eps)
+			if k > 2 || !errs { // else errors may be as large as the root
+				within(t, what, dx, 0, gotX)
+				within(t, what, dw, 0, gotW)
+			}
+		}
+	})
+}
+
 func TestAttentionBound(t *testing.T) {
 	eachCase(func(rng *rand.Rand, dt ir.DType, k int64, errs bool, what string) {
 		const dh, hq, hkv = 4, 4, 2

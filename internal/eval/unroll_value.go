@@ -178,8 +178,8 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 		case 4, 5:
 			return []int{dims - 1}
 		}
-	case ir.OpIndexAdd:
-		if i == 0 {
+	case ir.OpIndexAdd, ir.OpRMSNormDW:
+		if i == 0 || op == ir.OpRMSNormDW {
 			dims--
 		}
 		fallthrough

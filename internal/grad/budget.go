@@ -170,7 +170,7 @@ func (g *gradder) cost(b *ir.Bound, def *ir.Stmt) (float64, error) {
 		return 30 + keys, err
 	case ir.OpReshard, ir.OpAllGather, ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllToAll:
 		return 20, nil
-	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm:
+	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpRMSNormDX, ir.OpLayerNorm:
 		return 4, nil
 	}
 	if free(def.Op) {

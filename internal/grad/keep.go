@@ -56,7 +56,8 @@ func free(op ir.Op) bool {
 // applies to views, elementwise operations, operations that process rows separately, and gathers.
 func (g *gradder) cheap(def *ir.Stmt) bool {
 	switch def.Op {
-	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm, ir.OpExpand, ir.OpConcat, ir.OpRope, ir.OpAllGather:
+	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpRMSNormDX, ir.OpLayerNorm, ir.OpExpand, ir.OpConcat, ir.OpRope,
+		ir.OpAllGather:
 		return true
 	case ir.OpReshard:
 		return len(g.types[def.Args[0].Name].Partial) == 0

@@ -72,13 +72,19 @@ func (c *statement) root(x string, t *ir.Type) string {
 	return c.spread(r, []int{last}, u)
 }
 
-// rmsNorm differentiates y = x·r·w with r = 1/√(mean x² + eps). With n = x·r and dn = dy·w: dx = r·(dn − n·mean(dn·n)),
-// dw = Σ dy·n.
+// rmsNorm differentiates rms_norm with two operations that exist only for its gradients. With r = 1/√(mean x² + eps),
+// n = x·r and g = dy·w: dx = r·(g − n·mean(g·n)), dw = Σ dy·n.
 func rmsNorm(c *call) {
-	t := c.argType(0)
-	x := c.wide(c.arg(0), t)
-	r := c.root(x, t)
-	c.normed(c.op(ir.OpMul, nil, nil, x, r), r, t, false)
+	var attrs []ir.Attr
+	if a := c.s.Attr("eps"); a != nil {
+		attrs = append(attrs, *a)
+	}
+	if c.wants(0) {
+		c.give(0, contribution{name: c.op(ir.OpRMSNormDX, nil, attrs, c.arg(0), c.arg(1), c.dy)})
+	}
+	if c.wants(1) {
+		c.giveWeight(1, c.op(ir.OpRMSNormDW, nil, attrs, c.arg(0), c.dy), split(c.dyType, len(c.dyType.Dims)-1))
+	}
 }
 
 // layerNorm differentiates y = n·w + b with n = (x − mean x)·r: dx = r·(dn − mean dn − n·mean(dn·n)), db = Σ dy.
@@ -88,28 +94,19 @@ func layerNorm(c *call) {
 	x := c.wide(c.arg(0), t)
 	centred := c.op(ir.OpSub, nil, nil, x, c.over(ir.OpMean, x, last, t))
 	r := c.root(centred, t)
-	c.normed(c.op(ir.OpMul, nil, nil, centred, r), r, t, true)
-	if c.wants(2) {
-		c.weight(2, c.wide(c.dy, c.dyType), t)
-	}
-}
-
-// normed adds contributions to the gradients of x and w. The argument n is the name of the normalised rows, and r is
-// the name of the factors by which the rows were multiplied.
-func (c *call) normed(n, r string, t *ir.Type, centred bool) {
-	last := len(t.Dims) - 1
-	dy := c.wide(c.dy, c.dyType)
+	n, dy := c.op(ir.OpMul, nil, nil, centred, r), c.wide(c.dy, c.dyType)
 	if c.wants(0) {
 		dn := c.op(ir.OpMul, nil, nil, dy, c.wide(c.arg(1), c.argType(1)))
 		along := c.over(ir.OpMean, c.op(ir.OpMul, nil, nil, dn, n), last, t)
 		rest := c.op(ir.OpSub, nil, nil, dn, c.op(ir.OpMul, nil, nil, n, along))
-		if centred {
-			rest = c.op(ir.OpSub, nil, nil, rest, c.over(ir.OpMean, dn, last, t))
-		}
+		rest = c.op(ir.OpSub, nil, nil, rest, c.over(ir.OpMean, dn, last, t))
 		c.giveWide(0, c.op(ir.OpMul, nil, nil, r, rest), t)
 	}
 	if c.wants(1) {
 		c.weight(1, c.op(ir.OpMul, nil, nil, dy, n), t)
+	}
+	if c.wants(2) {
+		c.weight(2, c.wide(c.dy, c.dyType), t)
 	}
 }
 
@@ -118,19 +115,22 @@ func (c *call) weight(i int, rows string, t *ir.Type) {
 	n := len(t.Dims) - 1
 	if n > 0 {
 		rows = c.sumLeading(rows, n)
+	} else if w := c.argType(i); wider(w.DType) == w.DType {
+		rows = c.op(ir.OpCopy, nil, nil, rows)
 	}
+	c.giveWeight(i, rows, split(t, n))
+}
+
+// giveWeight contributes a sum of rows in the wider type to operand i, rounded to the type of the operand. partial is
+// as in contribution.
+func (c *call) giveWeight(i int, sum string, partial bool) {
 	w := c.argType(i)
-	if wider(w.DType) == w.DType && n > 0 {
-		c.give(i, contribution{name: rows, partial: split(t, n)})
+	if wider(w.DType) == w.DType {
+		c.give(i, contribution{name: sum, partial: partial})
 		return
 	}
 	u := reduced(w)
-	if wider(w.DType) == w.DType {
-		u.DType = wider(w.DType)
-		c.give(i, contribution{name: c.op(ir.OpCopy, nil, nil, rows)})
-		return
-	}
-	c.give(i, contribution{name: c.op(ir.OpCast, u, nil, rows), typ: u})
+	c.give(i, contribution{name: c.op(ir.OpCast, u, nil, sum), typ: u})
 }
 
 // rope differentiates a rope: it rotates the gradient by the negative positions.

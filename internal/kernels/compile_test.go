@@ -117,6 +117,10 @@ func everyCode(t *testing.T, arch string) []code {
 			for _, n := range []int64{8, 4096} {
 				add(Computation{Op: device.Softmax{Axis: 1}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n)}})
 				add(Computation{Op: device.RMSNorm{}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n)}})
+				add(Computation{Op: device.NormGrad{Op: ir.OpRMSNormDX}, Out: x(dt, l, 4, n),
+					Ins: []Operand{x(dt, l, 4, n), x(dt, l, n), x(dt, l, 4, n)}})
+				add(Computation{Op: device.NormGrad{Op: ir.OpRMSNormDW}, Out: x(dt.Accum(), l, n),
+					Ins: []Operand{x(dt, l, 4, n), x(dt, l, 4, n)}})
 				add(Computation{Op: device.LayerNorm{}, Out: x(dt, l, 4, n),
 					Ins: []Operand{x(dt, l, 4, n), x(dt, l, n), x(dt, l, n)}})
 			}

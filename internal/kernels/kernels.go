@@ -94,6 +94,8 @@ func (c Computation) plan(j *job) ([]launch, error) {
 		return softmax(j, op)
 	case device.RMSNorm:
 		return rmsNorm(j, op)
+	case device.NormGrad:
+		return normGrad(j, op)
 	case device.LayerNorm:
 		return layerNorm(j, op)
 	case device.Rope:

@@ -367,6 +367,36 @@ func TestRows(t *testing.T) {
 	r.run()
 }
 
+// TestNormGrad compares rms_norm_dx and rms_norm_dw, with rows that fit registers and that do not, and with numbers of
+// rows that several blocks add.
+func TestNormGrad(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for _, dt := range types() {
+		if dt.IsInt() {
+			continue
+		}
+		for _, shape := range [][]int64{{5}, {3, 300}, {2, 3, 17}, {4, 0}, {0, 4}, {600, 16}, {3, 4096}, {2, 2, 2, 8}} {
+			x, dy, d := noise(dt, shape...), noise(dt, shape...), last(shape)
+			slices.Reverse(dy.vals)
+			for _, l := range layouts {
+				r.compare(device.Kernel{Op: device.NormGrad{Op: ir.OpRMSNormDX, Eps: 1e-6}}, l, 32, dt, shape, x, noise(dt, d), dy)
+				r.compare(device.Kernel{Op: device.NormGrad{Op: ir.OpRMSNormDW, Eps: 1e-6}}, l, 32, dt.Accum(), []int64{d}, x, dy)
+			}
+		}
+	}
+	held := map[string]bool{}
+	for _, l := range r.launches {
+		if name := l.code.symbol; strings.HasPrefix(name, "hocket_norm") {
+			held[name[:len("hocket_normDX")]+fmt.Sprint(!strings.HasSuffix(name, "w0"))] = true
+		}
+	}
+	if len(held) != 4 {
+		t.Errorf("kernels %v; want both, with rows in registers and without", held)
+	}
+	r.run()
+}
+
 func TestAttention(t *testing.T) {
 	r := newTrial(t)
 	for _, dt := range []ir.DType{ir.F32, ir.BF16, ir.F64} {

@@ -36,6 +36,10 @@ func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
 		return contractionRole(i, rows, dims)
 	case s.Op == ir.OpRMSNorm, s.Op == ir.OpLayerNorm: // normalizes the last dimension; operands 1 and 2 are weights
 		return contractionRole(i, rows, dims)
+	case s.Op == ir.OpRMSNormDX && i == 2 && rows < dims-1:
+		return byRows // the gradient of the norm's result
+	case s.Op == ir.OpRMSNormDX:
+		return contractionRole(i, rows, dims)
 	case s.Op == ir.OpSoftmax:
 		if s.Attr("axis") != nil { // views by blocks have one more dimension
 			return unusable

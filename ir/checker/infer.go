@@ -38,6 +38,7 @@ var inferOf = map[ir.Op]func(*inference) *ir.Type{
 	ir.OpReshard: inferReshard,
 	ir.OpSum:     inferReduce, ir.OpMax: inferReduce, ir.OpMin: inferReduce, ir.OpMean: inferReduce,
 	ir.OpSoftmax: inferSoftmax, ir.OpRMSNorm: inferNorm, ir.OpLayerNorm: inferNorm,
+	ir.OpRMSNormDX: inferNormGrad, ir.OpRMSNormDW: inferNormGrad,
 	ir.OpConcat:       by(ofConcatenation, (*concatRules).concat),
 	ir.OpAttention:    by(ofAttention, (*attentionRules).forward),
 	ir.OpAttentionLSE: by(ofAttention, (*attentionRules).gradient),

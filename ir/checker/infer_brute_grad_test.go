@@ -34,6 +34,48 @@ func gradCase(op ir.Op) func(b *brute) {
 	}
 }
 
+// normGradCase returns a generator of random operands for op. Instead of dividing by a root, a row is multiplied by its
+// sum, and the mean is a sum.
+func normGradCase(op ir.Op) func(b *brute) {
+	return func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		last := len(shape) - 1
+		result, args := shape, b.operand(shape)+", "
+		if op == ir.OpRMSNormDX {
+			args += b.operand(shape[last:]) + ", "
+		} else {
+			result = shape[last:]
+		}
+		b.stmt = fmt.Sprintf("%s = %s %s", b.annotate(result), op, args+b.operand(shape))
+		b.op = func(a []*nd, _ []int) *nd {
+			x, dy := a[0], a[len(a)-1]
+			last := len(x.shape) - 1
+			whole := func(row []int, f func(at []int) int64) (sum int64) {
+				for d := range x.shape[last] {
+					sum += f(append(slices.Clone(row), d))
+				}
+				return sum
+			}
+			root := func(at []int) int64 { return whole(at[:last], x.at) }
+			if op == ir.OpRMSNormDX {
+				g := func(at []int) int64 { return dy.at(at) * a[1].at(at[last:]) }
+				return gen(x.shape, func(at []int) int64 {
+					mean := whole(at[:last], func(at []int) int64 { return g(at) * x.at(at) })
+					return root(at) * (g(at) - x.at(at)*mean)
+				})
+			}
+			return gen(x.shape[last:], func(column []int) (sum int64) {
+				gen(x.shape[:last], func(row []int) int64 {
+					at := append(slices.Clone(row), column...)
+					sum += dy.at(at) * x.at(at) * root(at)
+					return 0
+				})
+				return sum
+			})
+		}
+	}
+}
+
 // gradShape returns the shape of the result of op.
 func gradShape(op ir.Op, q, kv []int) []int {
 	switch op {

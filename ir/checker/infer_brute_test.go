@@ -435,8 +435,9 @@ var generators = map[ir.Op]func(*brute){
 		}
 		b.op = func(a []*nd, _ []int) *nd { return a[0].mixed(d) }
 	},
-	ir.OpRMSNorm:      normCase("rms_norm", 1),
-	ir.OpLayerNorm:    normCase("layer_norm", 2),
+	ir.OpRMSNorm:   normCase("rms_norm", 1),
+	ir.OpLayerNorm: normCase("layer_norm", 2),
+	ir.OpRMSNormDX: normGradCase(ir.OpRMSNormDX), ir.OpRMSNormDW: normGradCase(ir.OpRMSNormDW),
 	ir.OpAttentionLSE: gradCase(ir.OpAttentionLSE), ir.OpAttentionDQ: gradCase(ir.OpAttentionDQ),
 	ir.OpAttentionDKV: gradCase(ir.OpAttentionDKV),
 	ir.OpAttention: func(b *brute) {

@@ -55,6 +55,49 @@ func inferNorm(in *inference) *ir.Type {
 	return x
 }
 
+// inferNormGrad types rms_norm_dx x[…, D], w[D], dy[…, D] and rms_norm_dw x[…, D], dy[…, D]. dy must have the layout of
+// x, and w must be whole on the mesh of x. The result of rms_norm_dw is a partial sum over the axes that split the rows.
+func inferNormGrad(in *inference) *ir.Type {
+	if !in.floats() || !in.sameDType() || !in.wantRank(0, 1, "the input") || !in.rightEps() {
+		return nil
+	}
+	dims := in.args[0].Dims
+	last := len(dims) - 1
+	for i, t := range in.args[1:] {
+		want := dims
+		if i+2 < len(in.args) {
+			want = dims[last:]
+		}
+		pos := in.s.Args[i+1].Pos
+		if len(t.Dims) != len(want) {
+			in.errorf("type", pos, "%s of %s needs %s here, but %%%s has %d", in.s.Op, ir.Brief(in.args[0]),
+				plural(len(want), "dimension"), in.syms[i+1].Name, len(t.Dims)).
+				help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
+			return nil
+		}
+		for d := range want {
+			if !in.equalExtents(want[d].Extent, t.Dims[d].Extent, pos,
+				"%"+in.syms[i+1].Name+" differs from the input in length") {
+				return nil
+			}
+		}
+	}
+	x := in.wholeAlong(0, last)
+	in.need(len(in.args)-1, x)
+	if in.s.Op == ir.OpRMSNormDX {
+		w := in.args[1].Reduced().Clone()
+		w.Dims[0].Axes, w.Mesh = nil, x.Mesh
+		in.need(1, w)
+		return x
+	}
+	out := x.Clone()
+	out.DType, out.Dims = x.DType.Accum(), out.Dims[last:]
+	for _, d := range x.Dims[:last] {
+		out.Partial = append(out.Partial, partialOver(d.Axes, ir.Sum)...)
+	}
+	return out
+}
+
 // rightEps reports an error for an eps that is not a small positive number.
 func (in *inference) rightEps() bool {
 	a := in.s.Attr("eps")

@@ -58,6 +58,8 @@ func (k *kernel) loops() (loops, error) {
 		return makeSoftmax(k, op)
 	case device.RMSNorm:
 		return makeRMSNorm(k, op)
+	case device.NormGrad:
+		return makeNormGrad(k, op)
 	case device.LayerNorm:
 		return makeLayerNorm(k, op)
 	case device.Rope:

@@ -67,6 +67,7 @@ var contents = []test{
 	{"Softmax", testSoftmax},
 	{"Norms", testNorms},
 	{"Attention", testAttention},
+	{"NormGrads", testNormGrads},
 	{"AttentionGrad", testAttentionGrad},
 	{"IndexAdd", testIndexAdd},
 	{"Lengths", testLengths},

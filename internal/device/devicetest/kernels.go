@@ -644,6 +644,8 @@ func testBadKernels(r *rig) {
 		"norm weight":        {Op: device.RMSNorm{}, Ins: views(f, v(ir.F32, 2)), Outs: views(f)},
 		"norm bias missing":  {Op: device.LayerNorm{}, Ins: views(f, v(ir.F32, 3)), Outs: views(f)},
 		"attention heads":    {Op: device.Attention{}, Ins: views(v(ir.F32, 1, 3, 4), v(ir.F32, 1, 2, 4), v(ir.F32, 1, 2, 4)), Outs: views(v(ir.F32, 1, 3, 4))},
+		"gradient weight":    {Op: device.NormGrad{Op: ir.OpRMSNormDX}, Ins: views(f, v(ir.F32, 2), f), Outs: views(f)},
+		"gradient of norm":   {Op: device.NormGrad{Op: ir.OpRMSNormDW}, Ins: views(f, v(ir.F32, 2)), Outs: views(v(ir.F32, 2))},
 		"gradient heads":     {Op: device.AttentionGrad{Op: ir.OpAttentionLSE}, Ins: views(v(ir.F32, 1, 3, 4), v(ir.F32, 1, 2, 4)), Outs: views(v(ir.F32, 1, 3))},
 		"gradient operands":  {Op: device.AttentionGrad{Op: ir.OpAttentionDQ}, Ins: views(v(ir.F32, 1, 2, 4), v(ir.F32, 1, 2, 4)), Outs: views(v(ir.F32, 1, 2, 4))},
 		"gradient of rows":   {Op: device.AttentionGrad{Op: ir.OpAttentionLSE}, Ins: views(v(ir.BF16, 1, 2, 4), v(ir.BF16, 1, 2, 4)), Outs: views(v(ir.BF16, 1, 2))},

@@ -126,6 +126,43 @@ func testNorms(r *rig) {
 	})
 }
 
+// testNormGrads compares rms_norm_dx and rms_norm_dw with the formulas of gradients.
+func testNormGrads(r *rig) {
+	const eps = 0.25
+	r.floating(func(r *rig, dt ir.DType, l layout) {
+		for _, shape := range [][]int64{{1}, {5}, {3, 7}, {2, 2, 33}, {30, 1200}, {300, 8}, {0, 4}} {
+			last := len(shape) - 1
+			d := shape[last]
+			rng := seeded(dt, shape)
+			x, w, dy := random(rng, dt, shape...), random(rng, dt, d), random(rng, dt, shape...)
+			n := elements(shape)
+			dx := answer{vals: make([]float64, n), size: make([]float64, n), terms: d + 16}
+			dw := answer{vals: make([]float64, d), size: make([]float64, d), terms: n/d + d + 16}
+			eachRow(shape, last, func(at []int64) {
+				square, mean, size := 0.0, 0.0, 0.0
+				for _, i := range at {
+					square += x.vals[i] * x.vals[i] / float64(d)
+				}
+				root := 1 / math.Sqrt(square+eps)
+				for j, i := range at {
+					g := dy.vals[i] * w.vals[j] * x.vals[i] * root / float64(d)
+					mean, size = mean+g, size+math.Abs(g)
+				}
+				for j, i := range at {
+					g, z := dy.vals[i]*w.vals[j], x.vals[i]*root
+					dx.vals[i], dx.size[i] = root*(g-z*mean), root*(math.Abs(g)+2*math.Abs(z)*size)
+					dw.vals[j], dw.size[j] = dw.vals[j]+dy.vals[i]*z, dw.size[j]+math.Abs(dy.vals[i]*z)
+				}
+			})
+			kernel := func(op ir.Op) device.Kernel {
+				return device.Kernel{Op: device.OpOf(op, ir.Attrs{Numbers: ir.Reals(eps)})}
+			}
+			r.check("rms_norm_dx", kernel(ir.OpRMSNormDX), l, dx, dt, shape, x, w, dy)
+			r.check("rms_norm_dw", kernel(ir.OpRMSNormDW), l, dw, dt.Accum(), []int64{d}, x, dy)
+		}
+	})
+}
+
 // attended is a shape of attention: leading extents; numbers of queries, keys, query heads and key heads; Dh.
 type attended struct {
 	lead                 []int64

@@ -51,6 +51,12 @@ template <class T, int V, int W> struct Row {
     }
   }
 
+  // at returns the element of index k, which is element v of the thread's pack w.
+  __device__ __forceinline__ A at(int w, int v, i64 k) const {
+    if constexpr (W > 0) return Num<T>::get(held[w].v[v]);
+    else return Num<T>::get(in[k * stride]);
+  }
+
   // each calls f with each element.
   template <class F> __device__ __forceinline__ void each(F f) const {
     if constexpr (W > 0) {

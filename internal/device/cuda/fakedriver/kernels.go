@@ -54,6 +54,8 @@ func goComputation(p kernels.Computation) (func(), error) {
 		return goConcat(p, op), nil
 	case device.RMSNorm:
 		return goNorm(p, op), nil
+	case device.NormGrad:
+		return goNormGrad(p, op), nil
 	case device.Attention:
 		return goAttention(p, op), nil
 	case device.Embedding:

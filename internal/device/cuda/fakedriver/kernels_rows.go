@@ -6,6 +6,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
 )
 
 // goNorm computes rms_norm, row by row.
@@ -23,6 +24,37 @@ func goNorm(p kernels.Computation, op device.RMSNorm) func() {
 			}
 		}
 		x.Write(p.Out)
+	}
+}
+
+// goNormGrad computes rms_norm_dx or rms_norm_dw, row by row.
+func goNormGrad(p kernels.Computation, op device.NormGrad) func() {
+	return func() {
+		x, dy := Read(p.Ins[0]), Read(p.Ins[len(p.Ins)-1])
+		n := p.Out.Shape[len(p.Out.Shape)-1]
+		out := NewArray(p.Out.Shape)
+		for from := int64(0); from < int64(len(x.X)); from += n {
+			row, up := x.X[from:from+n], dy.X[from:from+n]
+			sum, dot := 0.0, 0.0
+			for _, v := range row {
+				sum += v * v
+			}
+			root := 1 / math.Sqrt(sum/float64(n)+op.Eps)
+			if op.Op == ir.OpRMSNormDW {
+				for i, v := range row {
+					out.X[i] += up[i] * v * root
+				}
+				continue
+			}
+			w := Read(p.Ins[1]).X
+			for i, v := range row {
+				dot += up[i] * w[i] * v * root
+			}
+			for i, v := range row {
+				out.X[from+int64(i)] = root * (up[i]*w[i] - v*root*dot/float64(n))
+			}
+		}
+		out.Write(p.Out)
 	}
 }
 
