@@ -68,9 +68,14 @@ const (
 type skinnyForm struct{ tiles, steps int64 }
 
 // shared returns the shared memory of a block for the given number of rows of x. The rows of x have two bytes for each
-// element of a weight's row.
+// element of a weight's row. With 8-bit weights, each row of a weight and of x has a
+// scale, and what a warp loads at a time begins at a multiple of 128 bytes.
 func (f skinnyForm) shared(rows, size int64) int64 {
-	return skinnyWarps * f.steps * (8*f.tiles + rows*2/size) * skinnyTurn
+	load := (8*f.tiles + rows*2/size) * skinnyTurn
+	if size == 1 {
+		load += ceil((8*f.tiles+rows)*4, 128) * 128
+	}
+	return skinnyWarps * f.steps * load
 }
 
 // forms returns the forms for a linear, the best one first. Up to 16 rows they were measured on an H100 with bf16. A

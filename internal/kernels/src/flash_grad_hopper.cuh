@@ -30,15 +30,6 @@ struct GradGates {
   }
 };
 
-// copy4 starts to copy 4 bytes to shared memory. If there is false, it writes zeros.
-DEV void copy4(Spot to, const void* from, bool there) {
-#ifdef __CUDA_ARCH__
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
-#else
-  *(u32*)to = there ? *(const u32*)from : 0;
-#endif
-}
-
 // gradPiece returns the address of the thread's first piece of a tile that begins at row x.
 template <class T> DEV const T* gradPiece(const T* x, i64 stride) { return x + threadIdx.x % 128 / 8 * stride + threadIdx.x % 8 * 8; }
 

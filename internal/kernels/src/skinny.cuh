@@ -26,7 +26,7 @@ struct SkinnyScale {
   i64 shift;      // binary logarithm of the number of rows that share a scale
   i64 row, turn;  // strides; 0 if all rows, or all columns of a row, share a scale
 
-  __device__ __forceinline__ f32 of(i64 i, int j) const { return ((const f32*)at)[(i >> shift) * row + j * turn]; }
+  __device__ __forceinline__ const f32* of(i64 i, int j) const { return (const f32*)at + ((i >> shift) * row + j * turn); }
 };
 
 struct SkinnyPart {
@@ -65,8 +65,9 @@ DEV void let() {
 }
 
 // widen converts four numbers of type f8e4m3 to T, two in each word. It moves exponent and mantissa to their places in T,
-// where they stand for a number that is too small by a power of two, and multiplies by that power, which is exact.
-template <class T> DEV void widen(u32 (&to)[2], u32 four) {
+// where they stand for a number that is too small by a power of two, and multiplies by that power, which is exact. It
+// does not convert NaN: bits 7, 15, 23 and 31 of nan are set for the numbers that are NaN.
+template <class T> DEV void widen(u32 (&to)[2], u32 four, u32& nan) {
   constexpr int shift = IsBF16<T>::yes ? 4 : 1;
 #ifdef __CUDA_ARCH__
   const u32 pairs[2] = {__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424)};
@@ -86,11 +87,7 @@ template <class T> DEV void widen(u32 (&to)[2], u32 four) {
     to[i] = pair<T>(Num<T>::get(lo) * by, Num<T>::get(hi) * by);
 #endif
   }
-  const u32 nan = ((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
-  if (nan) {
-    to[0] |= (nan & 0x80 ? 0x7fffu : 0) | (nan & 0x8000 ? 0x7fff0000u : 0);
-    to[1] |= (nan & 0x800000 ? 0x7fffu : 0) | (nan & 0x80000000u ? 0x7fff0000u : 0);
-  }
+  nan |= ((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
 }
 
 // SkinnyTurn holds the data that a warp loads for a turn, in rows of 16-byte pieces: eight for w, and XP for x. The pieces
@@ -102,9 +99,18 @@ template <int ROWS, int TILES, int XP> struct SkinnyTurn {
   DEV int atX(int row, int piece) { return row * XP + (piece ^ row % 8); }
 };
 
+// SkinnyScaledTurn also holds the scales of the rows.
+template <int ROWS, int TILES, int XP> struct SkinnyScaledTurn : SkinnyTurn<ROWS, TILES, XP> {
+  alignas(128) f32 ofW[TILES * 8];
+  f32 ofX[ROWS];
+};
+
+template <bool FIRST, class A, class B> struct Choice { typedef A Type; };
+template <class A, class B> struct Choice<false, A, B> { typedef B Type; };
+
 // SkinnyRoom is the block's dynamic shared memory: a ring of turns for each warp and, at the end, their sums.
-template <int ROWS, int TILES, int WARPS, int STEPS, int XP> union SkinnyRoom {
-  SkinnyTurn<ROWS, TILES, XP> turns[WARPS][STEPS];
+template <class Turn, int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom {
+  Turn turns[WARPS][STEPS];
   f32 sums[WARPS][ROWS][TILES * 8 + 8];
 };
 
@@ -112,12 +118,13 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
   static constexpr bool scaled = sizeof(W) == 1;
   static constexpr int turn = 128 / sizeof(W);  // columns of a turn
   static constexpr int pieces = turn / 8;       // of a row of x
-  typedef SkinnyTurn<ROWS, TILES, pieces> Turn;
-  typedef SkinnyRoom<ROWS, TILES, WARPS, STEPS, pieces> Room;
+  typedef typename Choice<scaled, SkinnyScaledTurn<ROWS, TILES, pieces>, SkinnyTurn<ROWS, TILES, pieces>>::Type Turn;
+  typedef SkinnyRoom<Turn, ROWS, TILES, WARPS, STEPS> Room;
   static constexpr bool gated = EPILOGUE == skinnySiluMul;
   static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // columns of the result
   // groups of rows; each group is an operand of tensor cores
   static constexpr int groups = (ROWS + 15) / 16;
+  static_assert(!scaled || TILES <= 4, "a lane loads one scale");
   static_assert(!gated || TILES % 2 == 0, "half of the tiles are factors of the other half");
   const SkinnyArgs& a;
   const i64 slice, block;  // index of the group of x's rows; index of the block within the group
@@ -144,6 +151,15 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
       const bool there = i % columns + row < n && col < k;
       copy16(spotOf(&to.w[to.at(i + row, lane % 8)]), there ? i < columns ? w + i * p.wn : up + (i - columns) * p.upn : (const W*)p.w, there);
     }
+    if constexpr (scaled)
+      if (lane < TILES * 8) {
+        const bool there = lane % columns < n && column(i) < k;
+        const i64 row = there ? from + lane % columns : 0;
+        const int j = there ? column(i) / turn : 0;
+        const f32* scale = p.sw.of(row, j);
+        if (gated && lane >= columns) scale = p.sup.of(row, j);
+        copy4(spotOf(&to.ofW[lane]), scale, there);
+      }
   }
 
   // input does the same for x.
@@ -155,38 +171,20 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
       const bool there = i + row < m && col < k;
       copy16(spotOf(&to.x[to.atX(i + row, lane % pieces)]), there ? (const T*)a.x + (slice * ROWS + i + row) * a.xm + col : (const T*)a.x, there);
     }
-  }
-
-  // Scales holds the scales of a turn for the lane's sums.
-  struct Scales { f32 w[TILES][2], x[groups][2]; };
-
-  // weightScales loads the scales of w, and inputScales those of x. Rows outside of w and x have the scale 0.
-  __device__ __forceinline__ void weightScales(Scales& s, int i) const {
-    const int j = (column(i) / turn), col = lane % 4 * 2;
-#pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int row = r * 8 % columns + col + h;
-        const SkinnyScale& of = r * 8 < columns ? p.sw : p.sup;
-        s.w[r][h] = row < n && j * turn < k ? of.of(from + row, j) : 0;
-      }
-  }
-  __device__ __forceinline__ void inputScales(Scales& s, int i) const {
-    const int j = column(i) / turn;
-#pragma unroll
-    for (int g = 0; g < groups; g++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int row = g * 16 + h * 8 + lane / 4;
-        s.x[g][h] = row < m && j * turn < k ? a.sx.of(slice * ROWS + row, j) : 0;
+    if constexpr (scaled)
+      if (lane < ROWS) {
+        const bool there = lane < m && column(i) < k;
+        copy4(spotOf(&to.ofX[lane]), a.sx.of(there ? slice * ROWS + lane : 0, there ? column(i) / turn : 0), there);
       }
   }
 
   // multiplyScaled adds a turn's products, multiplied by their scales, to c. A lane's elements of a matrix of tensor cores
-  // are four successive columns of x and of w, instead of two pairs.
-  __device__ __forceinline__ void multiplyScaled(f32 (&c)[groups][TILES][4], int step, const Scales& s) const {
+  // are four successive columns of x and of w, instead of two pairs. nan: see widen; for each tile.
+  __device__ __forceinline__ void multiplyScaled(f32 (&c)[groups][TILES][4], u32 (&nan)[TILES], int step) const {
     const Turn& t = room.turns[warp][step];
+    f32 sums[groups][TILES][4];
+#pragma unroll
+    for (int i = 0; i < groups * TILES * 4; i++) sums[i / 4 / TILES][i / 4 % TILES][i % 4] = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       u32 x[groups][4][4];
@@ -204,22 +202,40 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
       for (int r = 0; r < TILES; r++) {
         u32 w[4];
         fourTiles<false>(w, &t.w[t.at(r * 8 + lane % 8, half * 4 + lane / 8)]);
-        f32 sums[groups][4];
-#pragma unroll
-        for (int g = 0; g < groups * 4; g++) sums[g / 4][g % 4] = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           u32 wide[2];
-          widen<T>(wide, w[i]);
+          widen<T>(wide, w[i], nan[r]);
 #pragma unroll
-          for (int g = 0; g < groups; g++) product<T>(sums[g], x[g][i], wide[0], wide[1]);
+          for (int g = 0; g < groups; g++) product<T>(sums[g][r], x[g][i], wide[0], wide[1]);
         }
-#pragma unroll
-        for (int g = 0; g < groups; g++)
-#pragma unroll
-          for (int e = 0; e < 4; e++) c[g][r][e] = fusedAdd(c[g][r][e], sums[g][e], mul(s.x[g][e / 2], s.w[r][e % 2]));
       }
     }
+#pragma unroll
+    for (int g = 0; g < groups; g++)
+#pragma unroll
+      for (int h = 0; h < (ROWS >= 16 ? 2 : 1); h++) {
+        const f32 ofX = t.ofX[g * 16 + h * 8 + lane / 4];
+#pragma unroll
+        for (int r = 0; r < TILES; r++) {
+          const Pack<f32, 2> ofW = *(const Pack<f32, 2>*)&t.ofW[r * 8 + lane % 4 * 2];
+#pragma unroll
+          for (int e = 0; e < 2; e++) c[g][r][2 * h + e] = fusedAdd(c[g][r][2 * h + e], sums[g][r][2 * h + e], mul(ofX, ofW.v[e]));
+        }
+      }
+  }
+
+  // spoil makes the sums of weights that have a NaN NaN.
+  __device__ __forceinline__ void spoil(f32 (&c)[groups][TILES][4], const u32 (&nan)[TILES]) const {
+    u32 some = 0;
+#pragma unroll
+    for (int r = 0; r < TILES; r++) some |= nan[r];
+    if (!someOfWarp(some)) return;
+    const u32 one = IsBF16<T>::yes ? 0x3f803f80u : 0x3c003c00u, ones[4] = {one, one, one, one};
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+      for (int g = 0; g < groups; g++) product<T>(c[g][r], ones, nan[r] ? 0x7fff7fffu : 0, 0);
   }
 
   // multiply adds a turn's products to c. With eight rows, half of an operand is zero.
@@ -285,17 +301,17 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, bool LATE
   if (!a.constant) settle();
   typedef Skinny<T, W, ROWS, TILES, WARPS, STEPS, EPILOGUE, SEVERAL> Linear;
   const Linear b(a);
-  typename Linear::Scales scales;
 #pragma unroll
   for (int s = 0; s < STEPS - 1; s++) b.weights(s, s), endCopies();
-  if constexpr (Linear::scaled) b.weightScales(scales, 0);
   if (a.constant) settle();
 #pragma unroll
   for (int s = 0; s < STEPS - 1; s++) b.input(s, s), endCopies();
-  if constexpr (Linear::scaled) b.inputScales(scales, 0);
   f32 c[b.groups][TILES][4];
 #pragma unroll
   for (int i = 0; i < b.groups * TILES * 4; i++) c[i / 4 / TILES][i / 4 % TILES][i % 4] = 0;
+  u32 nan[TILES];
+#pragma unroll
+  for (int r = 0; r < TILES; r++) nan[r] = 0;
   const int turns = (b.k + b.turn * WARPS - 1) / (b.turn * WARPS);
   int at = 0, free = STEPS - 1;
   for (int turn = 0; turn < turns; turn++) {
@@ -303,17 +319,14 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, bool LATE
     b.weights(turn + STEPS - 1, free), b.input(turn + STEPS - 1, free), endCopies();
     awaitCopies<STEPS - 1>();
     meetWarp();
-    if constexpr (Linear::scaled) {
-      b.multiplyScaled(c, at, scales);
-      b.weightScales(scales, turn + 1), b.inputScales(scales, turn + 1);
-    } else {
-      b.multiply(c, at);
-    }
+    if constexpr (Linear::scaled) b.multiplyScaled(c, nan, at);
+    else b.multiply(c, at);
     meetWarp();
     free = at;
     at = at + 1 < STEPS ? at + 1 : 0;
   }
   awaitCopies();
+  if constexpr (Linear::scaled) b.spoil(c, nan);
   __syncthreads();
   b.tell(c);
   __syncthreads();

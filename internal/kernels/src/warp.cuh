@@ -67,6 +67,15 @@ DEV void copy16(Spot to, const void* from, bool there) {
 #endif
 }
 
+// copy4 starts to copy 4 bytes to shared memory. If there is false, it writes zeros.
+DEV void copy4(Spot to, const void* from, bool there) {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
+#else
+  *(u32*)to = there ? *(const u32*)from : 0;
+#endif
+}
+
 DEV void endCopies() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.commit_group;" ::: "memory");
