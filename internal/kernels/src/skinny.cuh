@@ -64,10 +64,24 @@ DEV void let() {
 #endif
 }
 
-// widen converts four numbers of type f8e4m3 to T, two in each word. It moves exponent and mantissa to their places in T,
-// where they stand for a number that is too small by a power of two, and multiplies by that power, which is exact. It
-// does not convert NaN: bits 7, 15, 23 and 31 of nan are set for the numbers that are NaN.
+// widen converts four numbers of type f8e4m3 to T, two in each word. GPUs from sm_89 on convert to f16 themselves. For
+// others, it moves exponent and mantissa to their places in T, where they stand for a number that is too small by a power
+// of two, and multiplies by that power, which is exact. This does not convert NaN: bits 7, 15, 23 and 31 of nan are set
+// for numbers that are NaN.
 template <class T> DEV void widen(u32 (&to)[2], u32 four, u32& nan) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    u32 half;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.rn.f16x2.e4m3x2 %0, lo; }" : "=r"(half) : "r"(i ? four >> 16 : four));
+    if constexpr (IsBF16<T>::yes) {
+      f32 x, y;
+      asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }" : "=f"(x), "=f"(y) : "r"(half));
+      half = pair<T>(x, y);
+    }
+    to[i] = half;
+  }
+#else
   constexpr int shift = IsBF16<T>::yes ? 4 : 1;
 #ifdef __CUDA_ARCH__
   const u32 pairs[2] = {__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424)};
@@ -88,6 +102,7 @@ template <class T> DEV void widen(u32 (&to)[2], u32 four, u32& nan) {
 #endif
   }
   nan |= ((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+#endif
 }
 
 // SkinnyTurn holds the data that a warp loads for a turn, in rows of 16-byte pieces: eight for w, and XP for x. The pieces
@@ -132,9 +147,40 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
   Room& room;
   i64 from;                 // the block's first column of the result
   int lane, warp, m, n, k;  // n: number of columns of the result from column from on
+  // With scales: the addresses of what the lane loads for the first turn, and the strides of scales from turn to turn.
+  const W* ofW[scaled ? TILES * 2 : 1];
+  const T* ofX[scaled ? ROWS * pieces / 32 : 1];
+  const f32 *scaleOfW, *scaleOfX;
+  i64 scaleW, scaleX;
+  u32 inW, inX;  // bits: whether ofW and ofX are inside of w and x; bit 31: whether the scale is
 
   __device__ __forceinline__ Skinny(const SkinnyArgs& a)
-      : a(a), slice(SEVERAL ? blockIdx.x % a.slices : 0), block(SEVERAL ? blockIdx.x / a.slices : blockIdx.x), p(skinnyPart<SEVERAL>(a, block)), room(roomOf<Room>()), from((block - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(SEVERAL ? least(a.m - slice * ROWS, (i64)ROWS) : a.m)), n((int)(p.n - from)), k((int)a.k) {}
+      : a(a), slice(SEVERAL ? blockIdx.x % a.slices : 0), block(SEVERAL ? blockIdx.x / a.slices : blockIdx.x), p(skinnyPart<SEVERAL>(a, block)), room(roomOf<Room>()), from((block - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(SEVERAL ? least(a.m - slice * ROWS, (i64)ROWS) : a.m)), n((int)(p.n - from)), k((int)a.k) {
+    if constexpr (scaled) locate();
+  }
+
+  __device__ __forceinline__ void locate() {
+    inW = inX = 0;
+#pragma unroll
+    for (int j = 0; j < TILES * 2; j++) {
+      const int at = j * 4 + lane / 8, row = at % columns;
+      const bool second = gated && at >= columns, there = row < n;
+      ofW[j] = (const W*)(second ? p.up : p.w) + (there ? (from + row) * (second ? p.upn : p.wn) : 0) + column(0) + lane % 8 * 16;
+      inW |= (u32)there << j;
+    }
+#pragma unroll
+    for (int j = 0; j < ROWS * pieces / 32; j++) {
+      const int row = j * (32 / pieces) + lane / pieces;
+      ofX[j] = (const T*)a.x + (row < m ? (slice * ROWS + row) * a.xm : 0) + column(0) + lane % pieces * 8;
+      inX |= (u32)(row < m) << j;
+    }
+    const bool second = gated && lane >= columns, there = lane < TILES * 8 && lane % columns < n;
+    const i64 row = there ? from + lane % columns : 0;
+    scaleOfW = second ? p.sup.of(row, warp) : p.sw.of(row, warp), scaleW = WARPS * (second ? p.sup.turn : p.sw.turn);
+    scaleOfX = a.sx.of(lane < m ? slice * ROWS + lane : 0, warp), scaleX = WARPS * a.sx.turn;
+    inW |= (u32)there << 31, inX |= (u32)(lane < m) << 31;
+  }
+
 
   // column returns the first column of a turn.
   __device__ __forceinline__ int column(int i) const { return (i * WARPS + warp) * turn; }
@@ -144,6 +190,15 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
   __device__ __forceinline__ void weights(int i, int step) const {
     Turn& to = room.turns[warp][step];
     const int col = column(i) + lane % 8 * (16 / (int)sizeof(W)), row = lane / 8;
+    if constexpr (scaled) {
+      const i64 offset = col < k ? (i64)i * (WARPS * turn) : 0;
+      const u32 in = col < k ? inW : 0;
+#pragma unroll
+      for (int j = 0; j < TILES * 2; j++) copy16(spotOf(&to.w[to.at(j * 4 + row, lane % 8)]), ofW[j] + (in >> j & 1 ? offset : 0), in >> j & 1);
+      const bool there = inW >> 31 && column(i) < k;
+      if (lane < TILES * 8) copy4(spotOf(&to.ofW[lane]), scaleOfW + (there ? i * scaleW : 0), there);
+      return;
+    }
     const W* w = (const W*)p.w + (from + row) * p.wn + col;
     const W* up = gated ? (const W*)p.up + (from + row) * p.upn + col : w;
 #pragma unroll
@@ -151,31 +206,26 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
       const bool there = i % columns + row < n && col < k;
       copy16(spotOf(&to.w[to.at(i + row, lane % 8)]), there ? i < columns ? w + i * p.wn : up + (i - columns) * p.upn : (const W*)p.w, there);
     }
-    if constexpr (scaled)
-      if (lane < TILES * 8) {
-        const bool there = lane % columns < n && column(i) < k;
-        const i64 row = there ? from + lane % columns : 0;
-        const int j = there ? column(i) / turn : 0;
-        const f32* scale = p.sw.of(row, j);
-        if (gated && lane >= columns) scale = p.sup.of(row, j);
-        copy4(spotOf(&to.ofW[lane]), scale, there);
-      }
   }
 
   // input does the same for x.
   __device__ __forceinline__ void input(int i, int step) const {
     Turn& to = room.turns[warp][step];
     const int col = column(i) + lane % pieces * 8, row = lane / pieces;
+    if constexpr (scaled) {
+      const i64 offset = col < k ? (i64)i * (WARPS * turn) : 0;
+      const u32 in = col < k ? inX : 0;
+#pragma unroll
+      for (int j = 0; j < ROWS * pieces / 32; j++) copy16(spotOf(&to.x[to.atX(j * (32 / pieces) + row, lane % pieces)]), ofX[j] + (in >> j & 1 ? offset : 0), in >> j & 1);
+      const bool there = inX >> 31 && column(i) < k;
+      if (lane < ROWS) copy4(spotOf(&to.ofX[lane]), scaleOfX + (there ? i * scaleX : 0), there);
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < ROWS; i += 32 / pieces) {
       const bool there = i + row < m && col < k;
       copy16(spotOf(&to.x[to.atX(i + row, lane % pieces)]), there ? (const T*)a.x + (slice * ROWS + i + row) * a.xm + col : (const T*)a.x, there);
     }
-    if constexpr (scaled)
-      if (lane < ROWS) {
-        const bool there = lane < m && column(i) < k;
-        copy4(spotOf(&to.ofX[lane]), a.sx.of(there ? slice * ROWS + lane : 0, there ? column(i) / turn : 0), there);
-      }
   }
 
   // multiplyScaled adds a turn's products, multiplied by their scales, to c. A lane's elements of a matrix of tensor cores
