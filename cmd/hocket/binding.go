@@ -37,7 +37,7 @@ func (a *programs) addBindFlags(c *cobra.Command) *bindFlags {
 	f.StringVar(&a.plan.file, "plan", "", "read the layouts of an exported model's parameters from a tensor-parallel plan in `FILE`.json")
 	f.StringArrayVar(&a.plan.shards, "shard", nil,
 		"the layout of one parameter, such as `layers.*.mlp.up_proj=colwise`; repeatable")
-	f.Func("quantize", "quantize an exported model: `fp8-tensor|fp8-row|fp8-block`", a.plan.setQuantize)
+	f.StringVar(&a.plan.quantize, "quantize", "", "quantize an exported model: `fp8-tensor|fp8-row|fp8-block`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	rare(c, "func", "define", "shard", "quantize", "max-commands", "max-time")
 	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

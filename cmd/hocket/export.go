@@ -25,14 +25,11 @@ const maxPlan = 1 << 20
 type planFlags struct {
 	file, quantize string // quantize is the form in which weights of linears are quantized; empty for none
 	shards         []string
-	given          bool // --quantize is given
 }
-
-func (f *planFlags) setQuantize(form string) error { f.quantize, f.given = form, true; return nil }
 
 // unset returns an error if a flag is set although arg is not an exported model.
 func (f *planFlags) unset(arg string) error {
-	if f.file == "" && len(f.shards) == 0 && !f.given {
+	if f.file == "" && len(f.shards) == 0 && f.quantize == "" {
 		return nil
 	}
 	return usagef("--plan, --shard and --quantize apply only to models that torch exported, but %s is not one", arg)
@@ -83,7 +80,7 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	if a.plan.given && !slices.Contains(modelprogram.Forms, a.plan.quantize) {
+	if a.plan.quantize != "" && !slices.Contains(modelprogram.Forms, a.plan.quantize) {
 		return nil, usagef("--quantize is %q; it can be %s", a.plan.quantize, strings.Join(modelprogram.Forms, ", "))
 	}
 	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks, Quantize: a.plan.quantize})

@@ -455,7 +455,7 @@ func TestQuantizedRun(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		`--quantize is "fp4"; it can be fp8-tensor, fp8-row, fp8-block`: {"run", args[1], "--quantize", "fp4"},
-		`--quantize is ""; it can be fp8-tensor, fp8-row, fp8-block`:    {"run", args[1], "--quantize", ""},
+		"--quantize is given without a value":                           {"run", args[1], "--quantize", ""},
 		"--plan, --shard and --quantize apply only to models that torch exported": {"check", "../../examples/mlp.hkt",
 			"--quantize", "fp8-row"},
 	} {

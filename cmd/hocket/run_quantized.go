@@ -19,7 +19,7 @@ func (j *job) runUnquantized(ctx context.Context, m *hocket.Machine, w *hocket.W
 	j.app.progress.at("running the model with unquantized weights", 0, 0)
 	quiet := &app{}
 	quiet.programs = j.app.programs
-	quiet.out, quiet.text, quiet.plan.quantize, quiet.plan.given = result{}, io.Discard, "", false
+	quiet.out, quiet.text, quiet.plan.quantize = result{}, io.Discard, ""
 	flags, in := *j.flags, *j.inputs
 	flags.schedules, flags.certificate = 0, ""
 	other := &job{app: quiet, flags: &flags, processes: j.processes, inputs: &in}
