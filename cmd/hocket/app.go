@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -267,7 +268,7 @@ func (a *session) named(c *cobra.Command) *cobra.Command {
 		if a.json {
 			a.text = io.Discard
 		}
-		if err := emptyFlag(c); err != nil {
+		if err := cmp.Or(emptyFlag(c), replacedInput(c, list)); err != nil {
 			return err
 		}
 		return args(c, list)

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -42,4 +45,45 @@ func emptyFlag(c *cobra.Command) (err error) {
 		}
 	})
 	return err
+}
+
+// outputFiles lists the flags that name files which are written. --output is not among them: check --fix and opt may
+// replace a program by its result.
+const outputFiles = "html svg trace viz flight save certificate"
+
+// replacedInput returns an error if a file that the command would write is also one that it reads.
+func replacedInput(c *cobra.Command, args []string) error {
+	inputs, outputs := slices.Clone(args), map[string]string{}
+	c.Flags().Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		list, many := f.Value.(pflag.SliceValue)
+		switch {
+		case f.Name == "certificate" && c.Name() == "run":
+			inputs = append(inputs, value)
+		case f.Name == "save":
+			outputs[f.Name] = filepath.Join(value, "outputs.safetensors")
+		case slices.Contains(strings.Fields(outputFiles), f.Name):
+			outputs[f.Name] = value
+		case many:
+			for _, in := range list.GetSlice() {
+				_, file, _ := strings.Cut(in, "=")
+				file, _, _ = strings.Cut(file, "#")
+				inputs = append(inputs, in, file)
+			}
+		default:
+			inputs = append(inputs, value)
+		}
+	})
+	for name, out := range outputs {
+		written, err := os.Stat(out)
+		if err != nil || !written.Mode().IsRegular() {
+			continue
+		}
+		for _, in := range inputs {
+			if read, err := os.Stat(in); err == nil && os.SameFile(read, written) {
+				return usagef("--%s would replace %s, which is also an input", name, out).helping("write to another file")
+			}
+		}
+	}
+	return nil
 }

@@ -49,8 +49,8 @@ func TestHostileFiles(t *testing.T) {
 		{`<algo coll="test" ngpus="2"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"/></algo>`, "ngpus is 2, and the algorithm has 1 gpus"},
 		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="x" o_chunks="1" s_chunks="0"/></algo>`, `line 1: "x" is no whole number`},
 		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="3" recv="-1" chan="0"/></gpu></algo>`, "its peer is rank 3, but the ranks are 0 to 0"},
-		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1" recv="-1"><step type="s" cnt="1" depid="-1"/></tb></gpu></algo>`, `there is no buffer ""`},
-		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="0" deps="9"/></tb></gpu></algo>`, "op 0 (nop): it depends on op 9 of tb 0, which has 1"},
+		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1" recv="-1"><step type="s" cnt="1" depid="-1" hasdep="0"/></tb></gpu></algo>`, `there is no buffer ""`},
+		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="0" deps="9" hasdep="0"/></tb></gpu></algo>`, "op 0 (nop): it depends on op 9 of tb 0, which has 1"},
 		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1"`, "unexpected EOF"},
 		{"<algo coll=\"test\" ngpus=\"1\">\n<gpu id=\"0\" i_chunk=\"4\"/></algo>", "line 2: unknown attribute i_chunk of <gpu>: the attributes " +
 			"are id, i_chunks, o_chunks, s_chunks"},
@@ -65,11 +65,12 @@ func TestHostileFiles(t *testing.T) {
 		{"<algo coll=\"test\" ngpus=\"1\"><gpu id=\"0\" i_chunks=\"1\" o_chunks=\"1\" s_chunks=\"0\">\n<tb id=\"0\" send=\"0\"/></gpu></algo>",
 			"line 2: <tb> lacks the attribute recv"},
 		{xmlStep(`<step s="0" type="nop"/>`), "line 1: <step> lacks the attribute depid"},
-		{xmlStep(`<step s="0" type="nop" depid="0"/>`), "line 1: <step> lacks the attribute deps"},
-		{xmlStep(`<step s="0" type="cpy" srcbuf="i" depid="-1" cnt="1"/>`), "line 1: <step> lacks the attribute srcoff"},
-		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" depid="-1" cnt="1"/>`), "line 1: <step> lacks the attribute dstoff"},
-		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" depid="-1"/>`), "line 1: <step> lacks the attribute cnt"},
-		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" depid="-1" cnt="1"/>`), ""},
+		{xmlStep(`<step s="0" type="nop" depid="-1"/>`), "line 1: <step> lacks the attribute hasdep"},
+		{xmlStep(`<step s="0" type="nop" depid="0" hasdep="0"/>`), "line 1: <step> lacks the attribute deps"},
+		{xmlStep(`<step s="0" type="cpy" srcbuf="i" depid="-1" cnt="1" hasdep="0"/>`), "line 1: <step> lacks the attribute srcoff"},
+		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" depid="-1" cnt="1" hasdep="0"/>`), "line 1: <step> lacks the attribute dstoff"},
+		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" depid="-1" hasdep="0"/>`), "line 1: <step> lacks the attribute cnt"},
+		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" depid="-1" cnt="1" hasdep="0"/>`), ""},
 	} {
 		var f schedule.File
 		var err error

@@ -182,7 +182,7 @@ func absent(e xml.StartElement) string {
 			need = append(need, "chan")
 		}
 	case "step":
-		need = []string{"type", "depid"}
+		need = []string{"type", "depid", "hasdep"}
 		if has["depid"] != "-1" {
 			need = append(need, "deps")
 		}
