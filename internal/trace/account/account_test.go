@@ -348,3 +348,25 @@ func TestFlight(t *testing.T) {
 		}
 	}
 }
+
+// TestPairKinds checks that a timeline is not compared with a flight record.
+func TestPairKinds(t *testing.T) {
+	dir := t.TempDir()
+	timeline, flight := filepath.Join(dir, "t.json"), filepath.Join(dir, "f.json")
+	event := `{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2,"args":{"device":0,"stream":7}}`
+	for file, text := range map[string]string{timeline: `{"traceEvents":[` + event + `]}`,
+		flight: `{"version":"2.10","entries":[]}`} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range [][2]string{{timeline, flight}, {flight, timeline}} {
+		_, _, err := Pair(c[:1], c[1:], 0)
+		if err == nil || !strings.Contains(err.Error(), "flight records and timelines cannot be compared") {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+	if _, old, err := Pair([]string{timeline}, []string{timeline}, 0); err != nil || old == nil {
+		t.Error(old, err)
+	}
+}

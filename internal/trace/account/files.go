@@ -1,6 +1,7 @@
 package account
 
 import (
+	"errors"
 	"fmt"
 
 	"hocket.example/hocket/internal/trace/profile"
@@ -9,12 +10,21 @@ import (
 // Pair computes two reports: one for the profiles in the files paths, and one for those in the files older. If
 // older is empty, the second report is nil.
 func Pair(paths, older []string, bound int64) (r, old *Report, err error) {
-	if r, err = Files(paths, bound); err == nil && len(older) > 0 {
-		if old, err = Files(older, bound); err != nil {
-			err = fmt.Errorf("--against: %w", err)
-		}
+	p, err := profile.Read(paths)
+	if err != nil {
+		return nil, nil, err
 	}
-	return r, old, err
+	if len(older) == 0 {
+		return of(p, bound), nil, nil
+	}
+	q, err := profile.Read(older)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--against: %w", err)
+	}
+	if (p.Trace == nil) != (q.Trace == nil) {
+		return nil, nil, errors.New("--against: flight records and timelines cannot be compared: give files of one kind")
+	}
+	return of(p, bound), of(q, bound), nil
 }
 
 // Files computes the report for the profiles in files. See Of.
@@ -23,8 +33,12 @@ func Files(paths []string, bound int64) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	return of(p, bound), nil
+}
+
+func of(p *profile.Profile, bound int64) *Report {
 	if p.Trace == nil {
-		return OfFlight(p.Flight), nil
+		return OfFlight(p.Flight)
 	}
-	return Of(p.Trace, bound), nil
+	return Of(p.Trace, bound)
 }
