@@ -41,7 +41,7 @@ func goScales(p kernels.Computation, op device.Scales) func() {
 func goQuantize(p kernels.Computation, op device.Quantize) func() {
 	scales := func() {}
 	if op.Max != 0 {
-		scales = goScales(kernels.Computation{Ins: p.Ins[:1], Out: p.Ins[1]}, device.Scales{Max: op.Max})
+		scales = goScales(kernels.Computation{Ins: p.Ins[:1], Out: p.Ins[1]}, device.Scales(op))
 	}
 	top := map[string]float64{"f8e4m3": 448, "f8e5m2": 57344}[p.Out.DType.String()]
 	return func() {
