@@ -405,7 +405,7 @@ template <class T, int B, int DH> DEV void flashDKVHopper(const FlashGradArgs<B>
         gates.free[turn.at].pass(turn.odd ^ 1);
         room.stage[turn.at].x.load(q, a.sq[0], (int)a.tq - i);
         room.stage[turn.at].y.load(dy, a.sy[0], (int)a.tq - i);
-        copy4(spotOf(second ? &room.delta[turn.at][r] : &room.lse[turn.at][r]), there ? row + (i + r) * step : row, there);
+        copyFew<4>(spotOf(second ? &room.delta[turn.at][r] : &room.lse[turn.at][r]), there ? row + (i + r) * step : row, there);
         gates.full[turn.at].arriveCopied();
       }
     }

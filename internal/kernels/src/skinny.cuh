@@ -83,11 +83,7 @@ template <class T> DEV void widen(u32 (&to)[2], u32 four, u32& nan) {
   }
 #else
   constexpr int shift = IsBF16<T>::yes ? 4 : 1;
-#ifdef __CUDA_ARCH__
-  const u32 pairs[2] = {__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424)};
-#else
   const u32 pairs[2] = {(four & 0xff) << 8 | (four & 0xff00) << 16, (four >> 8 & 0xff00) | (four & 0xff000000)};
-#endif
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const u32 small = (pairs[i] & 0x80008000u) | (pairs[i] & 0x7f007f00u) >> shift;
@@ -196,7 +192,7 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
 #pragma unroll
       for (int j = 0; j < TILES * 2; j++) copy16(spotOf(&to.w[to.at(j * 4 + row, lane % 8)]), ofW[j] + (in >> j & 1 ? offset : 0), in >> j & 1);
       const bool there = inW >> 31 && column(i) < k;
-      if (lane < TILES * 8) copy4(spotOf(&to.ofW[lane]), scaleOfW + (there ? i * scaleW : 0), there);
+      if (lane < TILES * 8) copyFew<4>(spotOf(&to.ofW[lane]), scaleOfW + (there ? i * scaleW : 0), there);
       return;
     }
     const W* w = (const W*)p.w + (from + row) * p.wn + col;
@@ -218,7 +214,7 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
 #pragma unroll
       for (int j = 0; j < ROWS * pieces / 32; j++) copy16(spotOf(&to.x[to.atX(j * (32 / pieces) + row, lane % pieces)]), ofX[j] + (in >> j & 1 ? offset : 0), in >> j & 1);
       const bool there = inX >> 31 && column(i) < k;
-      if (lane < ROWS) copy4(spotOf(&to.ofX[lane]), scaleOfX + (there ? i * scaleX : 0), there);
+      if (lane < ROWS) copyFew<4>(spotOf(&to.ofX[lane]), scaleOfX + (there ? i * scaleX : 0), there);
       return;
     }
 #pragma unroll

@@ -67,12 +67,12 @@ DEV void copy16(Spot to, const void* from, bool there) {
 #endif
 }
 
-// copy4 starts to copy 4 bytes to shared memory. If there is false, it writes zeros.
-DEV void copy4(Spot to, const void* from, bool there) {
+// copyFew starts to copy N bytes, 4 or 8, to shared memory. If there is false, it writes zeros.
+template <int N> DEV void copyFew(Spot to, const void* from, bool there) {
 #ifdef __CUDA_ARCH__
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(N), "r"(there ? N : 0) : "memory");
 #else
-  *(u32*)to = there ? *(const u32*)from : 0;
+  for (int i = 0; i < N / 4; i++) ((u32*)to)[i] = there ? ((const u32*)from)[i] : 0;
 #endif
 }
 
