@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
 
@@ -132,4 +134,43 @@ func f(%x: f32[2 * T], %w: f32[N]) -> (f32[T], f32[N], f32[2 * T]) {
 			t.Errorf("buckets %v: %v, want ErrInput", wrong, err)
 		}
 	}
+}
+
+// TestBucketsOfPositions: rows that a bucket adds are not copied to the rows of a cache.
+func TestBucketsOfPositions(t *testing.T) {
+	p, err := hocket.Parse("cache.hkt", `dim T
+func f(%rows: f32[T, 1], %at: i32[T], %cache: inout f32[6, 1]) -> f32[T, 1] {
+  %a = reshape %at, shape=(T)
+  index_copy %rows, %a into %cache
+  %y = add %rows, %rows
+  return %y
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	model, err := m.Load(p, hocket.Binding{Func: "f"}, hocket.LoadOptions{Buckets: map[string][]int64{"T": {4}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := hocket.NewTensor(ir.F32, 6, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range [][]float64{{0}, {1, 2, 5}} {
+		rows, err := hocket.FromFloats(ir.F32, []float64{7, 8, 9}[:len(at)], int64(len(at)), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		positions, err := hocket.FromFloats(ir.I32, at, int64(len(at)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"rows": rows, "at": positions, "cache": cache},
+			Out: map[string]*hocket.Tensor{"cache": cache}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantFloats(t, cache.Floats(), 7, 7, 8, 0, 0, 9)
 }

@@ -2,8 +2,7 @@
 // communication under computation, plans memory before it runs, and drives all
 // ranks of a node from one process.
 //
-// Parse reads a program, Open opens a machine, Machine.Load makes a Model,
-// Model.Run runs it:
+// Parse reads a program, Open opens a machine, Machine.Load makes a Model, and Model.Run runs it:
 //
 //	p, err := hocket.Parse("mlp.hkt", src)
 //	m, err := hocket.Open(ctx, hocket.MachineOptions{})

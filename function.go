@@ -14,10 +14,11 @@ import (
 
 // function is the function that a model runs, together with its binding.
 type function struct {
-	unit    *compile.Unit
-	def     *ir.Func
-	binding Binding
-	places  callPlaces
+	unit      *compile.Unit
+	def       *ir.Func
+	binding   Binding
+	places    callPlaces
+	positions map[string]bool // the parameters that Buckets pad with -1
 }
 
 // param returns the parameter with the given name, or nil if there is none.

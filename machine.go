@@ -181,10 +181,10 @@ type LoadOptions struct {
 	// the limit is an error that wraps ErrBudget.
 	HardCache bool
 	// Buckets maps the names of dims to values. A run rounds each of these dims up to the smallest listed value that is
-	// not less than the dim. A dim that is greater than the largest value, or that the binding or a bound parameter fixes,
-	// is not rounded. A few plans then serve many sizes. Parameters are padded with zeros at the end of each dimension,
-	// and results are cut to their original sizes. The caller must ensure that the padding does not change the other
-	// elements of the results.
+	// not less than the dim. A dim that is greater than the largest value, or that the binding or a bound parameter
+	// fixes, is not rounded. A few plans then serve many sizes. Parameters are padded at the end of each dimension:
+	// positions of index_copy with -1, which skips a row, and others with zeros. Results are cut to their original
+	// sizes. The caller must ensure that the padding does not change the other elements of the results.
 	Buckets map[string][]int64
 	// Grace is the time for which a run may continue after its context has ended; 0 means one second, and a negative value
 	// means that it is aborted at once. Work on the devices cannot be cancelled, only aborted, and an abort unloads the
@@ -277,6 +277,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if b.Func != "" {
 		fn.def = u.Source.Prog.Func(b.Func)
 	}
+	fn.positions = buckets.Positions(u.Source.Prog, fn.def)
 	model := newModel(m, fn, opts)
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -65,8 +65,7 @@ type counterexample struct {
 const maxShown = 50_000
 
 // show lays out two runs of a plan in issue order, one step for each command, and marks the first two commands of the
-// first finding. It returns nil if no finding has two commands or if the
-// plan has more than maxShown commands.
+// first finding. It returns nil if no finding has two commands or if the plan has more than maxShown commands.
 func show(p *plan.Plan, findings []verify.Finding) *counterexample {
 	i := slices.IndexFunc(findings, func(f verify.Finding) bool { return !f.Warning && len(f.Acts) >= 2 })
 	if i < 0 || len(p.Cmds) > maxShown {

@@ -82,7 +82,8 @@ difference is larger than that.
 	f.StringArrayVar(&o.schedules, "schedule", nil,
 		"a schedule of MSCCL++ or MSCCL to measure for the collective, on GPUs; it is proved first: `FILE`; repeatable")
 	f.StringVar(&o.dtype, "dtype", "",
-		"element `TYPE` of a collective, or of a layer fp8-block, or fp8-tensor or fp8-row, also with -fast appended for fast_accum=true (default bf16)")
+		"element `TYPE` of a collective, or of a layer fp8-block, or fp8-tensor or fp8-row, also with -fast appended "+
+			"for fast_accum=true (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "measure collectives with operands that are not in caches")
 	f.StringArrayVar(&o.peers, "peers", nil,
 		"measurements of other libraries to compare with, written by tools/peers or vLLM's benchmark: `FILE`; repeatable")

@@ -86,6 +86,8 @@ a scalar. Its results are those of the function, followed by %dx for each parame
 			return usagef("%w", err).helping("%s", unknown.Help)
 		case errors.As(err, &unknown):
 			return usagef("%w", err)
+		case errors.Is(err, hocket.ErrBudget):
+			return &failure{code: exitProgram, kind: "memory", err: err, help: "allow more bytes, or use --keep inputs"}
 		case err != nil:
 			return ofHocket(err)
 		}

@@ -108,8 +108,8 @@ func (a *app) importDump(c *cobra.Command, arg string, b hocket.Binding, given b
 		return "", inputf("%s is a program already", name).helping("run, check and opt take it as it is")
 	default:
 		return "", inputf("%s has no Host IR dump: no line begins with %%HostIrContainer {", name).helping(
-			"import reads archives of torch.export (.pt2), StableHLO, collective schedules (.json, .xml) and logs with a dump of nvFuser " +
-				"(docs/nvfuser.md says how to get one)")
+			"import reads archives of torch.export (.pt2), StableHLO, collective schedules (.json, .xml) and logs with " +
+				"a dump of nvFuser (docs/nvfuser.md says how to get one)")
 	}
 	if err := onlyFlags(c, arg, "a dump of nvFuser", "json", "output", "ranks", "func", "dim", "define"); err != nil {
 		return "", err

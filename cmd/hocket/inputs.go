@@ -250,7 +250,8 @@ func (in *inputs) unset(fn *ir.Func, got map[string]found) *ir.Diagnostic {
 	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input",
 		Message: fmt.Sprintf("%d of the %d parameters of %s have no tensor in %s, and get random values: %s", len(left),
 			len(fn.Params), fn.Name, modelprogram.Some(slices.Concat(in.files, in.dirs)), modelprogram.Some(left)),
-		Help: fmt.Sprintf("--in NAME=INPUT gives a parameter another value; --in %s generates them without this warning", in.rest)}
+		Help: fmt.Sprintf("--in NAME=INPUT gives a parameter another value; --in %s generates them without this warning",
+			in.rest)}
 }
 
 // sources says from where the values of a run's parameters are.

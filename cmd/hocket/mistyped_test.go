@@ -80,7 +80,8 @@ var mistyped = []struct {
 	{"bench allreduces", 2, "allreduces", "allreduce"},
 	{"bench", 2, "one benchmark is required", "see hocket bench --help"},
 	// Flags without effect.
-	{"run sends.json --compare", 2, "--compare needs a collective with a defined result, but the schedule of sends.json has none", "remove --compare"},
+	{"run sends.json --compare", 2,
+		"--compare needs a collective with a defined result, but the schedule of sends.json has none", "remove --compare"},
 	{"run sends.json --in x=zeros", 2, "--in does not apply to sends.json, which is a collective schedule",
 		"see hocket run --help"},
 	{"check sends.json --dim T=4", 2, "--dim does not apply to sends.json, which is a collective schedule",
@@ -104,7 +105,8 @@ var mistyped = []struct {
 	{"trace kernels.json --program p.hkt --html p.html", 2,
 		"--program has no effect: no event of kernels.json names a line of a program",
 		"timelines that hocket run --trace writes"},
-	{"trace kernels.json --html kernels.json", 2, "--html would replace kernels.json, which is also an input", "write to another file"},
+	{"trace kernels.json --html kernels.json", 2, "--html would replace kernels.json, which is also an input",
+		"write to another file"},
 	{"trace noise --against kernels.json --html ./kernels.json", 2, "--html would replace ./kernels.json", ""},
 	{"check p.hkt --certificate p.hkt", 2, "--certificate would replace p.hkt, which is also an input", ""},
 	{"run p.hkt --in x=kernels.json --trace kernels.json", 2, "--trace would replace kernels.json", ""},
@@ -125,7 +127,8 @@ var mistyped = []struct {
 	// Files.
 	{"import p.hkt", 2, "p.hkt is a program already", "run, check and opt take it as it is"},
 	{"import empty.hkt", 2, "empty.hkt is empty", ""},
-	{"import job.log", 2, "job.log has no Host IR dump", "import reads archives of torch.export (.pt2), StableHLO, collective schedules"},
+	{"import job.log", 2, "job.log has no Host IR dump",
+		"import reads archives of torch.export (.pt2), StableHLO, collective schedules"},
 	{"trace noise", 2, "noise: it is none of the formats that can be read", ""},
 	{"run", 2, "it takes one PROGRAM: a .hkt or .pt2 file", "see hocket run --help"},
 	{"run p.hkt q.hkt", 2, "it takes one PROGRAM", "see hocket run --help"},
@@ -209,5 +212,14 @@ func TestColours(t *testing.T) {
 		if got := colours(); got != test.want {
 			t.Errorf("TERM=%s NO_COLOR=%s: colours %v, want %v", test.term, test.none, got, test.want)
 		}
+	}
+}
+
+// TestGradBudget checks that a budget that is too small for a gradient is not reported as a bug of hocket.
+func TestGradBudget(t *testing.T) {
+	_, errs, code := hocketHere("grad", filepath.Join("..", "..", "examples", "model_32.hkt"), "--keep", "auto", "--budget",
+		"1KiB")
+	if code != exitProgram || !strings.Contains(errs, "the gradients need at least") {
+		t.Errorf("exit %d, %s", code, errs)
 	}
 }

@@ -85,7 +85,8 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	j.report.Wire = &wire
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
 	if k.scales != "" {
-		j.method("x and w are then quantized to f8e4m3 with scales of each %s, before the timed part; a gather moves values and scales, results are bf16", k.scales)
+		j.method("x and w are then quantized to f8e4m3 with scales of each %s, before the timed part; a gather moves values "+
+			"and scales, results are bf16", k.scales)
 	}
 	if k.fast {
 		j.method("products are added with fast_accum=true: about 14 bits of each sum are kept")

@@ -60,8 +60,9 @@ func (b Buckets) Round(info *ir.Info, bind ir.Binding, fixed func(dim string) bo
 	return e, ds
 }
 
-// Pad returns the tensor of a parameter with zeros at the end of each dimension that is rounded up, or t itself.
-func (e Extents) Pad(p *ir.Param, t *tensor.Tensor) (*tensor.Tensor, error) {
+// Pad returns the tensor of a parameter with zeros at the end of each dimension that is rounded up, or t itself. It pads
+// positions (see Positions) with -1: index_copy skips these rows, and would write over row 0 otherwise.
+func (e Extents) Pad(p *ir.Param, t *tensor.Tensor, positions bool) (*tensor.Tensor, error) {
 	is, up, err := e.shapes(p.Name, p.Type)
 	switch {
 	case err != nil:
@@ -74,6 +75,11 @@ func (e Extents) Pad(p *ir.Param, t *tensor.Tensor) (*tensor.Tensor, error) {
 	full, err := tensor.New(t.DType, up)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %%%s padded to its bucket: %w", fault.ErrInput, p.Name, err)
+	}
+	if positions {
+		for i := range full.Data { // -1 as an integer of any size
+			full.Data[i] = 0xff
+		}
 	}
 	return full, tensor.Paste(full, t, make([]int64, len(is)))
 }
@@ -117,5 +123,44 @@ func Counts(p *ir.Param, dim string) (found bool) {
 	for _, d := range p.Type.Dims {
 		d.Extent.Walk(func(e *ir.Expr) { found = found || e.Kind == ir.ExprName && e.Name == dim })
 	}
+	return found
+}
+
+// Positions returns the parameters of f whose elements index_copy uses as positions, in f or in functions that f calls.
+func Positions(p *ir.Program, f *ir.Func) map[string]bool {
+	return positions(p, f, map[*ir.Func]map[string]bool{})
+}
+
+// positions is Positions. known holds the functions that were visited before.
+func positions(p *ir.Program, f *ir.Func, known map[*ir.Func]map[string]bool) map[string]bool {
+	if found, ok := known[f]; ok {
+		return found
+	}
+	found, same := map[string]bool{}, map[string]string{} // same: by the name of a view or copy, the tensor's name
+	known[f] = found
+	add := func(name string) {
+		for same[name] != "" {
+			name = same[name]
+		}
+		found[name] = found[name] || slices.ContainsFunc(f.Params, func(p *ir.Param) bool { return p.Name == name })
+	}
+	f.Body.Walk(func(s *ir.Stmt) {
+		switch {
+		case s.Op == ir.OpIndexCopy:
+			add(s.Args[1].Name)
+		case s.Op == ir.OpCall && p.Func(s.Callee.Text) != nil:
+			g := p.Func(s.Callee.Text)
+			inner := positions(p, g, known)
+			for i, a := range s.Args {
+				if i < len(g.Params) && inner[g.Params[i].Name] {
+					add(a.Name)
+				}
+			}
+		case len(s.Results) == 1 && len(s.Args) > 0 &&
+			(s.Op.Info().Class == ir.ClassView || s.Op == ir.OpCopy || s.Op == ir.OpReshard):
+			same[s.Results[0].Text] = s.Args[0].Name
+		}
+	})
+	maps.DeleteFunc(found, func(_ string, is bool) bool { return !is })
 	return found
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/buckets"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/world"
@@ -352,12 +354,13 @@ type model struct {
 	returns [][]string
 	// declared are the parameters' types as text. fixed are their extents, -1 for those that depend on dims that
 	// are not loaded with a value, or that differ between the ranks.
-	declared map[string]string
-	fixed    map[string][]int64
-	within   []string       // dims that occur in expressions with other terms
-	split    []string       // dims over which parameters are split
-	export   *hocket.Export // the archive from which the model was loaded; nil for a program's text
-	unused   []string       // names of weights that the export does not use
+	declared  map[string]string
+	fixed     map[string][]int64
+	positions []string       // parameters that buckets fill up with -1: see buckets.Positions
+	within    []string       // dims that occur in expressions with other terms
+	split     []string       // dims over which parameters are split
+	export    *hocket.Export // the archive from which the model was loaded; nil for a program's text
+	unused    []string       // names of weights that the export does not use
 	// quantize is the form in which weights of the export are quantized; empty for none.
 	quantize string
 	bound    *bound
@@ -455,8 +458,9 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 		within = append(within, dimsWithin(t)...)
 	}
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
-		extents: extents, types: types, declared: declared, fixed: fixed, returns: returns, within: within, split: split, export: export,
-		unused: unused, quantize: o.Quantize, bound: newBound(), updating: make(chan struct{}, 1)}), nil
+		extents: extents, types: types, declared: declared, fixed: fixed, returns: returns, within: within,
+		positions: slices.AppendSeq([]string{}, maps.Keys(buckets.Positions(p.IR(), fn))), split: split, export: export, unused: unused,
+		quantize: o.Quantize, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 
 // oneRankEach returns an error if the mesh of a program has a fixed size that is not the number of ranks that the caller

@@ -62,6 +62,8 @@ type description struct {
 	Fixed    map[string][]int64 `json:"fixed"`
 	// Returns holds the same for each result that is not an inout parameter.
 	Returns [][]string `json:"returns"`
+	// Positions lists the parameters that index_copy uses as positions.
+	Positions []string `json:"positions"`
 	// Within lists dims that occur only as part of an expression in some extent. Split lists dims
 	// over which parameters are split.
 	Within []string `json:"within"`
@@ -85,7 +87,7 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	}
 	d := description{Text: m.program.String(), States: m.states, Extents: m.extents, Types: m.types,
 		Declared: m.declared, Fixed: m.fixed, Returns: m.returns,
-		Within: m.within, Split: m.split, Unused: m.unused}
+		Positions: m.positions, Within: m.within, Split: m.split, Unused: m.unused}
 	if prove {
 		proof, err := m.m.Proof(ctx, nil)
 		if err != nil {

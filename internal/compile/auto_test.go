@@ -1,14 +1,11 @@
 package compile
 
 import (
-	"encoding/json"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/sim"
 	"hocket.example/hocket/ir"
 )
@@ -42,20 +39,7 @@ func TestMain(m *testing.M) {
 // untabled returns the path of a description of four H200 for which there is no dispatch table.
 func untabled(t *testing.T) string {
 	t.Helper()
-	m, err := machine.Load("h200x4")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.GPU = ""
-	data, err := json.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "untabled.json")
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return changed(t, "h200x4", "gpu", "")
 }
 
 // TestAutoChoosesByDims checks that auto chooses an exchange for large layers and sequential for small ones, and that

@@ -117,7 +117,7 @@ func f(%x: bf16[N], %y: bf16[N]) -> (bf16[N], bf16[N]) {
 		"made-up sm_90a": 2*launch + 2*n*(3+2)/memory, // exp, mul and add in one; their result is used again
 		"":               4*launch + 2*n*(2+3+3+2)/memory,
 	} {
-		u, err := Build(check(t, text), Options{Machine: changed(t, "gpu", gpu)})
+		u, err := Build(check(t, text), Options{Machine: changed(t, "h200x2", "gpu", gpu)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,21 +126,16 @@ func f(%x: bf16[N], %y: bf16[N]) -> (bf16[N], bf16[N]) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := u.Plan(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		us, err := u.Time(p)
-		if err != nil || math.Abs(us-want) > 0.01 || math.Abs(e.Time-want) > 0.01 {
-			t.Errorf("GPU %q: %.2f µs by plan, %.2f by statement, want %.2f; %v", gpu, us, e.Time, want, err)
+		if us := planned(t, u, b); math.Abs(us-want) > 0.01 || math.Abs(e.Time-want) > 0.01 {
+			t.Errorf("GPU %q: %.2f µs by plan, %.2f by statement, want %.2f", gpu, us, e.Time, want)
 		}
 	}
 }
 
-// changed writes the description of two H200 with another value of a field, and returns the file.
-func changed(t *testing.T, field string, value any) string {
+// changed writes the description of a machine with another value of a field, and returns the file.
+func changed(t *testing.T, name, field string, value any) string {
 	t.Helper()
-	data, err := os.ReadFile("../machine/descriptions/h200x2.json")
+	data, err := os.ReadFile("../machine/descriptions/" + name + ".json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,11 +147,25 @@ func changed(t *testing.T, field string, value any) string {
 	if data, err = json.Marshal(d); err != nil {
 		t.Fatal(err)
 	}
-	name := filepath.Join(t.TempDir(), "machine.json")
-	if err := os.WriteFile(name, data, 0o644); err != nil {
+	file := filepath.Join(t.TempDir(), "machine.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return name
+	return file
+}
+
+// planned returns the predicted time of a unit's plan in microseconds.
+func planned(t *testing.T, u *Unit, b ir.Binding) float64 {
+	t.Helper()
+	p, err := u.Plan(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	us, err := u.Time(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return us
 }
 
 // TestTrainingAsMeasured compares predictions of a training step with the measured times on two H200, as multiples of
@@ -174,15 +183,7 @@ func TestTrainingAsMeasured(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := u.Plan(b)
-			if err != nil {
-				t.Fatal(err)
-			}
-			us, err := u.Time(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return us
+			return planned(t, u, b)
 		}
 		sequential, fastest := us("sequential"), math.Inf(1)
 		for strategy, want := range measured {

@@ -152,7 +152,8 @@ func best(es []Estimate) Estimate {
 
 // numbers evaluates the extents of a pair with the bound dims.
 func (p *predictor) numbers(pair *lower.Pair) (sim.Pair, error) {
-	out := sim.Pair{Comm: pair.Comm, Ranks: 1, DType: pair.From.DType, AnyOrder: pair.AnyOrder, Algorithm: pair.Algorithm, Before: pair.Before, Kept: pair.Kept}
+	out := sim.Pair{Comm: pair.Comm, Ranks: 1, DType: pair.From.DType, AnyOrder: pair.AnyOrder, Algorithm: pair.Algorithm,
+		Before: pair.Before, Kept: pair.Kept}
 	for _, a := range pair.Axes {
 		n, ok := p.bound.AxisSize(a)
 		if !ok {

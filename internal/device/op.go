@@ -213,8 +213,9 @@ type Matmul struct {
 	TA, TB bool
 }
 
-// Linears computes several linears of one x without a bias. Ins are x and the weights and, if Scaled is set, the scales of
-// x and of each weight; Outs holds one result for each linear. It requires Caps.Chains, and machines decline with ErrUnsupported if separate linears are as fast.
+// Linears computes several linears of one x without a bias. Ins are x and the weights and, if Scaled is set, the scales
+// of x and of each weight; Outs holds one result for each linear. It requires Caps.Chains, and machines decline with
+// ErrUnsupported if separate linears are as fast.
 type Linears struct {
 	// Gated reports that there are two linears and a third result: silu of the first result multiplied by the second.
 	// Its bits are the same as if both results and the silu were stored in between. A machine need not store the first

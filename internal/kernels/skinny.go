@@ -68,8 +68,8 @@ const (
 type skinnyForm struct{ tiles, steps int64 }
 
 // shared returns the shared memory of a block for the given number of rows of x. The rows of x have two bytes for each
-// element of a weight's row. With 8-bit weights, each row of a weight and of x has a
-// scale, and what a warp loads at a time begins at a multiple of 128 bytes.
+// element of a weight's row. With 8-bit weights, each row of a weight and of x has a scale, and what a warp loads at a
+// time begins at a multiple of 128 bytes.
 func (f skinnyForm) shared(rows, size int64) int64 {
 	load := (8*f.tiles + rows*2/size) * skinnyTurn
 	if size == 1 {

@@ -108,7 +108,7 @@ class Group:
         lib = _lib.lib()
         self._do, self._norm, self._calling, self.site = lib.hocket_do, lib.hocket_do_norm, lib.hocket_calling, None
         self.dtypes = {getattr(torch, name[6:]): n for name, n in _DTYPES.items()}
-        self.free = {}  # memory for borrowed, by stream: sizes and addresses
+        self.free = {}  # memory for borrowed, by stream
 
     def dtype(self, t, what):
         """Returns the number of t's element type, if t can be an operand."""
@@ -227,16 +227,32 @@ def empty(shape, dtype):
     return _Lent(_lib.call("hocket_empty", g.handle, n), n).tensor(dtype, shape, torch.device("cuda", g.device))
 
 
-class _Borrowed(_Lent):
-    """Memory that returns to its list of free memory when the last tensor in it is freed."""
+class _Free:
+    """Blocks of memory that are free, in the order in which they were allocated. Ranks that allocate and free alike take the
+    same blocks, although the addresses of a block differ between them."""
 
-    def __init__(self, address, nbytes, room, free):
-        super().__init__(address, nbytes)
-        self.of = (room, address), free
+    def __init__(self):
+        self.blocks, self.made = [], 0  # (size in bytes, number, address), and the number of all blocks
+
+    def take(self, n, allocate):
+        """Removes the first of the smallest blocks of at least n bytes, or allocates a block, and returns it."""
+        block = min((b for b in self.blocks if b[0] >= n), default=None)
+        if block is None:
+            self.made += 1
+            return n, self.made, allocate(n)
+        self.blocks.remove(block)
+        return block
+
+
+class _Borrowed(_Lent):
+    """Memory that is free again when the last tensor in it is freed."""
+
+    def __init__(self, block, nbytes, free):
+        super().__init__(block[2], nbytes)
+        self.block, self.free = block, free
 
     def __del__(self):
-        block, free = self.of
-        free.append(block)
+        self.free.blocks.append(self.block)
 
 
 def borrowed(s, size, dtype):
@@ -250,14 +266,9 @@ def borrowed(s, size, dtype):
         n *= e
     if n == 0:
         return torch.empty(*size, dtype=dtype, device=torch.device("cuda", g.device))
-    free = g.free.setdefault(g.stream(g.device), [])
-    fitting = [b for b in free if b[0] >= n]
-    if fitting:
-        room, address = min(fitting)
-        free.remove((room, address))
-    else:
-        room, address = n, _lib.call("hocket_empty", g.handle, n)
-    return _Borrowed(address, n, room, free).tensor(dtype, size, torch.device("cuda", g.device))
+    free = g.free.setdefault(g.stream(g.device), _Free())
+    block = free.take(n, lambda n: _lib.call("hocket_empty", g.handle, n))
+    return _Borrowed(block, n, free).tensor(dtype, size, torch.device("cuda", g.device))
 
 
 def rest():

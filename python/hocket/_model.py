@@ -349,8 +349,8 @@ class Model:
                 raise InputError(f"buckets: no parameter or result has the dim {dim}; there are {', '.join(known)}")
 
     def _rounded(self, given, bound, dims, version):
-        """Runs the program with dims rounded up to their buckets: arguments are filled up with zeros, and results cut. It
-        is right where what is filled up does not change the rest, which is for the caller to know."""
+        """Runs the program with dims rounded up to their buckets: arguments are filled up with zeros, positions with -1,
+        which index_copy skips, and results cut. It is right where what is filled up does not change the rest, which is for the caller to know."""
         sizes = {**self._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
         up, own = {}, {n for n in (*bound, *self._loaded) if n not in given}
         fixed = {dim for n in own for dim in self._about["extents"].get(n, ())}  # bound tensors are not filled up
@@ -374,7 +374,8 @@ class Model:
                 if t.shape[i] != sizes[extents[i]]:
                     raise InputError(f"buckets round {extents[i]}={sizes[extents[i]]} up to {up[extents[i]]}, and {n} is split along "
                                      f"it over processes: give {extents[i]} in the size of a bucket")
-            filled[n] = _tensors.filled(t, [up.get(dim, e) for dim, e in zip(extents, t.shape)], n) if grow else t
+            filled[n] = _tensors.filled(t, [up.get(dim, e) for dim, e in zip(extents, t.shape)], n,
+                                         -1 if n in self._about["positions"] else 0) if grow else t
         got = self._runs(filled, bound, {**dims, **up}, version)
         results = list(got) if isinstance(got, tuple) else [got]
         for k, (t, extents) in enumerate(zip(results, self._about["returns"])):

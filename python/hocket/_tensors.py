@@ -44,10 +44,10 @@ class View:
         return t
 
 
-def filled(t, shape, what):
-    """A tensor of torch or numpy with zeros after its own elements in each dimension, of a larger shape."""
+def filled(t, shape, what, value=0):
+    """A tensor of torch or numpy with the value after its own elements in each dimension, of a larger shape."""
     t = cut(t, what)
-    larger = t.new_zeros(shape) if hasattr(t, "new_zeros") else sys.modules["numpy"].zeros(shape, t.dtype)
+    larger = t.new_full(shape, value) if hasattr(t, "new_full") else sys.modules["numpy"].full(shape, value, t.dtype)
     larger[tuple(slice(0, e) for e in t.shape)] = t
     return larger
 

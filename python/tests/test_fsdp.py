@@ -38,6 +38,21 @@ def joined(test, n, what):
                     NCCL_NVLS_ENABLE="0", HOCKET_STALL_TIMEOUT="60s")
 
 
+class Memory(unittest.TestCase):
+    def test_same_blocks(self):
+        """Two ranks take the same blocks, although the addresses of one ascend and those of the other descend."""
+        from hocket._cuda import _Free
+        taken = []
+        for addresses in range(1, 9), range(8, 0, -1):
+            number = {a: i for i, a in enumerate(addresses)}
+            free, rest = _Free(), iter(addresses)
+            a, b, c = (free.take(n, lambda n: next(rest)) for n in (100, 100, 200))
+            free.blocks += [c, b, a]
+            again = [free.take(n, lambda n: next(rest)) for n in (80, 90, 150, 150)]
+            taken.append([number[address] for _, _, address in again])
+        self.assertEqual(taken, [[0, 1, 2, 3]] * 2)
+
+
 @unittest.skipIf(torch is None, "torch is not installed")
 class Imitation(unittest.TestCase):
     @unittest.skipIf(REAL, "torch has FSDP2")

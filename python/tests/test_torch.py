@@ -754,6 +754,14 @@ def caches():
     with hocket.load(total, buckets={"T": [8]}) as m:
         y, total = m(torch.ones(3), dims={"T": 3} if n > 1 else None)
         assert y.tolist() == [1] * 3 and total.item() == 3
+    put = (f"mesh d[{n}]\nfunc f(%rows: f32[T, 1], %at: i32[T], %cache: inout f32[6, 1]) -> f32[T, 1] {{\n"
+           "  index_copy %rows, %at into %cache\n  %y = add %rows, %rows\n  return %y\n}\n")
+    with hocket.load(put, buckets={"T": [4]}) as m:
+        cache = torch.zeros(6, 1)
+        for at in [0], [1, 2, 5]:
+            m(rows=torch.tensor([[7.0], [8.0], [9.0]][:len(at)]), at=torch.tensor(at, dtype=torch.int32), cache=cache,
+              dims={"T": len(at)} if n > 1 else None)
+        assert cache.flatten().tolist() == [7, 7, 8, 0, 0, 9]
     refuses(hocket.InputError, 'it is a number of bytes, or "off"', lambda: hocket.load(text, cache="on"))
     if n > 1:
         split = f"mesh d[{n}]\nfunc f(%x: f32[T/d, 4]) -> f32[T/d, 4] {{\n  %y = add %x, %x\n  return %y\n}}\n"

@@ -26,35 +26,22 @@ func BenchmarkAttentionGrad(b *testing.B) {
 		grad := func(op ir.Op) device.Op {
 			return device.AttentionGrad{Op: op, Scale: ir.AttentionScale(c.dh), Causal: c.causal}
 		}
-		const calls = 10
-		s := t.stream(0)
-		var times []func()
-		for _, kernel := range []device.Kernel{
-			{Op: device.Attention{Scale: ir.AttentionScale(c.dh), Causal: c.causal}, Ins: all[:3],
+		us := t.kernels(
+			device.Kernel{Op: device.Attention{Scale: ir.AttentionScale(c.dh), Causal: c.causal}, Ins: all[:3],
 				Outs: []device.View{y}},
-			{Op: grad(ir.OpAttentionLSE), Ins: all[:2], Outs: []device.View{lse}},
-			{Op: grad(ir.OpAttentionDQ), Ins: all, Outs: []device.View{dq}},
-			{Op: grad(ir.OpAttentionDKV), Ins: all, Outs: []device.View{dkv}},
-		} {
-			l, err := t.d.Prepare(kernel)
-			t.must(err)
-			defer l.Release()
-			times = append(times, func() {
-				for range calls {
-					t.must(s.Launch(l))
-				}
-			})
-		}
-		us := t.compare(s, 5, times...)
+			device.Kernel{Op: grad(ir.OpAttentionLSE), Ins: all[:2], Outs: []device.View{lse}},
+			device.Kernel{Op: grad(ir.OpAttentionDQ), Ins: all, Outs: []device.View{dq}},
+			device.Kernel{Op: grad(ir.OpAttentionDKV), Ins: all, Outs: []device.View{dkv}},
+		)
 		pairs := float64(c.tq) * float64(c.tk)
 		if c.causal {
 			pairs -= float64(c.tq) * float64(c.tq-1) / 2
 		}
-		forward, backward := us[0]/calls, (us[1]+us[2]+us[3])/calls
+		forward, backward := us[0], us[1]+us[2]+us[3]
 		flops := 4 * pairs * float64(c.b*c.hq*c.dh)
 		b.Logf("%v: attention %.1f µs, %.0f TFLOP/s; lse %.1f, dq %.1f, dkv %.1f, together %.1f µs, %.0f TFLOP/s", c,
 			forward,
-			flops/forward/1e6, us[1]/calls, us[2]/calls, us[3]/calls, backward, 2.5*flops/backward/1e6)
+			flops/forward/1e6, us[1], us[2], us[3], backward, 2.5*flops/backward/1e6)
 		for _, x := range append(all, y, dq, dkv) {
 			t.must(x.Mem.Free())
 		}

@@ -91,6 +91,28 @@ func (t *timer) stream(priority int) *stream {
 	return s.(*stream)
 }
 
+// kernels returns the time of each kernel in microseconds, measured alternately in batches of ten launches.
+func (t *timer) kernels(all ...device.Kernel) []float64 {
+	t.Helper()
+	const calls = 10
+	s := t.stream(0)
+	var times []func()
+	for _, k := range all {
+		l := t.prepare(k)
+		defer l.Release()
+		times = append(times, func() {
+			for range calls {
+				t.must(s.Launch(l))
+			}
+		})
+	}
+	us := t.compare(s, 5, times...)
+	for i := range us {
+		us[i] /= calls
+	}
+	return us
+}
+
 // compare times what the functions issue to s, alternately, and returns medians in microseconds.
 func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
 	t.Helper()

@@ -114,17 +114,14 @@ func TestJointPick(t *testing.T) {
 	}
 }
 
-// jointLinears prepares linears of random numbers in one launch. If that is accepted, it runs them and compares the
-// results with those of single linears.
-func jointLinears(t *testing.T, w device.World, how device.Linears, rows int64, ns []int64) (taken bool) {
-	t.Helper()
-	const depth = 1024
-	d, must := w.Device(0).(*dev), mustOf(t)
+// distinctViews returns a function that allocates tensors on the first GPU of w, each with other multiples of 1/8.
+func distinctViews(t *testing.T, w device.World) func(dt ir.DType, shape ...int64) device.View {
 	seed := uint64(0)
-	view := func(shape ...int64) device.View {
-		v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
-		mem, err := d.Alloc(v.Elements()*2, device.Shared)
-		must(err)
+	return func(dt ir.DType, shape ...int64) device.View {
+		t.Helper()
+		v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
+		mem, err := w.Device(0).Alloc(v.Elements()*dt.Size(), device.Shared)
+		mustOf(t)(err)
 		v.Mem = mem
 		seed++
 		vals := make([]float64, v.Elements())
@@ -134,6 +131,15 @@ func jointLinears(t *testing.T, w device.World, how device.Linears, rows int64, 
 		write(t, v, vals)
 		return v
 	}
+}
+
+// jointLinears prepares linears of random numbers in one launch. If that is accepted, it runs them and compares the
+// results with those of single linears.
+func jointLinears(t *testing.T, w device.World, how device.Linears, rows int64, ns []int64) (taken bool) {
+	t.Helper()
+	const depth = 1024
+	d, must, of := w.Device(0).(*dev), mustOf(t), distinctViews(t, w)
+	view := func(shape ...int64) device.View { return of(ir.BF16, shape...) }
 	k := device.Kernel{Op: how, Ins: []device.View{view(rows, depth)}}
 	var alone []device.View
 	for _, n := range ns {

@@ -128,21 +128,7 @@ func TestDequantizing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := openFake(t, fakedriver.New(t, 1), Options{Skinny: true})
-			d, must := w.Device(0).(*dev), mustOf(t)
-			seed := uint64(0)
-			view := func(dt ir.DType, shape ...int64) device.View {
-				v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
-				mem, err := d.Alloc(v.Elements()*dt.Size(), device.Shared)
-				must(err)
-				v.Mem = mem
-				seed++
-				vals := make([]float64, v.Elements())
-				for i := range vals {
-					vals[i] = float64((uint64(i)*seed*7+seed)%13)/8 - 0.75
-				}
-				write(t, v, vals)
-				return v
-			}
+			d, must, view := w.Device(0).(*dev), mustOf(t), distinctViews(t, w)
 			x, one := view(ir.BF16, rows, depth), view(ir.F32)
 			weights, scales := []device.View{}, []device.View{one}
 			k := device.Kernel{Op: c.how}
