@@ -59,6 +59,9 @@ const (
 	skinnyTurn = 128
 	// skinnyMost is the largest extent, because the kernel counts in 32 bits.
 	skinnyMost = 1 << 30
+	// skinnyHalf is the largest number of rows of bf16 that are converted to f16 to be multiplied by 8-bit weights. With
+	// more rows this takes longer than it saves in the conversion of weights.
+	skinnyHalf = 4
 	// skinnyRoom is the shared memory in bytes up to which one of Hopper's multiprocessors holds two blocks.
 	skinnyRoom = 112 << 10
 )
@@ -391,18 +394,21 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	if several {
 		form += "p"
 	}
+	half := s.size == 1 && s.dt == ir.BF16 && s.m <= skinnyHalf
 	weight, files := ctype(s.dt), []string{"map", "warp", "skinny"}
 	if s.size == 1 {
 		weight = ctype(ir.F8E4M3)
 		form, files = form+"_"+weight, []string{"map", "warp", "gemm", "skinny"}
 	}
+	if half {
+		form += "h"
+	}
 	return []launch{{blocks: grid, shared: uint32(f.shared(s.rows, s.size)), args: args, code: code{
 		files:  files,
 		symbol: symbol(epilogue, ctype(s.dt), form),
 		args:   "SkinnyArgs",
-		body: fmt.Sprintf("skinny<%s, %s, %d, %d, %d, %d, %v, %s, %v>", ctype(s.dt), weight, s.rows, f.tiles, skinnyWarps, f.steps,
-			late, epilogue,
-			several),
+		body: fmt.Sprintf("skinny<%s, %s, %v, %d, %d, %d, %d, %v, %s, %v>", ctype(s.dt), weight, half, s.rows, f.tiles,
+			skinnyWarps, f.steps, late, epilogue, several),
 		residents: residents,
 		settles:   true,
 	}}}, err

@@ -26,7 +26,7 @@ func TestSkinnyNVRTC(t *testing.T) {
 	}
 	var seen []string
 	for _, dt := range []ir.DType{ir.BF16} {
-		for _, m := range []int64{1, 16, 64} {
+		for _, m := range []int64{1, 8, 16, 64} {
 			for _, k := range []int64{1024, 16384} {
 				one, sw, w := at(ir.F32), at(ir.F32, 2, k/128), at(ir.F8E4M3, 256, k)
 				for _, p := range []Skinny{{}, {Epilogue: SiluMulEpilogue, Up: &w, UpScales: &sw},

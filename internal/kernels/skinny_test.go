@@ -3,6 +3,7 @@ package kernels
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -304,7 +305,7 @@ func TestSkinnyScaled(t *testing.T) {
 	r := newTrial(t)
 	for i, c := range [][3]int64{{1, 1, 16}, {3, 50, 1040}, {8, 136, 4224}, {13, 24, 512}, {17, 260, 1152}, {40, 70, 272}} {
 		m, n, k := c[0], c[1], c[2]
-		for f, form := range []skinnyForm{{2, 2}, {4, 3}, {3, 2}} {
+		for f, form := range []skinnyForm{{2, 2}, {4, 3}, {4, 2}} {
 			r.as(Skinny{Constant: f%2 == 0, Sliced: m > skinnyRows}, form)
 			dt := []ir.DType{ir.BF16, ir.F16}[(i+f)%2]
 			sx := [][]int64{{}, {m}, {m, ceil(k, 128)}}[(i+f)%3]
@@ -340,6 +341,48 @@ func TestSkinnyScaled(t *testing.T) {
 			func() { same(t, "gated", r.vals(gated), r.vals(want), 0) }, x, w, one, sw)
 		r.add("silu alone", Computation{Op: device.Elementwise{Op: ir.OpSilu}, Ins: []Operand{a}, Out: act}, func() {})
 		r.add("times alone", Computation{Op: device.Elementwise{Op: ir.OpMul}, Ins: []Operand{act, b}, Out: want}, func() {})
+	}
+	// Up to four rows of bf16 are converted to f16. Powers of two in x and the scale of w cancel, and so do a large number
+	// of x and a zero of w: all bits are equal.
+	{
+		r.as(Skinny{}, skinnyForm{4, 2})
+		small, w := noise(ir.BF16, 3, 512), noise(ir.F8E4M3, 40, 512)
+		for i := range w.vals {
+			if i%512%128 == 5 {
+				w.vals[i] = 0
+			}
+		}
+		one, want := r.put(ir.F32, layouts[0], []float64{1}), []float64(nil)
+		for i, p := range []int{0, 12, 100, -90, -60} {
+			x := values{small.dt, small.shape, slices.Clone(small.vals)}
+			for j := range x.vals {
+				if i == 1 && j%128 == 5 {
+					x.vals[j] = math.Ldexp(1, p)
+				} else if i > 1 {
+					x.vals[j] = math.Ldexp(x.vals[j], p)
+				}
+			}
+			scale := 1.0
+			if i > 1 {
+				scale = math.Ldexp(1, -p)
+			}
+			out := r.room(ir.BF16, layouts[0], 3, 40)
+			ins := []Operand{r.put(x.dt, layouts[0], x.vals, x.shape...), r.put(w.dt, layouts[0], w.vals, w.shape...), one,
+				r.put(ir.F32, layouts[0], []float64{scale})}
+			r.add("x of all magnitudes", Computation{Op: device.Linear{}, Ins: ins, Out: out}, func() {
+				if i == 0 {
+					want = r.vals(out)
+					return
+				}
+				same(t, fmt.Sprintf("x times 2^%d", p), r.vals(out), want, 0)
+			})
+		}
+		r.compare(device.Kernel{Op: device.Linear{}}, layouts[0], 8, ir.BF16, []int64{3, 40}, small, w,
+			values{ir.F32, nil, []float64{1}}, values{ir.F32, nil, []float64{1}})
+		odd := values{small.dt, small.shape, slices.Clone(small.vals)}
+		odd.vals[7], odd.vals[512+300], odd.vals[1024] = math.Inf(1), math.NaN(), math.Inf(-1)
+		r.compare(device.Kernel{Op: device.Linear{}}, layouts[0], 8, ir.BF16, []int64{3, 40}, odd, w,
+			values{ir.F32, nil, []float64{1}}, values{ir.F32, nil, []float64{1}})
 	}
 	// Each row of x is one unit vector, so that results are the numbers of a column of w.
 	raw, x, one := make([]byte, 256), values{ir.BF16, []int64{16, 16}, make([]float64, 256)}, values{ir.F32, nil, []float64{1}}

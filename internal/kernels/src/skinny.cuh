@@ -12,7 +12,10 @@
 //
 // A weight of type f8e4m3 has scales, and so may x. A turn then has 128 columns, which are the same number of bytes of
 // w: the elements of w are converted to x's type, the products of a turn are added up, and the sum is multiplied by the
-// scales of its row of x and its row of w.
+// scales of its row of x and its row of w. HALF: bf16 elements of x are converted to f16 instead, because GPUs from sm_89
+// on convert f8e4m3 to f16 by one instruction for two elements, but to bf16 by four. A row of a turn is multiplied by the
+// power of two that brings its largest element close to f16's largest. Elements of at least 2^-30 times the largest one
+// are converted exactly. The error of others is at most 2^-39 times the largest one.
 //
 // If w is constant, the kernel begins to read it before the previous kernel has ended, provided that it is launched
 // with programmatic dependent launch. LATE: the next kernel may begin only when all reads of w are in flight; this is
@@ -125,17 +128,25 @@ template <class Turn, int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoo
   f32 sums[WARPS][ROWS][TILES * 8 + 8];
 };
 
-template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool SEVERAL> struct Skinny {
+template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool SEVERAL> struct Skinny {
   static constexpr bool scaled = sizeof(W) == 1;
+  typedef typename Choice<HALF, f16, T>::Type X;  // type of the operands of tensor cores
   static constexpr int turn = 128 / sizeof(W);  // columns of a turn
   static constexpr int pieces = turn / 8;       // of a row of x
+  static constexpr int rows = HALF ? 4 : ROWS;  // largest number of rows of x
   typedef typename Choice<scaled, SkinnyScaledTurn<ROWS, TILES, pieces>, SkinnyTurn<ROWS, TILES, pieces>>::Type Turn;
   typedef SkinnyRoom<Turn, ROWS, TILES, WARPS, STEPS> Room;
   static constexpr bool gated = EPILOGUE == skinnySiluMul;
   static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // columns of the result
   // groups of rows; each group is an operand of tensor cores
   static constexpr int groups = (ROWS + 15) / 16;
+  // turned: two tiles of w are the first operand of tensor cores, which has 16 rows, and x is the second one, which has 8
+  static constexpr bool turned = scaled && ROWS == 8;
+  static constexpr int results = turned ? TILES / 2 : groups * TILES;  // of tensor cores
+  typedef f32 Sums[results][4];
   static_assert(!scaled || TILES <= 4, "a lane loads one scale");
+  static_assert(!turned || TILES % 2 == 0, "two tiles are an operand");
+  static_assert(!HALF || scaled && IsBF16<T>::yes, "without scales a turn has no factor");
   static_assert(!gated || TILES % 2 == 0, "half of the tiles are factors of the other half");
   const SkinnyArgs& a;
   const i64 slice, block;  // index of the group of x's rows; index of the block within the group
@@ -143,56 +154,51 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
   Room& room;
   i64 from;                 // the block's first column of the result
   int lane, warp, m, n, k;  // n: number of columns of the result from column from on
-  // With scales: the addresses of what the lane loads for the first turn, and the strides of scales from turn to turn.
+  // With scales: the addresses of what the lane loads for the next turn, and the strides of scales from turn to turn.
   const W* ofW[scaled ? TILES * 2 : 1];
-  const T* ofX[scaled ? ROWS * pieces / 32 : 1];
+  const T* ofX[scaled ? rows * pieces / 32 : 1];
   const f32 *scaleOfW, *scaleOfX;
   i64 scaleW, scaleX;
-  u32 inW, inX;  // bits: whether ofW and ofX are inside of w and x; bit 31: whether the scale is
 
   __device__ __forceinline__ Skinny(const SkinnyArgs& a)
       : a(a), slice(SEVERAL ? blockIdx.x % a.slices : 0), block(SEVERAL ? blockIdx.x / a.slices : blockIdx.x), p(skinnyPart<SEVERAL>(a, block)), room(roomOf<Room>()), from((block - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(SEVERAL ? least(a.m - slice * ROWS, (i64)ROWS) : a.m)), n((int)(p.n - from)), k((int)a.k) {
     if constexpr (scaled) locate();
   }
 
+  // locate finds the addresses of the first turn. Rows that do not exist are replaced by the first one: their products are
+  // not stored.
   __device__ __forceinline__ void locate() {
-    inW = inX = 0;
 #pragma unroll
     for (int j = 0; j < TILES * 2; j++) {
       const int at = j * 4 + lane / 8, row = at % columns;
-      const bool second = gated && at >= columns, there = row < n;
-      ofW[j] = (const W*)(second ? p.up : p.w) + (there ? (from + row) * (second ? p.upn : p.wn) : 0) + column(0) + lane % 8 * 16;
-      inW |= (u32)there << j;
+      const bool second = gated && at >= columns;
+      ofW[j] = (const W*)(second ? p.up : p.w) + (from + (row < n ? row : 0)) * (second ? p.upn : p.wn) + column(0) + lane % 8 * 16;
     }
 #pragma unroll
-    for (int j = 0; j < ROWS * pieces / 32; j++) {
+    for (int j = 0; j < rows * pieces / 32; j++) {
       const int row = j * (32 / pieces) + lane / pieces;
-      ofX[j] = (const T*)a.x + (row < m ? (slice * ROWS + row) * a.xm : 0) + column(0) + lane % pieces * 8;
-      inX |= (u32)(row < m) << j;
+      ofX[j] = (const T*)a.x + (slice * ROWS + (row < m ? row : 0)) * a.xm + column(0) + lane % pieces * 8;
     }
-    const bool second = gated && lane >= columns, there = lane < TILES * 8 && lane % columns < n;
-    const i64 row = there ? from + lane % columns : 0;
+    const bool second = gated && lane >= columns;
+    const i64 row = from + (lane % columns < n ? lane % columns : 0);
     scaleOfW = second ? p.sup.of(row, warp) : p.sw.of(row, warp), scaleW = WARPS * (second ? p.sup.turn : p.sw.turn);
-    scaleOfX = a.sx.of(lane < m ? slice * ROWS + lane : 0, warp), scaleX = WARPS * a.sx.turn;
-    inW |= (u32)there << 31, inX |= (u32)(lane < m) << 31;
+    scaleOfX = a.sx.of(slice * ROWS + (lane < m ? lane : 0), warp), scaleX = WARPS * a.sx.turn;
   }
-
 
   // column returns the first column of a turn.
   __device__ __forceinline__ int column(int i) const { return (i * WARPS + warp) * turn; }
 
-  // weights starts to load a turn's part of w for the given step, with zeros outside of w. If gated, the second half of
+  // weights starts to load a turn's part of w for the given step, with zeros outside of w. Calls are in the order of turns. If gated, the second half of
   // the rows belongs to the weight up. A lane loads 16 bytes of every fourth row.
-  __device__ __forceinline__ void weights(int i, int step) const {
+  __device__ __forceinline__ void weights(int i, int step) {
     Turn& to = room.turns[warp][step];
     const int col = column(i) + lane % 8 * (16 / (int)sizeof(W)), row = lane / 8;
     if constexpr (scaled) {
-      const i64 offset = col < k ? (i64)i * (WARPS * turn) : 0;
-      const u32 in = col < k ? inW : 0;
+      Pack<u32, 4>* const at[] = {&to.w[to.at(row, lane % 8)], &to.w[to.at(row + 4, lane % 8)]};
 #pragma unroll
-      for (int j = 0; j < TILES * 2; j++) copy16(spotOf(&to.w[to.at(j * 4 + row, lane % 8)]), ofW[j] + (in >> j & 1 ? offset : 0), in >> j & 1);
-      const bool there = inW >> 31 && column(i) < k;
-      if (lane < TILES * 8) copyFew<4>(spotOf(&to.ofW[lane]), scaleOfW + (there ? i * scaleW : 0), there);
+      for (int j = 0; j < TILES * 2; j++) copy16(spotOf(at[j % 2] + j / 2 * 64), ofW[j], col < k), ofW[j] += WARPS * turn;
+      if (lane < TILES * 8) copyFew<4>(spotOf(&to.ofW[lane]), scaleOfW, column(i) < k);
+      scaleOfW += scaleW;
       return;
     }
     const W* w = (const W*)p.w + (from + row) * p.wn + col;
@@ -205,16 +211,17 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
   }
 
   // input does the same for x.
-  __device__ __forceinline__ void input(int i, int step) const {
+  __device__ __forceinline__ void input(int i, int step) {
     Turn& to = room.turns[warp][step];
     const int col = column(i) + lane % pieces * 8, row = lane / pieces;
     if constexpr (scaled) {
-      const i64 offset = col < k ? (i64)i * (WARPS * turn) : 0;
-      const u32 in = col < k ? inX : 0;
 #pragma unroll
-      for (int j = 0; j < ROWS * pieces / 32; j++) copy16(spotOf(&to.x[to.atX(j * (32 / pieces) + row, lane % pieces)]), ofX[j] + (in >> j & 1 ? offset : 0), in >> j & 1);
-      const bool there = inX >> 31 && column(i) < k;
-      if (lane < ROWS) copyFew<4>(spotOf(&to.ofX[lane]), scaleOfX + (there ? i * scaleX : 0), there);
+      for (int j = 0; j < rows * pieces / 32; j++) {
+        if (j * (32 / pieces) < m) copy16(spotOf(&to.x[to.atX(j * (32 / pieces) + row, lane % pieces)]), ofX[j], col < k);
+        ofX[j] += WARPS * turn;
+      }
+      if (lane < m) copyFew<4>(spotOf(&to.ofX[lane]), scaleOfX, column(i) < k);
+      scaleOfX += scaleX;
       return;
     }
 #pragma unroll
@@ -224,68 +231,98 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
     }
   }
 
+  // halve converts a turn's part of x to f16, and multiplies the scales by the inverses of its factors. Factors are at
+  // most 2^101, so that their inverses times scales are normal numbers.
+  __device__ __forceinline__ void halve(int step) const {
+    Turn& t = room.turns[warp][step];
+#pragma unroll 1
+    for (int row = 0; row < m; row++) {
+      Pack<u32, 2>& four = ((Pack<u32, 2>*)&t.x[t.atX(row, lane / 2)])[lane % 2];
+      const Pack<u32, 2> x = four;
+      u32 exponent = 0;
+#pragma unroll
+      for (int i = 0; i < 4; i++) exponent = larger(exponent, i % 2 ? x.v[i / 2] & 0x7fff0000u : x.v[i / 2] << 16 & 0x7fff0000u);
+      exponent = mostOfWarp(exponent) >> 23;
+      exponent = exponent < 40 ? 40 : exponent > 254 ? 254 : exponent;
+      const f32 by = bitsAs<f32>(268 - exponent << 23);
+#pragma unroll
+      for (int i = 0; i < 2; i++) four.v[i] = pair<f16>(mul(bitsAs<f32>(x.v[i] << 16), by), mul(bitsAs<f32>(x.v[i] & 0xffff0000u), by));
+      if (lane == 0) t.ofX[row] = mul(t.ofX[row], bitsAs<f32>(exponent - 14 << 23));
+    }
+    meetWarp();
+  }
+
   // multiplyScaled adds a turn's products, multiplied by their scales, to c. A lane's elements of a matrix of tensor cores
   // are four successive columns of x and of w, instead of two pairs. nan: see widen; for each tile.
-  __device__ __forceinline__ void multiplyScaled(f32 (&c)[groups][TILES][4], u32 (&nan)[TILES], int step) const {
+  __device__ __forceinline__ void multiplyScaled(Sums& c, u32 (&nan)[TILES], int step) const {
     const Turn& t = room.turns[warp][step];
-    f32 sums[groups][TILES][4];
-#pragma unroll
-    for (int i = 0; i < groups * TILES * 4; i++) sums[i / 4 / TILES][i / 4 % TILES][i % 4] = 0;
+    Sums sums;
+    clear(sums);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      u32 x[groups][4][4];
+      u32 x[groups][4][4], w[TILES][4];
+#pragma unroll
+      for (int r = 0; r < TILES; r++) fourTiles<false>(w[r], &t.w[t.at(lane % 8, half * 4 + lane / 8)] + r * 64);
 #pragma unroll
       for (int g = 0; g < groups; g++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-          for (int h = 0; h < 2; h++) {
-            Pack<u32, 2> four = {{0, 0}};
-            if (ROWS >= 16 || h == 0) four = ((const Pack<u32, 2>*)&t.x[t.atX(g * 16 + h * 8 + lane / 4, (half * 4 + i) * 2 + lane % 4 / 2)])[lane % 2];
+          for (int h = 0; h < (turned ? 1 : 2); h++) {
+            const Pack<u32, 2> four = ((const Pack<u32, 2>*)(&t.x[t.atX(lane / 4, i * 2 + lane % 4 / 2)] + (g * 2 + h) * 8 * pieces + half * 8))[lane % 2];
             x[g][i][h] = four.v[0], x[g][i][2 + h] = four.v[1];
           }
 #pragma unroll
-      for (int r = 0; r < TILES; r++) {
-        u32 w[4];
-        fourTiles<false>(w, &t.w[t.at(r * 8 + lane % 8, half * 4 + lane / 8)]);
+      for (int r = 0; r < TILES; r += turned ? 2 : 1)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-          u32 wide[2];
-          widen<T>(wide, w[i], nan[r]);
+          u32 wide[2], second[2];
+          widen<X>(wide, w[r][i], nan[r]);
+          if constexpr (turned) {
+            widen<X>(second, w[r + 1][i], nan[r + 1]);
+            const u32 both[4] = {wide[0], second[0], wide[1], second[1]};
+            product<X>(sums[r / 2], both, x[0][i][0], x[0][i][2]);
+          } else
 #pragma unroll
-          for (int g = 0; g < groups; g++) product<T>(sums[g][r], x[g][i], wide[0], wide[1]);
+            for (int g = 0; g < groups; g++) product<X>(sums[g * TILES + r], x[g][i], wide[0], wide[1]);
         }
-      }
     }
 #pragma unroll
-    for (int g = 0; g < groups; g++)
+    for (int s = 0; s < results; s++)
 #pragma unroll
-      for (int h = 0; h < (ROWS >= 16 ? 2 : 1); h++) {
-        const f32 ofX = t.ofX[g * 16 + h * 8 + lane / 4];
-#pragma unroll
-        for (int r = 0; r < TILES; r++) {
-          const Pack<f32, 2> ofW = *(const Pack<f32, 2>*)&t.ofW[r * 8 + lane % 4 * 2];
-#pragma unroll
-          for (int e = 0; e < 2; e++) c[g][r][2 * h + e] = fusedAdd(c[g][r][2 * h + e], sums[g][r][2 * h + e], mul(ofX, ofW.v[e]));
-        }
+      for (int e = 0; e < 4; e++) {
+        const f32 ofX = t.ofX[rowOf(s, e)], ofW = t.ofW[columnOf(s, e)];
+        c[s][e] = fusedAdd(c[s][e], sums[s][e], mul(ofX, ofW));
       }
   }
 
+  DEV void clear(Sums& c) {
+#pragma unroll
+    for (int i = 0; i < results * 4; i++) c[i / 4][i % 4] = 0;
+  }
+
+  // rowOf and columnOf return the row of x and the row of w of element e of a lane's result s of tensor cores.
+  __device__ __forceinline__ int rowOf(int s, int e) const { return turned ? lane % 4 * 2 + e % 2 : s / TILES * 16 + e / 2 * 8 + lane / 4; }
+  __device__ __forceinline__ int columnOf(int s, int e) const { return turned ? s * 16 + e / 2 * 8 + lane / 4 : s % TILES * 8 + lane % 4 * 2 + e % 2; }
+
   // spoil makes the sums of weights that have a NaN NaN.
-  __device__ __forceinline__ void spoil(f32 (&c)[groups][TILES][4], const u32 (&nan)[TILES]) const {
-    u32 some = 0;
+  __device__ __forceinline__ void spoil(Sums& c, const u32 (&nan)[TILES]) const {
+    u32 some = 0, bad[TILES];
 #pragma unroll
-    for (int r = 0; r < TILES; r++) some |= nan[r];
+    for (int r = 0; r < TILES; r++) some |= nan[r], bad[r] = nan[r] ? 0x7fff7fffu : 0;
     if (!someOfWarp(some)) return;
-    const u32 one = IsBF16<T>::yes ? 0x3f803f80u : 0x3c003c00u, ones[4] = {one, one, one, one};
+    const u32 one = IsBF16<X>::yes ? 0x3f803f80u : 0x3c003c00u, ones[4] = {one, one, one, one};
 #pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-      for (int g = 0; g < groups; g++) product<T>(c[g][r], ones, nan[r] ? 0x7fff7fffu : 0, 0);
+    for (int s = 0; s < results; s++)
+      if constexpr (turned) {
+        const u32 both[4] = {bad[s * 2], bad[s * 2 + 1], 0, 0};
+        product<X>(c[s], both, one, one);
+      } else
+        product<X>(c[s], ones, bad[s % TILES], 0);
   }
 
   // multiply adds a turn's products to c. With eight rows, half of an operand is zero.
-  __device__ __forceinline__ void multiply(f32 (&c)[groups][TILES][4], int step) const {
+  __device__ __forceinline__ void multiply(Sums& c, int step) const {
     const Turn& t = room.turns[warp][step];
     u32 x[groups][4][4];
 #pragma unroll
@@ -308,16 +345,17 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
 #pragma unroll
       for (int g = 0; g < groups; g++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) product<T>(c[g][r], x[g][i], w[i / 2][i % 2 * 2], w[i / 2][i % 2 * 2 + 1]);
+        for (int i = 0; i < 4; i++) product<T>(c[g * TILES + r], x[g][i], w[i / 2][i % 2 * 2], w[i / 2][i % 2 * 2 + 1]);
     }
   }
 
   // tell stores the warp's sums for the block.
-  __device__ __forceinline__ void tell(const f32 (&c)[groups][TILES][4]) const {
+  __device__ __forceinline__ void tell(const Sums& c) const {
 #pragma unroll
-    for (int r = 0; r < TILES; r++)
+    for (int s = 0; s < results; s++)
 #pragma unroll
-      for (int h = 0; h < ROWS / 8; h++) *(Pack<f32, 2>*)&room.sums[warp][h * 8 + lane / 4][r * 8 + lane % 4 * 2] = Pack<f32, 2>{{c[h / 2][r][h % 2 * 2], c[h / 2][r][h % 2 * 2 + 1]}};
+      for (int e = 0; e < 4; e++)
+        if (ROWS >= 16 || turned || e < 2) room.sums[warp][rowOf(s, e)][columnOf(s, e)] = c[s][e];
   }
 
   // sum returns the product of a row of x with the block's weight row at, plus the bias if there is one.
@@ -342,19 +380,18 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, int EPILO
   }
 };
 
-template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE, bool SEVERAL> DEV void skinny(const SkinnyArgs& a) {
+template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE, bool SEVERAL> DEV void skinny(const SkinnyArgs& a) {
   if constexpr (!LATE) let();
   if (!a.constant) settle();
-  typedef Skinny<T, W, ROWS, TILES, WARPS, STEPS, EPILOGUE, SEVERAL> Linear;
-  const Linear b(a);
+  typedef Skinny<T, W, HALF, ROWS, TILES, WARPS, STEPS, EPILOGUE, SEVERAL> Linear;
+  Linear b(a);
 #pragma unroll
   for (int s = 0; s < STEPS - 1; s++) b.weights(s, s), endCopies();
   if (a.constant) settle();
 #pragma unroll
   for (int s = 0; s < STEPS - 1; s++) b.input(s, s), endCopies();
-  f32 c[b.groups][TILES][4];
-#pragma unroll
-  for (int i = 0; i < b.groups * TILES * 4; i++) c[i / 4 / TILES][i / 4 % TILES][i % 4] = 0;
+  typename Linear::Sums c;
+  b.clear(c);
   u32 nan[TILES];
 #pragma unroll
   for (int r = 0; r < TILES; r++) nan[r] = 0;
@@ -365,6 +402,7 @@ template <class T, class W, int ROWS, int TILES, int WARPS, int STEPS, bool LATE
     b.weights(turn + STEPS - 1, free), b.input(turn + STEPS - 1, free), endCopies();
     awaitCopies<STEPS - 1>();
     meetWarp();
+    if constexpr (HALF) b.halve(at);
     if constexpr (Linear::scaled) b.multiplyScaled(c, nan, at);
     else b.multiply(c, at);
     meetWarp();

@@ -89,6 +89,8 @@ template <int LEFT = 0> DEV void awaitCopies() {
 #endif
 }
 
+DEV u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+
 #ifdef __CUDA_ARCH__
 
 template <class A> DEV A ofLane(A v, int away) { return __shfl_xor_sync(0xffffffffu, v, away); }
@@ -99,6 +101,13 @@ template <class A> DEV A sameForWarp(A x) { return __shfl_sync(0xffffffffu, x, 0
 // someOfWarp reports whether x is true in some lane, so that warps can skip work that no lane needs. It may always
 // return true.
 DEV bool someOfWarp(bool x) { return !__all_sync(0xffffffffu, !x); }
+
+// mostOfWarp returns the largest x of all lanes.
+DEV u32 mostOfWarp(u32 x) {
+  u32 most;
+  asm("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(most) : "r"(x));
+  return most;
+}
 
 #else
 
@@ -114,6 +123,14 @@ template <class A> static A ofLane(A v, int away) {
   A w = bitsAs<A>(spoken[threadIdx.x ^ away][0]);
   __syncthreads();
   return w;
+}
+
+static u32 mostOfWarp(u32 x) {
+  for (int away = 16; away > 0; away /= 2) {
+    const u32 other = ofLane(x, away);
+    x = larger(x, other);
+  }
+  return x;
 }
 #endif
 
