@@ -61,7 +61,7 @@ const (
 	skinnyMost = 1 << 30
 	// skinnyHalf is the largest number of rows of bf16 that are converted to f16 to be multiplied by 8-bit weights. With
 	// more rows this takes longer than it saves in the conversion of weights.
-	skinnyHalf = 4
+	skinnyHalf = 3
 	// skinnyRoom is the shared memory in bytes up to which one of Hopper's multiprocessors holds two blocks.
 	skinnyRoom = 112 << 10
 )
@@ -89,7 +89,7 @@ func (f skinnyForm) shared(rows, size int64) int64 {
 func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 	plain := s.how.Epilogue != SiluMulEpilogue
 	switch {
-	case s.size == 1: // measured on an H200 with 1 and 32 rows; conversions take longer than loads
+	case s.size == 1: // measured on an H200 with 1 and 8 rows
 		return []skinnyForm{{4, 2}, {2, 2}}
 	case s.rows == 32 && plain && s.n <= 16*sms:
 		return []skinnyForm{{2, 4}, {2, 2}}

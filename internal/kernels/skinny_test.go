@@ -342,7 +342,7 @@ func TestSkinnyScaled(t *testing.T) {
 		r.add("silu alone", Computation{Op: device.Elementwise{Op: ir.OpSilu}, Ins: []Operand{a}, Out: act}, func() {})
 		r.add("times alone", Computation{Op: device.Elementwise{Op: ir.OpMul}, Ins: []Operand{act, b}, Out: want}, func() {})
 	}
-	// Up to four rows of bf16 are converted to f16. Powers of two in x and the scale of w cancel, and so do a large number
+	// Up to three rows of bf16 are converted to f16. Powers of two in x and the scale of w cancel, and so do a large number
 	// of x and a zero of w: all bits are equal.
 	{
 		r.as(Skinny{}, skinnyForm{4, 2})
