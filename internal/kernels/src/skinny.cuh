@@ -146,7 +146,7 @@ template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS
   typedef f32 Sums[results][4];
   static_assert(!scaled || TILES <= 4, "a lane loads one scale");
   static_assert(!turned || TILES % 2 == 0, "two tiles are an operand");
-  static_assert(!HALF || scaled && IsBF16<T>::yes, "without scales a turn has no factor");
+  static_assert(!HALF || (scaled && IsBF16<T>::yes), "without scales a turn has no factor");
   static_assert(!gated || TILES % 2 == 0, "half of the tiles are factors of the other half");
   const SkinnyArgs& a;
   const i64 slice, block;  // index of the group of x's rows; index of the block within the group
@@ -244,10 +244,10 @@ template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS
       for (int i = 0; i < 4; i++) exponent = larger(exponent, i % 2 ? x.v[i / 2] & 0x7fff0000u : x.v[i / 2] << 16 & 0x7fff0000u);
       exponent = mostOfWarp(exponent) >> 23;
       exponent = exponent < 40 ? 40 : exponent > 254 ? 254 : exponent;
-      const f32 by = bitsAs<f32>(268 - exponent << 23);
+      const f32 by = bitsAs<f32>((268 - exponent) << 23);
 #pragma unroll
       for (int i = 0; i < 2; i++) four.v[i] = pair<f16>(mul(bitsAs<f32>(x.v[i] << 16), by), mul(bitsAs<f32>(x.v[i] & 0xffff0000u), by));
-      if (lane == 0) t.ofX[row] = mul(t.ofX[row], bitsAs<f32>(exponent - 14 << 23));
+      if (lane == 0) t.ofX[row] = mul(t.ofX[row], bitsAs<f32>((exponent - 14) << 23));
     }
     meetWarp();
   }
