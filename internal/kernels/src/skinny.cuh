@@ -241,7 +241,7 @@ template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS
       const Pack<u32, 2> x = four;
       u32 exponent = 0;
 #pragma unroll
-      for (int i = 0; i < 4; i++) exponent = larger(exponent, i % 2 ? x.v[i / 2] & 0x7fff0000u : x.v[i / 2] << 16 & 0x7fff0000u);
+      for (int i = 0; i < 4; i++) exponent = larger<u32>(exponent, i % 2 ? x.v[i / 2] & 0x7fff0000u : x.v[i / 2] << 16 & 0x7fff0000u);
       exponent = mostOfWarp(exponent) >> 23;
       exponent = exponent < 40 ? 40 : exponent > 254 ? 254 : exponent;
       const f32 by = bitsAs<f32>((268 - exponent) << 23);

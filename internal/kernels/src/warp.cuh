@@ -89,7 +89,7 @@ template <int LEFT = 0> DEV void awaitCopies() {
 #endif
 }
 
-DEV u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+template <class A> DEV A larger(A a, A b) { return a > b ? a : b; }
 
 #ifdef __CUDA_ARCH__
 
@@ -103,7 +103,7 @@ template <class A> DEV A sameForWarp(A x) { return __shfl_sync(0xffffffffu, x, 0
 DEV bool someOfWarp(bool x) { return !__all_sync(0xffffffffu, !x); }
 
 // mostOfWarp returns the largest x of all lanes.
-DEV u32 mostOfWarp(u32 x) {
+template <class A> DEV A mostOfWarp(A x) {
   u32 most;
   asm("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(most) : "r"(x));
   return most;
@@ -125,9 +125,9 @@ template <class A> static A ofLane(A v, int away) {
   return w;
 }
 
-static u32 mostOfWarp(u32 x) {
+template <class A> static A mostOfWarp(A x) {
   for (int away = 16; away > 0; away /= 2) {
-    const u32 other = ofLane(x, away);
+    const A other = ofLane(x, away);
     x = larger(x, other);
   }
   return x;
