@@ -96,9 +96,25 @@ type Call struct {
 	DType  ir.DType
 	Count  int64
 	Stream uintptr // handle of a CUDA stream; 0 for the default stream
-	// In and Out are addresses in the memory of the rank's device. They may be equal if both
-	// operands have the same size.
+	// In and Out are addresses in the memory of the rank's device. They may be equal if both operands have the same
+	// size. In of an all_gather may be the rank's block of Out, and Out of a reduce_scatter the rank's block of In.
 	In, Out uintptr
+}
+
+// own returns whether one operand is the given rank's block of the other one.
+func (c *Call) own(rank, ranks int) bool {
+	if c.Count == 0 || ranks == 1 {
+		return false
+	}
+	in, out := c.sizes(int64(ranks))
+	block := uintptr(int64(rank) * min(in, out) * c.DType.Size())
+	switch c.Op {
+	case ir.OpAllGather:
+		return c.In == c.Out+block
+	case ir.OpReduceScatter:
+		return c.Out == c.In+block
+	}
+	return false
 }
 
 // sizes returns the number of elements of In and of Out.
@@ -138,7 +154,7 @@ func (g *Group) check(c *Call) error {
 		return fmt.Errorf("%w: the operands' addresses, %#x and %#x, must not be 0 and must be multiples of the element size, %d bytes", ErrInput, c.In, c.Out, size)
 	}
 	in, out := c.sizes(n)
-	if overlap(c.In, in*size, c.Out, out*size) && (c.In != c.Out || in != out) {
+	if overlap(c.In, in*size, c.Out, out*size) && (c.In != c.Out || in != out) && !c.own(g.rank, int(n)) {
 		return fmt.Errorf("%w: the result overlaps the operand", ErrInput)
 	}
 	return nil
@@ -156,6 +172,7 @@ type key struct {
 	dtype   ir.DType
 	count   int64
 	inPlace bool
+	own     bool // see Call.own; the smaller operand then has the place of the larger one
 	in, out place
 }
 
@@ -197,7 +214,15 @@ func (g *Group) do(ctx context.Context, c Call) error {
 	if g.closed {
 		return errClosed
 	}
-	k := key{c.Op, c.Red, c.Root, c.DType, c.Count, c.In == c.Out, g.placeOf(c.In), g.placeOf(c.Out)}
+	k := key{c.Op, c.Red, c.Root, c.DType, c.Count, c.In == c.Out, c.own(g.rank, g.world.Ranks()), g.placeOf(c.In),
+		g.placeOf(c.Out)}
+	if k.own { // the key must not depend on the rank
+		if k.inPlace = false; c.Op == ir.OpAllGather {
+			k.in = k.out
+		} else {
+			k.out = k.in
+		}
+	}
 	p := g.made[k]
 	if p == nil {
 		if err := g.notCapturing(c.Stream); err != nil {
@@ -312,6 +337,9 @@ func (g *Group) describe(c *Call, k key) string {
 			what += fmt.Sprintf(", %s in area %d at %d", []string{"operand", "result"}[i], p.area, p.off)
 		}
 	}
+	if k.own {
+		what += ", in place"
+	}
 	return what
 }
 
@@ -347,6 +375,9 @@ func (g *Group) choose(c *Call, k key) (*prepared, error) {
 			if err := g.stage(c, k, p); err != nil {
 				return nil, err
 			}
+		}
+		if k.own && k.in.area == 0 && !staged {
+			continue // the device takes operands outside of areas only if they do not overlap
 		}
 		coll := g.collective(c, k, p)
 		for _, t := range g.dispatch.Launches(&comm.Instance{Collective: *coll}) {
@@ -422,9 +453,15 @@ func (g *Group) collective(c *Call, k key, p *prepared) *device.Collective {
 		part.Writes = c.Op != ir.OpBroadcast || r != c.Root
 		if part.Reads {
 			part.In = view(r, in, k.in, p.in, p.inStaged)
+			if k.own && c.Op == ir.OpAllGather && !p.inStaged {
+				part.In.Off += int64(r) * in * c.DType.Size()
+			}
 		}
 		if part.Writes {
 			part.Out = view(r, out, k.out, p.out, p.outStaged)
+			if k.own && c.Op == ir.OpReduceScatter && !p.outStaged {
+				part.Out.Off += int64(r) * out * c.DType.Size()
+			}
 		}
 	}
 	return coll

@@ -20,8 +20,9 @@ type stub struct {
 	loose     bool  // whether operands may be loose
 	norms     int64 // the most rows of a norm that one launch supports
 	taken     uintptr
-	bytes     int64 // of it
-	released  int   // number of calls that were released
+	bytes     int64         // of it
+	released  int           // number of calls that were released
+	parts     []device.Part // of the collective that was prepared last
 }
 
 func (s *stub) TeamAlgorithms() []device.Algorithm {
@@ -51,6 +52,7 @@ func (s *stub) Prepare(t device.Tuning, c *device.Collective, inPlace bool, tail
 		return nil, fmt.Errorf("%s: %w", t.Algo, device.ErrUnsupported)
 	}
 	s.note("prepare %s of %v by %s, in place %v, tails %v, loose %v", c.Op, p.In.Shape, t.Algo, inPlace, tail, loose)
+	s.parts = c.Parts
 	return &stubCall{s}, nil
 }
 
@@ -208,6 +210,43 @@ func TestEmpty(t *testing.T) {
 	if err := g.Do(t.Context(), c); err != nil || !strings.HasPrefix(s.did[0], "prepare") {
 		t.Errorf("a call at another address: %v, %v", s.did, err)
 	}
+}
+
+// TestOwnBlock checks that the operand of an all_gather may be the rank's block of the result, and the result of a
+// reduce_scatter the rank's block of the operand.
+func TestOwnBlock(t *testing.T) {
+	s := &stub{loose: true}
+	g := opened(s)
+	at, err := g.Empty(t.Context(), 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gather := Call{Op: ir.OpAllGather, DType: ir.F32, Count: 8, In: at + 64 + 32, Out: at + 64}
+	if err := g.Do(t.Context(), gather); err != nil {
+		t.Fatal(err)
+	}
+	s.wants(t, "prepare all_gather of [8] by fast, in place false, tails [0 0], loose false", "do [2097248 2097216] on 0")
+	for r, p := range s.parts {
+		if p.Out.Off != 64 || p.In.Off != 64+32*int64(r) {
+			t.Errorf("rank %d gathers from %d to %d", r, p.In.Off, p.Out.Off)
+		}
+	}
+	scatter := Call{Op: ir.OpReduceScatter, Red: ir.Sum, DType: ir.F32, Count: 16, In: at + 64, Out: at + 64 + 32}
+	if err := g.Do(t.Context(), scatter); err != nil {
+		t.Fatal(err)
+	}
+	s.wants(t, "prepare reduce_scatter of [16] by fast, in place false, tails [0 0], loose false", "do [2097216 2097248] on 0")
+	for r, p := range s.parts {
+		if p.In.Off != 64 || p.Out.Off != 64+32*int64(r) {
+			t.Errorf("rank %d reduces from %d to %d", r, p.In.Off, p.Out.Off)
+		}
+	}
+	gather.In, gather.Out = 64+32, 64 // in no area: through staging
+	if err := g.Do(t.Context(), gather); err != nil {
+		t.Fatal(err)
+	}
+	s.wants(t, "prepare all_gather of [8] by fast, in place false, tails [0 0], loose false",
+		"copy 32 bytes from 96 to 4194304 on 0", "do [4194304 6291456] on 0", "copy 64 bytes from 6291456 to 64 on 0")
 }
 
 // TestAdopted checks that adopted memory is used in place, and so is memory adopted later at the

@@ -128,7 +128,8 @@ def _kinds():
                 out, own = _words(output_tensor), _words(input_tensor)
                 if out.dtype != own.dtype:
                     out, own = output_tensor, input_tensor
-                if _overlap(out, own):  # FSDP gathers in place
+                block = out.data_ptr() + s.rank * own.numel() * own.element_size()
+                if _overlap(out, own) and not (own.is_cuda and own.data_ptr() == block):  # FSDP gathers in place
                     own = own.clone()
                 _collectives.all_gather(own, out=out, group=s)
 

@@ -136,6 +136,12 @@ def against_nccl(hocket, dist, rank, size):
     w = e.clone()
     dist.all_reduce(w)
     assert torch.equal(hocket.all_reduce(e), w)
+    for whole in hocket.empty((size, 5000), dtype=torch.float32), torch.empty(size, 5000, device="cuda"):  # in place
+        own = whole[rank].copy_(ints((5000,), whole.dtype, rank))
+        assert torch.equal(hocket.all_gather(own, out=whole), torch.stack([ints((5000,), whole.dtype, r) for r in range(size)]))
+        parts = [ints((size, 5000), whole.dtype, 30 + r) for r in range(size)]
+        whole.copy_(parts[rank])
+        assert torch.equal(hocket.reduce_scatter(whole, out=own), sum(parts)[rank])
     import torch.distributed._symmetric_memory as symm
     a = hocket.adopt(symm.empty(1 << 20, dtype=torch.bfloat16, device="cuda"))
     for part in (a, a[4096:8192], a[:64]):
