@@ -81,7 +81,7 @@ func elementwise(t *testing.T, p *plan.Plan) (n int64) {
 			in[m] = true
 		}
 		last := &p.Cmds[c.Members[len(c.Members)-1]]
-		for _, r := range append(c.Operands, last.Outs[0]) {
+		for _, r := range append(c.Operands, c.Results(p)...) {
 			if last.Rank == 0 {
 				n += r.Bytes()
 			}
@@ -103,20 +103,10 @@ func elementwise(t *testing.T, p *plan.Plan) (n int64) {
 // TestChainsPredicted checks that a chain of elementwise operations is predicted as one kernel on GPUs, by statement
 // and by plan, and as one for each operation elsewhere.
 func TestChainsPredicted(t *testing.T) {
-	const text = `dim N
-func f(%x: bf16[N], %y: bf16[N]) -> (bf16[N], bf16[N]) {
-  %a = exp %x
-  %b = mul %a, %y
-  %c = add %b, %x
-  %d = sin %c
-  return %c, %d
-}
-`
-	const n, launch, memory = 1 << 24, 3, 3800e3 // bytes in a microsecond
-	for gpu, want := range map[string]float64{
-		"made-up sm_90a": 2*launch + 2*n*(3+2)/memory, // exp, mul and add in one; their result is used again
-		"":               4*launch + 2*n*(2+3+3+2)/memory,
-	} {
+	const launch, memory = 3, 3800e3 // microseconds; bytes in a microsecond
+	const n = 1 << 24
+	predicted := func(name, text, gpu string, want float64) {
+		t.Helper()
 		u, err := Build(check(t, text), Options{Machine: changed(t, "h200x2", "gpu", gpu)})
 		if err != nil {
 			t.Fatal(err)
@@ -127,9 +117,37 @@ func f(%x: bf16[N], %y: bf16[N]) -> (bf16[N], bf16[N]) {
 			t.Fatal(err)
 		}
 		if us := planned(t, u, b); math.Abs(us-want) > 0.01 || math.Abs(e.Time-want) > 0.01 {
-			t.Errorf("GPU %q: %.2f µs by plan, %.2f by statement, want %.2f", gpu, us, e.Time, want)
+			t.Errorf("%s on GPU %q: %.2f µs by plan, %.2f by statement, want %.2f", name, gpu, us, e.Time, want)
 		}
 	}
+	const two = `dim N
+func f(%x: bf16[N], %y: bf16[N]) -> (bf16[N], bf16[N]) {
+  %a = exp %x
+  %b = mul %a, %y
+  %c = add %b, %x
+  %d = sin %c
+  return %c, %d
+}
+`
+	const gpu = "made-up sm_90a"
+	predicted("two results", two, gpu, launch+2*n*(2+2)/memory) // one kernel reads x and y, and stores c and d
+	predicted("two results", two, "", 4*launch+2*n*(2+3+3+2)/memory)
+
+	// The activation of a gated layer and its gradient, between which other work runs. One kernel reads g and u and
+	// stores m.0 and m; another one reads dm, u, m.0 and g, and stores du and dg.
+	const gated = `dim N
+func f(%g: bf16[N], %u: bf16[N], %dm: bf16[N], %one: bf16[1]) -> (bf16[N], bf16[1], bf16[N], bf16[N]) {
+  %m.0 = silu %g
+  %m = mul %m.0, %u
+  %k = neg %one
+  %dm.0 = mul %dm, %u
+  %du = mul %dm, %m.0
+  %dg = mul %dm.0, (add (sigmoid %g), (mul %m.0, (sigmoid (neg %g))))
+  return %m, %k, %du, %dg
+}
+`
+	predicted("gated", gated, gpu, 3*launch+2*n*(4+6)/memory)
+	predicted("gated", gated, "", 11*launch+2*n*(2+3+(3+3+2+2+2+3+3+3))/memory)
 }
 
 // changed writes the description of a machine with another value of a field, and returns the file.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"hocket.example/hocket/internal/exec/fuse"
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/sim"
@@ -26,13 +27,14 @@ type outline struct {
 	cut        bool
 	// explicit reports that the program orders streams itself, so that the order of the text is not the order of time.
 	explicit bool
-	// chains holds the bytes of the kernels that execute several statements, by the first of them.
-	chains map[*ir.Stmt]int64
+	// chains holds, for elementwise statements on a GPU, the kernel that begins with the statement; a kernel without steps
+	// if another one executes the statement.
+	chains map[*ir.Stmt]fuse.Segment
 	used   map[string]map[string]int // by function: the result of uses
 }
 
 func newOutline(x *explainer, overlapped bool) *outline {
-	return &outline{explainer: x, overlapped: overlapped, chains: map[*ir.Stmt]int64{}, used: map[string]map[string]int{}}
+	return &outline{explainer: x, overlapped: overlapped, chains: map[*ir.Stmt]fuse.Segment{}, used: map[string]map[string]int{}}
 }
 
 func (o *outline) fn(f *ir.Func) {
@@ -45,19 +47,16 @@ func (o *outline) block(fn string, b *ir.Block) {
 	if b == nil {
 		return
 	}
-	for i := 0; i < len(b.Stmts); {
-		n := 1
-		if o.machine.GPU != "" {
-			n = o.chain(fn, b.Stmts[i:])
+	for i, s := range b.Stmts {
+		if _, known := o.chains[s]; !known && o.machine.GPU != "" {
+			o.chain(fn, b.Stmts[i:])
 		}
-		o.stmt(fn, b.Stmts[i])
-		i += n
+		o.stmt(fn, s)
 	}
 }
 
-// chain returns the number of statements with which stmts begins that a GPU executes as one kernel, or 1. For several
-// statements, it records the bytes of this kernel for the first of them.
-func (o *outline) chain(fn string, stmts []*ir.Stmt) int {
+// chain sets o.chains for the elementwise statements with which stmts begins.
+func (o *outline) chain(fn string, stmts []*ir.Stmt) {
 	var ops []lower.PairOp
 	for _, s := range stmts {
 		if !s.Op.Info().Elementwise || len(s.Results) != 1 || o.overlapped && o.inside[site{fn, s.Results[0].Text}] {
@@ -69,9 +68,6 @@ func (o *outline) chain(fn string, stmts []*ir.Stmt) int {
 		}
 		ops = append(ops, op)
 	}
-	if len(ops) < 2 {
-		return 1
-	}
 	within := map[string]int{}
 	for _, op := range ops {
 		for _, a := range op.Stmt.Args {
@@ -82,15 +78,15 @@ func (o *outline) chain(fn string, stmts []*ir.Stmt) int {
 		name := ops[i].Stmt.Results[0].Text
 		ops[i].Kept = within[name] < o.uses(fn)[name]
 	}
-	n := chain(ops)
-	if n > 1 {
-		bytes, err := o.chainBytes(ops[:n])
-		if err != nil {
-			return 1
+	for _, k := range o.kernels(ops) {
+		for i, s := range stmts[:k.Steps] {
+			o.chains[s] = fuse.Segment{}
+			if i == 0 {
+				o.chains[s] = k
+			}
 		}
-		o.chains[stmts[0]] = bytes
+		stmts = stmts[k.Steps:]
 	}
-	return n
 }
 
 // uses returns how often the statements of a function have each name as an argument.
@@ -177,8 +173,10 @@ func (o *outline) op(fn string, s *ir.Stmt) {
 		}
 	}
 	us := o.cost(s)
-	if n, ok := o.chains[s]; ok {
-		us = o.machine.TouchTime(n)
+	if k, ok := o.chains[s]; ok && k.Steps == 0 {
+		return
+	} else if k.Steps > 1 {
+		us = o.machine.TouchTime(k.Bytes)
 	}
 	if us == 0 {
 		return

@@ -2,8 +2,11 @@ package compile
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/exec/fuse"
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/sim"
@@ -195,71 +198,70 @@ func (p *predictor) crossing(axes []string) []int {
 func (p *predictor) ops(ops []lower.PairOp) ([]sim.Op, error) {
 	var out []sim.Op
 	for len(ops) > 0 {
-		n := 1
-		if p.machine.GPU != "" {
-			n = chain(ops)
+		kernels := p.kernels(ops)
+		if len(kernels) == 0 {
+			kernels = []fuse.Segment{{Steps: 1}}
 		}
-		last := &ops[n-1]
-		o, err := p.op(last.Stmt, last.In, last.Out)
-		if err == nil && n > 1 {
-			o.Bytes, err = p.chainBytes(ops[:n])
+		for _, k := range kernels {
+			last := &ops[k.Steps-1]
+			o, err := p.op(last.Stmt, last.In, last.Out)
+			if err != nil {
+				return nil, err
+			}
+			if k.Steps > 1 {
+				o.Bytes = k.Bytes
+			}
+			out, ops = append(out, o), ops[k.Steps:]
 		}
-		if err != nil {
-			return nil, err
-		}
-		out, ops = append(out, o), ops[n:]
 	}
 	return out, nil
 }
 
-// chain returns the length of the longest chain of elementwise operations with which ops begins, or 1 if there is none.
-// Only later members of the chain use the results of all members except the last.
-func chain(ops []lower.PairOp) int {
-	best, open := 1, map[string]bool{} // open holds results whose users have not all been reached
-	left := map[string]int{}
+// kernels returns the kernels by which a GPU executes the elementwise operations of one shape with which ops begins. It
+// returns none if there is no such operation, if the machine has no GPU, and if a shape is not known.
+func (p *predictor) kernels(ops []lower.PairOp) []fuse.Segment {
+	if p.machine.GPU == "" {
+		return nil
+	}
+	uses := map[string]int{}
 	for i := range ops {
 		for _, a := range ops[i].Stmt.Args {
-			left[a.Name]++
+			uses[a.Name]++
 		}
 	}
+	var steps []fuse.Step
+	var sizes []int64
+	var first []int64           // the shape of the first result
+	defined := map[string]int{} // as in Step.Args
 	for i := range ops {
 		s := ops[i].Stmt
-		if !s.Op.Info().Elementwise || ops[i].Out.String() != ops[0].Out.String() {
+		shape, err := p.shape(ops[i].Out)
+		if !s.Op.Info().Elementwise || len(ops[i].In) == 0 || len(s.Results) != 1 || err != nil ||
+			i > 0 && !slices.Equal(shape, first) {
 			break
 		}
-		for _, a := range s.Args {
-			if left[a.Name]--; left[a.Name] == 0 {
-				delete(open, a.Name)
+		first = shape
+		name := s.Results[0].Text
+		step := fuse.Step{Bytes: size(shape, ops[i].Out.DType), Uses: uses[name]}
+		if ops[i].Kept {
+			step.Uses = math.MaxInt
+		}
+		for j, t := range ops[i].In {
+			arg := s.Args[j].Name
+			if _, ok := defined[arg]; !ok {
+				n, err := p.bytes(t)
+				if err != nil {
+					return nil
+				}
+				defined[arg] = len(sizes)
+				sizes = append(sizes, n)
 			}
+			step.Args = append(step.Args, defined[arg])
 		}
-		if len(open) == 0 {
-			best = i + 1
-		}
-		if ops[i].Kept || len(s.Results) != 1 {
-			break
-		}
-		open[s.Results[0].Text] = true
+		steps = append(steps, step)
+		defined[name] = ^i
 	}
-	return best
-}
-
-// chainBytes returns the number of bytes that the kernel of a chain reads and writes.
-func (p *predictor) chainBytes(ops []lower.PairOp) (int64, error) {
-	total, err := p.bytes(ops[len(ops)-1].Out)
-	seen := map[string]bool{}
-	for _, o := range ops {
-		for i, t := range o.In {
-			if name := o.Stmt.Args[i].Name; !seen[name] && err == nil {
-				var n int64
-				n, err = p.bytes(t)
-				total, seen[name] = total+n, true
-			}
-		}
-		for _, r := range o.Stmt.Results {
-			seen[r.Text] = true
-		}
-	}
-	return total, err
+	return fuse.Cut(steps, sizes, nil)
 }
 
 // op describes the part of a statement on values that one rank computes.

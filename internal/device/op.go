@@ -37,12 +37,17 @@ func Zeros() Elementwise {
 // Cast converts its operand to the result's type.
 type Cast struct{}
 
-// Chain computes several elementwise operations in one kernel. Its result is that of the last operation. Ins have the
-// result's shape. Chain requires Caps.Chains, and machines may decline some chains with ErrUnsupported.
-type Chain struct{ Links []Link }
+// Chain computes several elementwise operations in one kernel. Outs are the results of the links Stored, in order, and
+// that of the last link. Ins have the shape of the results. All elements with one index are read before any of them is
+// stored. Chain requires Caps.Chains, and machines may decline some chains with ErrUnsupported.
+type Chain struct {
+	Links []Link
+	// Stored holds the links, except the last, whose results are stored, in ascending order.
+	Stored []int
+}
 
-// Link is one operation of a chain: an elementwise operation, a cast or a copy. Its result is rounded to DType even
-// though it is not stored, so that a chain computes the same bits as separate operations.
+// Link is one operation of a chain: an elementwise operation, a cast or a copy. Its result is rounded to DType even if
+// it is not stored, so that a chain computes the same bits as separate operations.
 type Link struct {
 	Op ir.Op
 	// Args lists the link's operands. A value i ≥ 0 is Ins[i]; a value ^i is the result of the earlier link i.
@@ -410,7 +415,7 @@ func own(op Op) Op {
 		op.Numbers = slices.Clone(op.Numbers)
 		return op
 	case Chain:
-		op.Links = slices.Clone(op.Links)
+		op.Links, op.Stored = slices.Clone(op.Links), slices.Clone(op.Stored)
 		return op
 	case ReduceAxes:
 		op.Axes = slices.Clone(op.Axes)

@@ -109,28 +109,39 @@ func (v View) Holds(bytes int) error {
 // Resolve calls resolve for each view of a kernel, and returns the results: the machine's representation of the views.
 // The argument peers of resolve reports whether the view may be in a peer's memory. Resolve copies slices of k that
 // the caller may change before the kernel runs.
-func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out R, ins []R, err error) {
+func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (outs, ins []R, err error) {
 	if k.Op == nil {
-		return out, nil, fmt.Errorf("the kernel has no operation")
+		return nil, nil, fmt.Errorf("the kernel has no operation")
 	}
 	k.Op = own(k.Op)
-	if len(k.Outs) != 1 {
-		return out, nil, fmt.Errorf("it has %d results, but needs 1", len(k.Outs))
+	want := 1
+	if c, ok := k.Op.(Chain); ok {
+		want += len(c.Stored)
 	}
-	v := k.Outs[0].own()
-	if out, err = resolve(v, false); err != nil {
-		return out, nil, fmt.Errorf("result: %w", err)
+	if len(k.Outs) != want {
+		return nil, nil, fmt.Errorf("it has %d results, but needs %d", len(k.Outs), want)
 	}
-	if v.Elements() > 0 && NamesTwice(v.Shape, v.Strides) {
-		return out, nil, fmt.Errorf("result: the view contains some element twice")
+	outs = make([]R, len(k.Outs))
+	for i, v := range k.Outs {
+		v = v.own()
+		name := "result"
+		if want > 1 {
+			name = fmt.Sprintf("result %d", i)
+		}
+		if outs[i], err = resolve(v, false); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if v.Elements() > 0 && NamesTwice(v.Shape, v.Strides) {
+			return nil, nil, fmt.Errorf("%s: the view contains some element twice", name)
+		}
 	}
 	ins = make([]R, len(k.Ins))
 	for i, v := range k.Ins {
 		if ins[i], err = resolve(v.own(), k.Reaches()); err != nil {
-			return out, nil, fmt.Errorf("operand %d: %w", i, err)
+			return nil, nil, fmt.Errorf("operand %d: %w", i, err)
 		}
 	}
-	return out, ins, nil
+	return outs, ins, nil
 }
 
 // ResolveUser is Resolve for a user's kernel.

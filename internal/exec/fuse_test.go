@@ -25,6 +25,7 @@ type (
 		device.Machine
 		declines bool
 		chains   *int
+		stored   *int           // results that chains store in addition to those of their last links
 		joints   map[string]int // by their ops
 		fixed    *int           // number of kernels with Fixed set
 		foreseen map[string]bool
@@ -44,7 +45,7 @@ type (
 )
 
 func newChainMachine(declines bool) chainMachine {
-	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), map[string]int{}, new(int), map[string]bool{},
+	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int), map[string]int{}, new(int), map[string]bool{},
 		new(int), new(int)}
 }
 
@@ -131,17 +132,36 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 		return chainLaunch{first, second}, err
 	}
 	*d.m.chains++
+	return d.links(k, chain)
+}
+
+// links runs each link into separate memory, and then copies the results to their destinations, the last one first. It
+// refuses a result that shares bytes with another result, or with an operand that is not the same tensor: a GPU's
+// threads would read elements that others have already overwritten.
+func (d chainDevice) links(k device.Kernel, chain device.Chain) (device.Launch, error) {
+	for i, out := range k.Outs {
+		for _, other := range k.Outs[:i] {
+			if overlapping(out, other) {
+				return nil, fmt.Errorf("results of a chain overlap")
+			}
+		}
+		for _, in := range k.Ins {
+			same := in.Off == out.Off && in.DType == out.DType && slices.Equal(in.Strides, out.Strides)
+			if overlapping(out, in) && !same {
+				return nil, fmt.Errorf("a result of a chain overlaps an operand")
+			}
+		}
+	}
+	*d.m.stored += len(chain.Stored)
 	var all chainLaunch
 	var results []device.View
-	for i, l := range chain.Links {
-		v := k.Outs[0]
-		if i < len(chain.Links)-1 {
-			mem, err := d.Alloc(k.Outs[0].Elements()*l.DType.Size(), device.Private)
-			if err != nil {
-				return nil, err
-			}
-			v = device.View{Mem: mem, DType: l.DType, Shape: v.Shape, Strides: tensor.Strides(v.Shape)}
+	shape := k.Outs[0].Shape
+	for _, l := range chain.Links {
+		mem, err := d.Alloc(k.Outs[0].Elements()*l.DType.Size(), device.Private)
+		if err != nil {
+			return nil, err
 		}
+		v := device.View{Mem: mem, DType: l.DType, Shape: shape, Strides: tensor.Strides(shape)}
 		one := device.Kernel{Op: device.OpOf(l.Op, ir.Attrs{Numbers: l.Numbers}), Outs: []device.View{v}}
 		for _, a := range l.Args {
 			if a < 0 {
@@ -156,7 +176,25 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 		}
 		results, all = append(results, v), append(all, launch)
 	}
+	stored := append(slices.Clone(chain.Stored), len(results)-1)
+	for i := len(stored) - 1; i >= 0; i-- {
+		launch, err := d.Device.Prepare(device.Kernel{Op: device.Copy{Op: ir.OpCopy},
+			Ins: results[stored[i] : stored[i]+1], Outs: k.Outs[i : i+1]})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, launch)
+	}
 	return all, nil
+}
+
+// overlapping reports whether the spans of two views overlap.
+func overlapping(a, b device.View) bool {
+	end := func(v device.View) int64 {
+		last, _ := device.LastElement(v.Shape, v.Strides)
+		return v.Off + (last+1)*v.DType.Size()
+	}
+	return a.Mem == b.Mem && a.Off < end(b) && b.Off < end(a)
 }
 
 // joint runs the linears in reverse order, each into separate memory, and then copies all results to their
@@ -254,7 +292,7 @@ func pointwisePlan(rng *rand.Rand) *plan.Plan {
 
 // TestChainsSameBits runs random plans with and without chains and compares the bits of their results.
 func TestChainsSameBits(t *testing.T) {
-	chains := 0
+	chains, stored := 0, 0
 	for seed := range uint64(300) {
 		p := pointwisePlan(rand.New(rand.NewPCG(seed, 3)))
 		taking := sameBits(t, seed, p)
@@ -262,9 +300,10 @@ func TestChainsSameBits(t *testing.T) {
 			t.Errorf("seed %d: %d kernels were not precompiled", seed, n)
 		}
 		chains += *taking.chains
+		stored += *taking.stored
 	}
-	if chains < 100 {
-		t.Errorf("only %d chains in all plans, too few for a test", chains)
+	if chains < 100 || stored < 100 {
+		t.Errorf("only %d chains in all plans, which store %d more results: too few for a test", chains, stored)
 	}
 }
 
@@ -322,92 +361,100 @@ func TestChainsFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		emit func(r rig)
 		want []int // lengths of chains
+		more int   // results that they store in addition to those of their last commands
 	}{
+		"both results": {func(r rig) {
+			a, b := value(r, "%a"), value(r, "%b")
+			r.compute(0, "main", ir.OpSilu, a, r.x)
+			r.compute(0, "main", ir.OpMul, b, a, r.y)
+			r.after(0, "side", "main")
+			r.compute(0, "main", ir.OpSub, r.out, b, a)
+		}, []int{2}, 1},
 		"gated": {func(r rig) {
 			g := value(r, "%g")
 			r.compute(0, "main", ir.OpSilu, g, r.x)
 			r.compute(0, "main", ir.OpMul, r.out, g, r.y)
-		}, []int{2}},
+		}, []int{2}, 0},
 		"a tree": {func(r rig) {
 			a, b, c := value(r, "%a"), value(r, "%b"), value(r, "%c")
 			r.compute(0, "main", ir.OpNeg, a, r.x)
 			r.compute(0, "main", ir.OpRelu, b, r.y)
 			r.compute(0, "main", ir.OpAdd, c, a, b)
 			r.compute(0, "main", ir.OpMul, r.out, c, a)
-		}, []int{4}},
+		}, []int{4}, 0},
 		"read again later": {func(r rig) {
 			a, b := value(r, "%a"), value(r, "%b")
 			r.compute(0, "main", ir.OpNeg, a, r.x)
 			r.compute(0, "main", ir.OpRelu, b, a)
 			r.after(0, "side", "main")
 			r.compute(0, "main", ir.OpAdd, r.out, a, b)
-		}, nil},
+		}, []int{2}, 1},
 		"something between": {func(r rig) {
 			a := value(r, "%a")
 			r.compute(0, "main", ir.OpNeg, a, r.x)
 			r.after(0, "side", "main")
 			r.compute(0, "main", ir.OpRelu, r.out, a)
-		}, nil},
+		}, nil, 0},
 		"on two streams": {func(r rig) {
 			a := value(r, "%a")
 			r.compute(0, "main", ir.OpNeg, a, r.x)
 			r.after(0, "side", "main")
 			r.compute(0, "side", ir.OpRelu, r.out, a)
 			r.after(0, "main", "side")
-		}, nil},
+		}, nil, 0},
 		"a part": {func(r rig) {
 			a := value(r, "%a")
 			r.compute(0, "main", ir.OpNeg, a, r.x)
 			r.compute(0, "main", ir.OpRelu, rows(r.out, 0, 2), rows(a, 0, 2))
 			r.compute(0, "main", ir.OpRelu, rows(r.out, 2, 4), rows(a, 2, 4))
-		}, nil},
+		}, nil, 0},
 		"an input": {func(r rig) {
 			r.compute(0, "main", ir.OpNeg, r.y, r.x)
 			r.compute(0, "main", ir.OpRelu, r.out, r.y)
-		}, nil},
+		}, []int{2}, 1},
 		"in place": {func(r rig) {
 			a := value(r, "%a")
 			r.compute(0, "main", ir.OpNeg, a, r.x)
 			r.compute(0, "main", ir.OpRelu, a, a)
 			r.compute(0, "main", ir.OpNeg, r.out, a)
-		}, nil},
+		}, []int{2}, 1},
 		"two chains": {func(r rig) {
 			a, b, c := value(r, "%a"), value(r, "%b"), value(r, "%c")
 			r.compute(0, "main", ir.OpNeg, a, r.x)
 			r.compute(0, "main", ir.OpRelu, b, a)
 			r.compute(0, "main", ir.OpNeg, c, b)
 			r.compute(0, "main", ir.OpMul, r.out, b, c)
-		}, []int{4}},
+		}, []int{4}, 0},
 		"the end of a chain is read on": {func(r rig) {
 			a, b := value(r, "%a"), value(r, "%b")
 			r.compute(0, "main", ir.OpNeg, a, r.x)
 			r.compute(0, "main", ir.OpRelu, b, a)
 			r.after(0, "side", "main")
 			r.compute(0, "main", ir.OpMul, r.out, b, b)
-		}, []int{2}},
+		}, []int{2}, 0},
 		"a product and a relu": {func(r rig) {
 			a, w := value(r, "%a"), r.ref(0, r.buffer("%w", plan.RoleValue, 6, 6), 6, 6)
 			r.compute(0, "main", ir.OpLinear, a, r.x, w)
 			r.compute(0, "main", ir.OpRelu, r.out, a)
-		}, []int{2}},
+		}, []int{2}, 0},
 		"a product and two relus": {func(r rig) {
 			a, w := value(r, "%a"), r.ref(0, r.buffer("%w", plan.RoleValue, 6, 6), 6, 6)
 			r.compute(0, "main", ir.OpLinear, a, r.x, w)
 			r.compute(0, "main", ir.OpRelu, r.out, a)
 			r.after(0, "side", "main")
 			r.compute(0, "main", ir.OpRelu, r.out, a)
-		}, nil},
+		}, nil, 0},
 		"a product and a chain": {func(r rig) {
 			a, b, w := value(r, "%a"), value(r, "%b"), r.ref(0, r.buffer("%w", plan.RoleValue, 6, 6), 6, 6)
 			r.compute(0, "main", ir.OpLinear, a, r.x, w)
 			r.compute(0, "main", ir.OpRelu, b, a)
 			r.compute(0, "main", ir.OpMul, r.out, b, r.y)
-		}, []int{2}},
+		}, []int{2}, 0},
 		"a product and a gelu": {func(r rig) {
 			a, w := value(r, "%a"), r.ref(0, r.buffer("%w", plan.RoleValue, 6, 6), 6, 6)
 			r.compute(0, "main", ir.OpLinear, a, r.x, w)
 			r.compute(0, "main", ir.OpGelu, r.out, a)
-		}, nil},
+		}, nil, 0},
 		"many operands": {func(r rig) {
 			sum := r.x
 			for i := range 10 {
@@ -416,7 +463,62 @@ func TestChainsFound(t *testing.T) {
 				sum = next
 			}
 			r.compute(0, "main", ir.OpNeg, r.out, sum)
-		}, []int{7, 4}},
+		}, []int{7, 4}, 0},
+		"a common operand": {func(r rig) {
+			a := value(r, "%a")
+			r.compute(0, "main", ir.OpMul, a, r.x, r.y)
+			r.compute(0, "main", ir.OpRelu, r.out, r.y)
+			r.after(0, "side", "main")
+			r.compute(0, "main", ir.OpNeg, r.x, a)
+		}, []int{2}, 1},
+		"nothing in common": {func(r rig) {
+			r.compute(0, "main", ir.OpNeg, r.x, r.x)
+			r.compute(0, "main", ir.OpRelu, r.out, r.y)
+		}, nil, 0},
+		"two parts of a buffer": {func(r rig) {
+			r.compute(0, "main", ir.OpNeg, rows(r.out, 0, 2), rows(r.x, 0, 2))
+			r.compute(0, "main", ir.OpRelu, rows(r.out, 2, 4), rows(r.x, 0, 2))
+		}, nil, 0},
+		"the memory of an operand": {func(r rig) {
+			a := value(r, "%a")
+			r.compute(0, "main", ir.OpNeg, a, r.x)
+			r.compute(0, "main", ir.OpMul, r.out, a, r.y)
+			r.after(0, "side", "main")
+			r.compute(0, "main", ir.OpNeg, r.y, a)
+			r.p.Buffers[a.Buf].Offset = r.p.Buffers[r.x.Buf].Offset
+		}, []int{2}, 1},
+		"across an operand": {func(r rig) {
+			a, wide := value(r, "%a"), r.ref(0, r.buffer("%w", plan.RoleValue, 4, 128), 4, 128)
+			wide.Shape = shape // the first columns of each row
+			r.compute(0, "main", ir.OpMul, a, r.x, wide)
+			r.compute(0, "main", ir.OpMul, r.out, a, r.y)
+			r.after(0, "side", "main")
+			r.compute(0, "main", ir.OpNeg, r.y, a)
+			r.p.Buffers[a.Buf].Offset = r.p.Buffers[wide.Buf].Offset + plan.Align
+		}, nil, 0},
+		"across an operand, not stored": {func(r rig) {
+			a, wide := value(r, "%a"), r.ref(0, r.buffer("%w", plan.RoleValue, 4, 128), 4, 128)
+			wide.Shape = shape
+			r.compute(0, "main", ir.OpMul, a, r.x, wide)
+			r.compute(0, "main", ir.OpMul, r.out, a, r.y)
+			r.p.Buffers[a.Buf].Offset = r.p.Buffers[wide.Buf].Offset + plan.Align
+		}, []int{2}, 0},
+		"results in one place": {func(r rig) {
+			a := value(r, "%a")
+			r.compute(0, "main", ir.OpNeg, a, r.x)
+			r.compute(0, "main", ir.OpRelu, r.out, a)
+			r.after(0, "side", "main")
+			r.compute(0, "main", ir.OpNeg, a, a)
+			r.p.Buffers[a.Buf].Offset = r.p.Buffers[r.out.Buf].Offset
+		}, nil, 0},
+		"a product and a relu that is read again": {func(r rig) {
+			a, b, w := value(r, "%a"), value(r, "%b"), r.ref(0, r.buffer("%w", plan.RoleValue, 6, 6), 6, 6)
+			r.compute(0, "main", ir.OpLinear, a, r.x, w)
+			r.compute(0, "main", ir.OpRelu, b, a)
+			r.compute(0, "main", ir.OpMul, r.out, b, b)
+			r.after(0, "side", "main")
+			r.compute(0, "main", ir.OpNeg, r.x, b)
+		}, []int{2}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBuilder(1, ir.F32)
@@ -425,7 +527,8 @@ func TestChainsFound(t *testing.T) {
 			r := rig{b, b.ref(0, x, shape...), b.ref(0, y, shape...), b.ref(0, out, shape...)}
 			c.emit(r)
 			b.output()
-			prog, err := Load(t.Context(), newChainMachine(false), b.p, Options{})
+			m := newChainMachine(false)
+			prog, err := Load(t.Context(), m, b.p, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -442,8 +545,8 @@ func TestChainsFound(t *testing.T) {
 					}
 				}
 			}
-			if !slices.Equal(got, c.want) {
-				t.Errorf("chains of %v commands, want %v", got, c.want)
+			if !slices.Equal(got, c.want) || *m.stored != c.more {
+				t.Errorf("chains of %v commands with %d more results, want %v and %d", got, *m.stored, c.want, c.more)
 			}
 			none, err := Load(t.Context(), newChainMachine(false), b.p, Options{Options: image.Options{NoChains: true}})
 			if err != nil {

@@ -11,23 +11,28 @@ import (
 )
 
 // A chain is computed by one kernel, which is generated from the links. Each operand is read once. The result of a
-// link stays in registers for the next links, and is rounded as if it had been stored.
+// link stays in registers for the next links, and is rounded as if it had been stored. A piece is stored after the same
+// pieces of all operands have been read, so a result may be in the memory of an operand.
 
 // chaining is the state of generating a chain.
 type chaining struct {
 	*job
 	device.Chain
+	outs     []Operand  // results: of the links Stored and of the last link
 	types    []ir.DType // result types of the links
 	values   []uint64   // constants
 	functors []string   // the definitions of the distinct operations
 	text     strings.Builder
 }
 
-func chain(j *job, op device.Chain) ([]launch, error) {
+func chain(j *job, op device.Chain, stored []Operand) ([]launch, error) {
 	if len(op.Links) == 0 {
 		return nil, fmt.Errorf("a chain without operations")
 	}
-	c := &chaining{job: j, Chain: op}
+	if len(stored) != len(op.Stored) {
+		return nil, fmt.Errorf("%d results of links that are not the last, but %d links", len(stored), len(op.Stored))
+	}
+	c := &chaining{job: j, Chain: op, outs: append(slices.Clone(stored), j.Out)}
 	for i, in := range j.Ins {
 		if !slices.Equal(in.Shape, j.Out.Shape) {
 			return nil, fmt.Errorf("operand %d has shape %v, but the result has shape %v", i, in.Shape, j.Out.Shape)
@@ -41,13 +46,28 @@ func chain(j *job, op device.Chain) ([]launch, error) {
 			return nil, fmt.Errorf("link %d, %s: %w", i, op.Links[i].Op, err)
 		}
 	}
-	if last := c.types[len(c.types)-1]; last != j.Out.DType {
-		return nil, fmt.Errorf("the chain computes %s, but the result has type %s", last, j.Out.DType)
+	for i, link := range c.links() {
+		switch out := c.outs[i]; {
+		case link < 0 || link >= len(op.Links) || i > 0 && link <= c.links()[i-1]:
+			return nil, fmt.Errorf("result %d is of link %d of %d: links are stored in ascending order, the last one last", i,
+				link, len(op.Links))
+		case c.types[link] != out.DType:
+			return nil, fmt.Errorf("link %d computes %s, but the result has type %s", link, c.types[link], out.DType)
+		case !slices.Equal(out.Shape, j.Out.Shape):
+			return nil, fmt.Errorf("result %d has shape %v, but the last one has shape %v", i, out.Shape, j.Out.Shape)
+		case out.check() != nil:
+			return nil, fmt.Errorf("result %d: %w", i, out.check())
+		}
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil
 	}
 	return c.launches()
+}
+
+// links returns the links whose results are stored.
+func (c *chaining) links() []int {
+	return append(c.Stored[:len(c.Stored):len(c.Stored)], len(c.Links)-1)
 }
 
 // link generates the code of link i.
@@ -115,7 +135,7 @@ func (c *chaining) functor(l *device.Link, from ir.DType) (functor, error) {
 // launches plans one launch. For a one-dimensional tensor, the elements at the end that do not fit wide accesses get a
 // second launch, as in headAndTail.
 func (c *chaining) launches() ([]launch, error) {
-	all := append([]Operand{c.Out}, c.Ins...)
+	all := slices.Concat(c.outs, c.Ins)
 	strides := make([][]int64, len(all))
 	for i, o := range all {
 		strides[i] = o.Strides
@@ -132,7 +152,7 @@ func (c *chaining) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	if err != nil {
 		return launch{}, err
 	}
-	n, rank, consts := len(all)-1, len(axes), max(len(c.values), 1)
+	n, results, rank, consts := len(c.Ins), len(c.outs), len(axes), max(len(c.values), 1)
 	axes, total := pieces(axes, v)
 	var args words
 	for _, o := range all {
@@ -153,29 +173,35 @@ func (c *chaining) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	if len(args)*8 > argsMost {
 		return launch{}, tooLongError{len(args) * 8}
 	}
-	links := c.links()
+	piece := c.piece()
 	label, hash := strings.ReplaceAll(device.Name(c.Chain), "+", "_"), fnv.New32a()
-	hash.Write([]byte(links)) // a write to a hash never fails
+	hash.Write([]byte(piece)) // a write to a hash never fails
 	name := symbol(label[:min(len(label), 80)], ctype(c.Out.DType), fmt.Sprintf("%08x_r%dv%d%s%s", hash.Sum32(), rank, v, denseMark(axes), indexType(total)))
 	return launch{blocks: blocksFor(total), args: args, code: code{
 		files: []string{"map", "chain"}, functors: c.functors,
-		own:    fmt.Sprintf("\nstruct Of_%s {\n%s};\n", name, links),
+		own:    fmt.Sprintf("\nstruct Of_%s {\n%s};\n", name, piece),
 		symbol: name,
-		args:   fmt.Sprintf("ChainArgs<%d, %d, %d>", n, consts, rank),
-		body:   fmt.Sprintf("chain<Of_%s, %d, %d, %d, %d, %t, %s>", name, n, consts, rank, v, dense(axes), indexType(total)),
+		args:   fmt.Sprintf("ChainArgs<%d, %d, %d, %d>", n, results, consts, rank),
+		body: fmt.Sprintf("chain<Of_%s, %d, %d, %d, %d, %d, %t, %s>", name, n, results, consts, rank, v, dense(axes),
+			indexType(total)),
 	}}, nil
 }
 
-// links returns the source of the function that computes one piece.
-func (c *chaining) links() string {
+// piece returns the source of the function that computes one piece.
+func (c *chaining) piece() string {
 	var s strings.Builder
-	s.WriteString("  template <int V, bool DENSE> DEV void links(u64 out, const u64* in, const u64* c, const i64* at, const i64* stride) {\n")
+	s.WriteString("  template <int V, bool DENSE> DEV void piece(const u64* out, const u64* in, const u64* c, const i64* at, const i64* stride) {\n")
 	for i, in := range c.Ins {
 		t := ctype(in.DType)
 		fmt.Fprintf(&s, "    const Pack<%s, V> p%d = load<%s, V, DENSE>((const %s*)in[%d] + at[%d], stride[%d]);\n", t, i, t, t, i, i, i)
 	}
-	to := ctype(c.Out.DType)
-	fmt.Fprintf(&s, "    Pack<%s, V> y;\n#pragma unroll\n    for (int v = 0; v < V; v++) {\n%s      y.v[v] = r%d;\n    }\n", to, c.text.String(), len(c.Links)-1)
-	fmt.Fprintf(&s, "    *(Pack<%s, V>*)((%s*)out + at[%d]) = y;\n  }\n", to, to, len(c.Ins))
+	var keep, store strings.Builder
+	for i, link := range c.links() {
+		t := ctype(c.outs[i].DType)
+		fmt.Fprintf(&s, "    Pack<%s, V> y%d;\n", t, i)
+		fmt.Fprintf(&keep, "      y%d.v[v] = r%d;\n", i, link)
+		fmt.Fprintf(&store, "    *(Pack<%s, V>*)((%s*)out[%d] + at[%d]) = y%d;\n", t, t, i, len(c.Ins)+i, i)
+	}
+	fmt.Fprintf(&s, "#pragma unroll\n    for (int v = 0; v < V; v++) {\n%s%s    }\n%s  }\n", c.text.String(), keep.String(), store.String())
 	return s.String()
 }

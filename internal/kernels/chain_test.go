@@ -58,7 +58,7 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 	return links
 }
 
-// TestChains computes random chains in one pass and link by link: all bits must be equal.
+// TestChains computes random chains in one pass and link by link: all bits of all results must be equal.
 func TestChains(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(8, 15))
@@ -67,7 +67,7 @@ func TestChains(t *testing.T) {
 	if testing.Short() {
 		cases = 30
 	}
-	wide := 0
+	wide, more := 0, 0
 	for n := range cases {
 		shape, kinds := someShapes[rng.IntN(len(someShapes))], len(layouts)
 		dense := n%10 == 0 // 16-bit types without gaps: pieces of 16 bytes
@@ -108,17 +108,27 @@ func TestChains(t *testing.T) {
 			results = append(results, p.Out)
 			b.add("link", p, func() {})
 		}
-		last := results[len(results)-1]
-		out := b.room(last.DType, layouts[rng.IntN(min(kinds, 2))], shape...)
-		p := Computation{Op: device.Chain{Links: links}, Ins: ins, Out: out}
-		what := fmt.Sprintf("chain %d, %s of %v", n, device.Name(device.Chain{Links: links}), shape)
+		op := device.Chain{Links: links}
+		var outs []Operand
+		for i := range links {
+			if i == len(links)-1 || rng.IntN(4) == 0 {
+				outs = append(outs, b.room(links[i].DType, layouts[rng.IntN(min(kinds, 2))], shape...))
+				op.Stored = append(op.Stored, i)
+			}
+		}
+		more += len(outs) - 1
+		op.Stored = op.Stored[:len(outs)-1]
+		p := Computation{Op: op, Ins: ins, Out: outs[len(outs)-1], Stored: outs[:len(outs)-1]}
+		what := fmt.Sprintf("chain %d, %s of %v, stored %v", n, device.Name(op), shape, op.Stored)
 		b.add(what, p, func() {
-			size := last.DType.Size()
-			from, to := places(last), places(out)
-			for i := range from {
-				want, got := b.mem[from[i]:from[i]+size], b.mem[to[i]:to[i]+size]
-				if !bytes.Equal(want, got) {
-					t.Fatalf("%s: element %d is %x as a chain, %x link by link", what, i, got, want)
+			for r, link := range append(slices.Clone(op.Stored), len(links)-1) {
+				size := outs[r].DType.Size()
+				from, to := places(results[link]), places(outs[r])
+				for i := range from {
+					want, got := b.mem[from[i]:from[i]+size], b.mem[to[i]:to[i]+size]
+					if !bytes.Equal(want, got) {
+						t.Fatalf("%s: element %d of result %d is %x as a chain, %x link by link", what, i, r, got, want)
+					}
 				}
 			}
 		})
@@ -129,10 +139,13 @@ func TestChains(t *testing.T) {
 	if wide == 0 {
 		t.Error("no chain moves 16 bytes at a time")
 	}
+	if more < cases/2 {
+		t.Errorf("%d chains store only %d results of earlier links", cases, more)
+	}
 	b.run()
 }
 
-// TestChainInPlace stores the result in the memory of an operand.
+// TestChainInPlace stores results in the memory of operands: of one, and of two that it exchanges.
 func TestChainInPlace(t *testing.T) {
 	b := newBench(t)
 	v := noise(ir.BF16, 5000)
@@ -145,13 +158,29 @@ func TestChainInPlace(t *testing.T) {
 		}
 		same(t, "x - -x in place", b.vals(x), want, 0)
 	})
+	y, z := b.put(ir.BF16, layouts[0], v.vals, 5000), b.put(ir.BF16, layouts[0], repeatedValues(3, 5000), 5000)
+	swap := []device.Link{{Op: ir.OpNeg, Args: []int{1}, DType: ir.BF16}, {Op: ir.OpNeg, Args: []int{0}, DType: ir.BF16}}
+	b.add("exchange", Computation{Op: device.Chain{Links: swap, Stored: []int{0}}, Ins: []Operand{y, z}, Out: z,
+		Stored: []Operand{y}}, func() {
+		want := make([]float64, len(v.vals))
+		for i, a := range v.vals {
+			want[i] = -a
+		}
+		same(t, "-y in z", b.vals(z), want, 0)
+		same(t, "-z in y", b.vals(y), repeatedValues(-3, 5000), 0)
+	})
 	b.run()
 }
+
+func repeatedValues(v float64, n int) []float64 { return slices.Repeat([]float64{v}, n) }
 
 func TestChainRefused(t *testing.T) {
 	x, i := op(ir.F32, 4, 8), op(ir.I32, 4, 8)
 	link := func(op ir.Op, dt ir.DType, args ...int) device.Link {
 		return device.Link{Op: op, DType: dt, Args: args}
+	}
+	two := func(stored ...int) device.Chain {
+		return device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 0), link(ir.OpNeg, ir.F32, ^0)}, Stored: stored}
 	}
 	for want, p := range map[string]Computation{
 		"no operand 1":               {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 1)}}},
@@ -163,6 +192,13 @@ func TestChainRefused(t *testing.T) {
 		"not defined for i32":        {Op: device.Chain{Links: []device.Link{link(ir.OpExp, ir.I32, 1)}}, Ins: []Operand{x, i}},
 		"different types, f32 and i": {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0, 1)}}, Ins: []Operand{x, i}},
 		"has shape [4]":              {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 0)}}, Ins: []Operand{op(ir.F32, 4)}},
+		"1 results of links that are not the last, but 0 links": {Op: two(), Stored: []Operand{x}},
+		"0 results of links that are not the last, but 1 links": {Op: two(0)},
+		"result 0 is of link 2 of 2":                            {Op: two(2), Stored: []Operand{x}},
+		"result 1 is of link 1 of 2":                            {Op: two(1), Stored: []Operand{x}},
+		"result 1 is of link 0 of 2":                            {Op: two(0, 0), Stored: []Operand{x, x}},
+		"link 0 computes f32, but the result has type i32":      {Op: two(0), Stored: []Operand{i}},
+		"result 0 has shape [4]":                                {Op: two(0), Stored: []Operand{op(ir.F32, 4)}},
 	} {
 		if p.Ins == nil {
 			p.Ins = []Operand{x}

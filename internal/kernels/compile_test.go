@@ -114,6 +114,8 @@ func everyCode(t *testing.T, arch string) []code {
 				{Op: ir.OpScale, Args: []int{^0}, DType: dt, Numbers: ir.Reals(2)},
 				{Op: ir.OpCast, Args: []int{^1}, DType: ir.BF16}, {Op: ir.OpMul, Args: []int{^2, 1}, DType: ir.BF16}}},
 				Out: x(ir.BF16, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(ir.BF16, l, 4, 8)}})
+			add(Computation{Op: device.Chain{Links: device.SiluMul(dt).Links, Stored: []int{0}}, Out: x(dt, l, 4, 8),
+				Stored: []Operand{x(dt, l, 4, 8)}, Ins: []Operand{x(dt, l, 4, 8), x(dt, l, 4, 8)}})
 			for _, n := range []int64{8, 4096} {
 				add(Computation{Op: device.Softmax{Axis: 1}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n)}})
 				add(Computation{Op: device.RMSNorm{}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n)}})

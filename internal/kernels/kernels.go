@@ -38,11 +38,14 @@ type Problem interface {
 	plan(j *job) ([]launch, error)
 }
 
-// Computation is a device.Kernel with one result whose operands have addresses.
+// Computation is a device.Kernel whose operands and results have addresses.
 type Computation struct {
 	Op  device.Op
 	Ins []Operand
 	Out Operand
+	// Stored holds the results of the links Stored of a device.Chain, and Out that of the last link. Other operations have
+	// one result, Out.
+	Stored []Operand
 	// Fault, unless 0, is the address of six words of 8 bytes, initially 0, for reports of invalid data: an id of an
 	// embedding outside the table or of an index_add outside the result, an index of take_along outside a row, invalid
 	// positions of index_copy, invalid counts of a grouped linear or of an uneven collective, invalid lengths of attention
@@ -63,7 +66,7 @@ func (c Computation) plan(j *job) ([]launch, error) {
 	case device.Cast:
 		return cast(j)
 	case device.Chain:
-		return chain(j, op)
+		return chain(j, op, c.Stored)
 	case device.Copy:
 		return copies(j, op)
 	case device.Concat:
@@ -153,8 +156,8 @@ func New(c Compiler, cache *Cache) *Library {
 }
 
 // Steps returns the launches that compute p on t. They must run in this order on one stream. There are none if the
-// result is empty. No operand may overlap the result. The exception is an operand that is the result itself, if the
-// operation is elementwise or a reduction of operands. The error wraps device.ErrUnsupported if there is no kernel for
+// result is empty. No operand may overlap a result. The exception is an operand that is a result itself, if the
+// operation is elementwise or a reduction of operands. Results must not overlap each other. The error wraps device.ErrUnsupported if there is no kernel for
 // p.
 func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
 	launches, err := plan(p, t)

@@ -174,6 +174,17 @@ func (r Ref) Elements() int64 {
 // Bytes returns the size of the elements in bytes, without gaps.
 func (r Ref) Bytes() int64 { return r.Elements() * r.DType.Size() }
 
+// Distinct returns the size in bytes of the elements without gaps, where an element that an axis repeats counts once.
+func (r Ref) Distinct() int64 {
+	n := r.DType.Size()
+	for i, e := range r.Shape {
+		if e == 0 || r.Strides[i] != 0 {
+			n *= e
+		}
+	}
+	return n
+}
+
 // Dense reports whether the elements lie in row-major order without gaps.
 func (r Ref) Dense() bool {
 	want := int64(1)

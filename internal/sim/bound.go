@@ -177,23 +177,12 @@ func (t touch) name() string {
 	return string(key)
 }
 
-// once returns the size of a tensor in bytes. Elements that are broadcast count once.
-func once(r plan.Ref) int64 {
-	n := r.DType.Size()
-	for i, e := range r.Shape {
-		if e == 0 || r.Strides[i] != 0 {
-			n *= e
-		}
-	}
-	return n
-}
-
 // wholly returns touches of all elements of the tensors.
 func wholly(refs []plan.Ref) []touch {
 	var out []touch
 	for _, r := range refs {
 		if r.Present() {
-			out = append(out, touch{r, once(r)})
+			out = append(out, touch{r, r.Distinct()})
 		}
 	}
 	return out

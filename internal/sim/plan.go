@@ -98,11 +98,7 @@ func (b *planGraph) chain(cmd *plan.Cmd, c *fuse.Chain) {
 	if c == nil {
 		return
 	}
-	touched := once(cmd.Outs[0])
-	for _, r := range c.Operands {
-		touched += once(r)
-	}
-	b.add(task{rank: int(cmd.Rank), stream: int(cmd.Stream), class: compute, work: b.m.TouchTime(touched),
+	b.add(task{rank: int(cmd.Rank), stream: int(cmd.Stream), class: compute, work: b.m.TouchTime(c.Bytes),
 		span: b.named(cmd, b.plan.Called(cmd))})
 }
 
@@ -254,7 +250,7 @@ func (b *planGraph) computeTime(c *plan.Cmd) float64 {
 func tensors(refs []plan.Ref) []Tensor {
 	out := make([]Tensor, len(refs))
 	for i, r := range refs {
-		out[i] = Tensor{Shape: r.Shape, DType: r.DType, Bytes: once(r)}
+		out[i] = Tensor{Shape: r.Shape, DType: r.DType, Bytes: r.Distinct()}
 	}
 	return out
 }

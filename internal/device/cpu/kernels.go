@@ -94,10 +94,11 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 		return d.prepareUser(dk, u)
 	}
 	k := &kernel{operands: operands{Kernel: dk}, w: d.w}
-	var err error
-	if k.out, k.ins, err = device.Resolve(&k.Kernel, d.resolve); err != nil {
+	outs, ins, err := device.Resolve(&k.Kernel, d.resolve)
+	if err != nil {
 		return nil, err
 	}
+	k.out, k.ins = outs[0], ins
 	do, err := k.loops()
 	if err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// testChains runs random chains as one kernel and link by link: all bits must be equal.
+// testChains runs random chains as one kernel and link by link: all bits of all results must be equal.
 func testChains(r *rig) {
 	if !r.m.Caps().Chains {
 		r.Skip("the machine supports no chains")
@@ -33,9 +33,16 @@ func testChains(r *rig) {
 			}
 			ins = append(ins, v)
 		}
-		r.fused(fmt.Sprintf("chain %d of %v", n, shape), ins, drawLinks(rng, ins), layouts[rng.IntN(2)])
+		op := device.Chain{Links: drawLinks(rng, ins)}
+		for i := range op.Links[1:] {
+			if rng.IntN(3) == 0 {
+				op.Stored = append(op.Stored, i)
+			}
+		}
+		r.fused(fmt.Sprintf("chain %d of %v", n, shape), ins, op, layouts[rng.IntN(2)])
 	}
 	r.sub("in place", testChainInPlace)
+	r.sub("results", testChainResults)
 	r.sub("product and relu", testProductRelu)
 }
 
@@ -109,11 +116,11 @@ func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 }
 
 // fused runs one kernel with all links, and a kernel for each link, and compares the results.
-func (r *rig) fused(what string, ins []device.View, links []device.Link, l layout) {
+func (r *rig) fused(what string, ins []device.View, op device.Chain, l layout) {
 	r.Helper()
 	shape := ins[0].Shape
 	var results []device.View
-	for _, link := range links {
+	for _, link := range op.Links {
 		v := r.empty(0, link.DType, shape...)
 		k := device.Kernel{Op: device.OpOf(link.Op, ir.Attrs{Numbers: link.Numbers}), Outs: []device.View{v}}
 		for _, a := range link.Args {
@@ -126,11 +133,62 @@ func (r *rig) fused(what string, ins []device.View, links []device.Link, l layou
 		r.launch(r.mainOf(0), 0, k)
 		results = append(results, v)
 	}
-	last := links[len(links)-1]
-	out := r.room(0, device.Shared, l, last.DType, shape)
-	r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Chain{Links: links}, Ins: ins, Outs: []device.View{out}})
-	want := r.contents(0, results[len(results)-1])
-	r.equal(fmt.Sprintf("%s: %v", what, links), r.contents(0, out), want)
+	stored := append(slices.Clone(op.Stored), len(op.Links)-1)
+	var outs []device.View
+	for _, i := range stored {
+		outs = append(outs, r.room(0, device.Shared, l, op.Links[i].DType, shape))
+	}
+	r.launch(r.mainOf(0), 0, device.Kernel{Op: op, Ins: ins, Outs: outs})
+	for k, i := range stored {
+		r.equal(fmt.Sprintf("%s: link %d of %v", what, i, op.Links), r.contents(0, outs[k]), r.contents(0, results[i]))
+	}
+}
+
+// testChainResults stores both results of a chain in the memory of its operands, exchanged, and checks that machines
+// decline results that overlap, and refuse a wrong number of results.
+func testChainResults(r *rig) {
+	rng := seeded("results")
+	x, y := random(rng, ir.BF16, 5000), random(rng, ir.BF16, 5000)
+	negated := func(vals []float64) []float64 {
+		want := make([]float64, len(vals))
+		for i := range want {
+			want[i] = -vals[i]
+		}
+		return want
+	}
+	op := device.Chain{Links: []device.Link{{Op: ir.OpNeg, Args: []int{0}, DType: ir.BF16},
+		{Op: ir.OpNeg, Args: []int{1}, DType: ir.BF16}}, Stored: []int{0}}
+	ins := []device.View{r.put(0, x), r.put(0, y)}
+	r.launch(r.mainOf(0), 0, device.Kernel{Op: op, Ins: ins, Outs: []device.View{ins[1], ins[0]}})
+	r.equal("-x in place of y", r.contents(0, ins[1]), negated(x.vals))
+	r.equal("-y in place of x", r.contents(0, ins[0]), negated(y.vals))
+
+	room := r.empty(0, ir.BF16, 5000)
+	for _, v := range []*device.View{&ins[0], &ins[1], &room} {
+		v.Shape = []int64{4000}
+	}
+	for what, outs := range map[string][]device.View{
+		"two results in one place":           {room, room},
+		"results that overlap":               {room, shift(room)},
+		"a stored result across an operand":  {shift(ins[0]), room},
+		"the last result across an operand":  {room, shift(ins[1])},
+		"a stored result across the other's": {shift(ins[1]), ins[0]},
+	} {
+		if _, err := r.w.Device(0).Prepare(device.Kernel{Op: op, Ins: ins, Outs: outs}); !errors.Is(err, device.ErrUnsupported) {
+			r.Errorf("%s: %v, want %v", what, err, device.ErrUnsupported)
+		}
+	}
+	for _, outs := range [][]device.View{{room}, {room, ins[0], ins[1]}} {
+		if _, err := r.w.Device(0).Prepare(device.Kernel{Op: op, Ins: ins, Outs: outs}); err == nil || errors.Is(err, device.ErrUnsupported) {
+			r.Errorf("%d results of a chain with 2: %v", len(outs), err)
+		}
+	}
+}
+
+// shift returns a view that begins one element later.
+func shift(v device.View) device.View {
+	v.Off += v.DType.Size()
+	return v
 }
 
 // testChainInPlace stores a chain's results in the memory of an operand. This is permitted if each element of the

@@ -1,45 +1,61 @@
 package fuse
 
 import (
+	"math"
 	"slices"
 
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
 
-// membersMost and operandsMost limit the size of chains: longer ones would need too many registers.
-const (
-	membersMost  = 16
-	operandsMost = 8
-)
-
-// Chain is a sequence of elementwise commands. The result of each member except the last is read only by later
-// members.
+// Chain is a sequence of elementwise commands that one kernel can compute. It reads all operands before it stores a
+// result, and it stores only the results that other commands need.
 type Chain struct {
 	Members  []int      // command indices, in order
 	Operands []plan.Ref // distinct operands from outside the chain
 	// Args holds the operands of each member: a value i ≥ 0 is Operands[i], and ^i is the result of member i.
 	Args [][]int
+	// Stored holds the members, except the last, whose results are stored, as indices in Members.
+	Stored []int
+	// Bytes is the number of bytes that the kernel reads and writes. An element that an operand repeats counts once.
+	Bytes int64
 }
 
-// Chains calls accept for the longest chain that begins at each command, in the order of each stream. If accept returns
-// false, the chain that begins one command later is tried; an error ends the search and is returned.
+// Results returns the results that are stored: those of the members Stored, and that of the last member.
+func (c *Chain) Results(p *plan.Plan) []plan.Ref {
+	var out []plan.Ref
+	for _, i := range append(c.Stored[:len(c.Stored):len(c.Stored)], len(c.Members)-1) {
+		out = append(out, p.Cmds[c.Members[i]].Outs[0])
+	}
+	return out
+}
+
+// Chains divides the elementwise commands of each stream into chains that together read and write the fewest bytes, and
+// calls accept for each chain, in the order of the stream. If accept returns false, the members from the second on are
+// divided into shorter chains. An error ends the search and is returned.
 func (f *Finder) Chains(accept func(*Chain) (bool, error)) error {
+	f.findRelus()
 	for _, run := range f.runs() {
-		for len(run) > 1 {
-			n := f.longest(run)
-			if n > 1 {
-				ok, err := accept(f.chain(run[:n]))
-				if err != nil {
-					return err
-				}
-				if ok {
-					f.take(run[:n])
-					run = run[n:]
-					continue
-				}
+		if err := f.offer(run, accept); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// offer calls accept for the chains of one run.
+func (f *Finder) offer(run []int, accept func(*Chain) (bool, error)) error {
+	for _, c := range f.cut(run) {
+		ok, err := accept(c)
+		switch {
+		case err != nil:
+			return err
+		case ok:
+			f.take(c.Members)
+		default:
+			if err := f.offer(c.Members[1:], accept); err != nil {
+				return err
 			}
-			run = run[1:]
 		}
 	}
 	return nil
@@ -48,15 +64,12 @@ func (f *Finder) Chains(accept func(*Chain) (bool, error)) error {
 // Candidates calls visit for the chains that Chains would find if accept always returned true. It stops if visit
 // returns an error.
 func (f *Finder) Candidates(visit func(*Chain) error) error {
+	f.findRelus()
 	for _, run := range f.runs() {
-		for len(run) > 1 {
-			n := f.longest(run)
-			if n > 1 {
-				if err := visit(f.chain(run[:n])); err != nil {
-					return err
-				}
+		for _, c := range f.cut(run) {
+			if err := visit(c); err != nil {
+				return err
 			}
-			run = run[n:]
 		}
 	}
 	return nil
@@ -105,76 +118,114 @@ func chains(c *plan.Cmd) bool {
 		len(c.Ins) > 0 && c.Outs[0].Elements() > 0
 }
 
-// longest returns the length of the longest chain that begins with the first command of run.
-func (f *Finder) longest(run []int) int {
-	best := 1
-	for n := 2; n <= min(len(run), membersMost); n++ {
-		if f.closed(run[:n]) {
-			best = n
-		}
+// cut returns the chains of a run that have several members.
+func (f *Finder) cut(run []int) []*Chain {
+	if len(run) < 2 {
+		return nil
 	}
-	return best
+	steps, sizes := f.steps(run)
+	var found []*Chain
+	first := 0
+	for _, s := range Cut(steps, sizes, func(first int, s Segment) bool { return f.fits(f.chain(run, steps, first, s)) }) {
+		if s.Steps > 1 {
+			found = append(found, f.chain(run, steps, first, s))
+		}
+		first += s.Steps
+	}
+	return found
 }
 
-// closed reports whether only later members read the results of all members except the last, each exactly as it was
-// written.
-func (f *Finder) closed(members []int) bool {
-	operands := 0
-	made := map[place]plan.Ref{}
-	within := map[place]int{}
-	for i, m := range members {
+// steps returns the commands of a run as steps, and the sizes of the tensors that they read and do not write.
+func (f *Finder) steps(run []int) (steps []Step, sizes []int64) {
+	made := map[place]int{} // by buffer: the last step that wrote it
+	type tensor struct {
+		ref plan.Ref
+		id  int
+	}
+	read := map[place][]tensor{}
+	for i, m := range run {
 		c := &f.p.Cmds[m]
+		out := c.Outs[0]
+		s := Step{Bytes: out.Bytes(), Uses: math.MaxInt}
 		for _, in := range c.Ins {
 			at := placeOf(in)
-			within[at]++
-			if out, ok := made[at]; !ok {
-				operands++
-			} else if !in.Same(out) {
-				return false
-			}
-		}
-		at := placeOf(c.Outs[0])
-		if i == len(members)-1 {
-			if _, overwrites := made[at]; overwrites {
-				return false
-			}
-			break
-		}
-		if within[at] > 0 || !private(f.p, at) {
-			return false
-		}
-		made[at] = c.Outs[0]
-		within[at]++
-	}
-	for at := range made {
-		if within[at] < 2 || within[at] != f.uses[at] {
-			return false
-		}
-	}
-	return operands <= operandsMost
-}
-
-func (f *Finder) chain(members []int) *Chain {
-	c := &Chain{Members: members}
-	made := map[place]int{} // by buffer: the member that writes it
-	for i, m := range members {
-		cmd := &f.p.Cmds[m]
-		var args []int
-		for _, in := range cmd.Ins {
-			if j, ok := made[placeOf(in)]; ok {
-				args = append(args, ^j)
+			k, ok := made[at]
+			if ok && in.Same(f.p.Cmds[run[k]].Outs[0]) {
+				s.Args = append(s.Args, ^k)
 				continue
 			}
-			at := slices.IndexFunc(c.Operands, in.Same)
+			if ok { // a part of a result must be read from memory
+				s.From = max(s.From, k+1)
+			}
+			j := slices.IndexFunc(read[at], func(t tensor) bool { return t.ref.Same(in) })
+			if j < 0 {
+				j = len(read[at])
+				read[at] = append(read[at], tensor{in, len(sizes)})
+				sizes = append(sizes, in.Distinct())
+			}
+			s.Args = append(s.Args, read[at][j].id)
+		}
+		at := placeOf(out)
+		if k, ok := made[at]; ok { // one kernel writes a buffer once
+			s.From = max(s.From, k+1)
+		}
+		if private(f.p, at) {
+			s.Uses = f.uses[at] - 1 // without this write
+		}
+		made[at] = i
+		steps = append(steps, s)
+	}
+	return steps, sizes
+}
+
+// chain returns the segment of a run that begins with its step first.
+func (f *Finder) chain(run []int, steps []Step, first int, s Segment) *Chain {
+	c := &Chain{Members: run[first : first+s.Steps], Stored: s.Stored, Bytes: s.Bytes}
+	var outside []int
+	for i, m := range c.Members {
+		var args []int
+		for j, a := range steps[first+i].Args {
+			if k := ^a - first; a < 0 && k >= 0 {
+				args = append(args, ^k)
+				continue
+			}
+			at := slices.Index(outside, a)
 			if at < 0 {
-				at, c.Operands = len(c.Operands), append(c.Operands, in)
+				at = len(outside)
+				outside, c.Operands = append(outside, a), append(c.Operands, f.p.Cmds[m].Ins[j])
 			}
 			args = append(args, at)
 		}
 		c.Args = append(c.Args, args)
-		made[placeOf(cmd.Outs[0])] = i
 	}
 	return c
+}
+
+// fits reports whether one kernel may store the results of a chain. They share no bytes. A result shares bytes with an
+// operand only if they are the same tensor, so that the thread that overwrites an element is the one that has read it.
+func (f *Finder) fits(c *Chain) bool {
+	if slices.Contains(c.Stored, 0) && f.relus[c.Members[0]] {
+		return false // the GEMM can store this result in place of its own, and the chain would have to read it
+	}
+	results := c.Results(f.p)
+	for i, r := range results {
+		if f.meets(r, results[i+1:]...) {
+			return false
+		}
+		for _, o := range c.Operands {
+			if f.meets(r, o) && !f.equal(r, o) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// equal reports whether two tensors of one rank have the same elements in the same order. They may be in two buffers.
+func (f *Finder) equal(r, o plan.Ref) bool {
+	lo, _ := f.span(r)
+	olo, _ := f.span(o)
+	return lo == olo && r.DType == o.DType && slices.Equal(r.Shape, o.Shape) && slices.Equal(r.Strides, o.Strides)
 }
 
 // Relus calls accept for each linear or matmul whose result is read only by the relu after it, and that belongs to no
@@ -193,6 +244,15 @@ func (f *Finder) Relus(accept func(gemm, relu int) error) error {
 		}
 	}
 	return nil
+}
+
+// findRelus sets f.relus.
+func (f *Finder) findRelus() {
+	f.relus = map[int]bool{}
+	_ = f.Relus(func(_, relu int) error {
+		f.relus[relu] = true
+		return nil
+	})
 }
 
 // feeds reports whether only a relu reads a GEMM's result.

@@ -21,6 +21,7 @@ type Finder struct {
 	p     *plan.Plan
 	uses  map[place]int // number of uses of each buffer by commands
 	taken map[int]bool  // commands of accepted groups
+	relus map[int]bool  // relus that a GEMM can apply; set before the search for chains
 }
 
 // place identifies a buffer of a rank.

@@ -103,14 +103,13 @@ func (b *builder) takeQuantize(scales, quantize int) error {
 // chainKernel returns the kernel that computes the commands of a chain.
 func (b *builder) chainKernel(chain *fuse.Chain) device.Kernel {
 	p := b.im.Plan
-	var op device.Chain
+	op := device.Chain{Stored: chain.Stored}
 	for i, m := range chain.Members {
 		c := &p.Cmds[m]
 		op.Links = append(op.Links, device.Link{
 			Op: c.Op, Args: chain.Args[i], DType: c.Outs[0].DType, Numbers: c.Attr.Numbers})
 	}
-	last := &p.Cmds[chain.Members[len(chain.Members)-1]]
-	return device.Kernel{Op: op, Ins: b.im.Views(chain.Operands...), Outs: b.im.Views(last.Outs...)}
+	return device.Kernel{Op: op, Ins: b.im.Views(chain.Operands...), Outs: b.im.Views(chain.Results(p)...)}
 }
 
 // launchFor prepares a launch of the kernel that replaces the last member; the other members get no launch. It returns

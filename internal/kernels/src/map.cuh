@@ -117,9 +117,9 @@ template <class T, int V, bool DENSE> DEV Pack<T, V> load(const T* p, i64 stride
   return x;
 }
 
-// place adds to each entry of at the offset of piece i, of V elements, in one of the N operands or in the result, which
-// is the last entry.
-template <int N, int R, int V, bool DENSE, class I> DEV void place(I i, const i64* n, const i64 (*si)[R], const i64* so, i64* at) {
+// place adds to each entry of at the offset of piece i, of V elements, in one of the N operands, or, in the entries after
+// these, in one of the M results.
+template <int N, int M, int R, int V, bool DENSE, class I> DEV void place(I i, const i64* n, const i64 (*si)[R], const i64 (*so)[R], i64* at) {
 #pragma unroll
   for (int d = R - 1; d >= 0; d--) {
     I x = i;
@@ -131,7 +131,8 @@ template <int N, int R, int V, bool DENSE, class I> DEV void place(I i, const i6
     const i64 k = d == R - 1 ? (i64)x * V : (i64)x;
 #pragma unroll
     for (int o = 0; o < N; o++) at[o] += DENSE && d == R - 1 ? k : k * si[o][d];
-    at[N] += DENSE && d == R - 1 ? k : k * so[d];
+#pragma unroll
+    for (int o = 0; o < M; o++) at[N + o] += DENSE && d == R - 1 ? k : k * so[o][d];
   }
 }
 
@@ -144,7 +145,7 @@ template <class F, class TO, class T0, class TI, int N, int R, int V, bool DENSE
   const I step = (I)gridDim.x * blockDim.x, total = (I)a.total;
   for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += step) {
     i64 at[N + 1] = {0};
-    place<N, R, V, DENSE>(i, a.n, a.si, a.so, at);
+    place<N, 1, R, V, DENSE>(i, a.n, a.si, &a.so, at);
     Pack<T0, V> first;
     Pack<TI, V> in[N ? N : 1];
     if (N) first = load<T0, V, DENSE>((const T0*)a.in[0] + at[0], a.si[0][R - 1]);

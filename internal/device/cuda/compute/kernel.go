@@ -14,18 +14,23 @@ type kernel struct {
 	device.Kernel
 	ins []strided.View
 	out strided.View
+	// stored holds the results of a chain, except the last, which is out.
+	stored []strided.View
 }
 
 // resolve resolves the operands. The last operand of an index_copy must be the same view as the result; resolve removes
 // it from k.ins.
-func (k *kernel) resolve(l Launch) (err error) {
-	if k.out, k.ins, err = device.Resolve(&k.Kernel, l.Resolve); err != nil {
+func (k *kernel) resolve(l Launch) error {
+	outs, ins, err := device.Resolve(&k.Kernel, l.Resolve)
+	if err != nil {
 		return err
 	}
+	last := len(outs) - 1
+	k.out, k.stored, k.ins = outs[last], outs[:last], ins
 	if _, ok := k.Op.(device.IndexCopy); !ok {
 		return nil
 	}
-	last := len(k.ins) - 1
+	last = len(k.ins) - 1
 	if last != 2 || !k.ins[last].Same(&k.out) {
 		return fmt.Errorf("rows go into %s%v, which is to be updated in place", k.out.DType, k.out.Shape)
 	}
@@ -50,6 +55,9 @@ func (k *kernel) problem() kernels.Computation {
 	for i := range k.ins {
 		p.Ins = append(p.Ins, k.ins[i].Operand())
 	}
+	for i := range k.stored {
+		p.Stored = append(p.Stored, k.stored[i].Operand())
+	}
 	return p
 }
 
@@ -59,14 +67,24 @@ func (k *kernel) copies() bool {
 		strided.CheckCopy(&k.out, &k.ins[0]) == nil
 }
 
-// checkOverlap declines a fused kernel whose result overlaps an operand: some threads would read elements that others
-// have already written. Copying the operand first would cost more than fusing saves. An operand that is the same view
-// as the result is permitted, unless none is set.
+// checkOverlap declines a fused kernel with a result that overlaps an operand: some threads would read elements that
+// others have already written. Copying the operand first would cost more than fusing saves. An operand that is the same
+// view as a result is permitted, unless none is set. checkOverlap also declines results that overlap each other, because
+// threads store in any order.
 func (k *kernel) checkOverlap(none bool) error {
-	for i := range k.ins {
-		in := &k.ins[i]
-		if in.N > 0 && in.Overlaps(&k.out) && (none || !in.Same(&k.out)) {
-			return fmt.Errorf("%w: operand %d overlaps the result", device.ErrUnsupported, i)
+	outs := append(k.stored[:len(k.stored):len(k.stored)], k.out)
+	for o := range outs {
+		out := &outs[o]
+		for i := range k.ins {
+			in := &k.ins[i]
+			if in.N > 0 && in.Overlaps(out) && (none || !in.Same(out)) {
+				return fmt.Errorf("%w: operand %d overlaps the result", device.ErrUnsupported, i)
+			}
+		}
+		for i := range outs[:o] {
+			if out.N > 0 && out.Overlaps(&outs[i]) {
+				return fmt.Errorf("%w: results %d and %d overlap", device.ErrUnsupported, i, o)
+			}
 		}
 	}
 	return nil

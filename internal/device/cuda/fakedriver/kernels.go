@@ -313,6 +313,10 @@ func goChain(p kernels.Computation, op device.Chain) (func(), error) {
 	}
 	return func() {
 		ins, out := readAll(p.Ins), NewArray(p.Out.Shape)
+		stored := make([]Array, len(op.Stored))
+		for s := range stored {
+			stored[s] = NewArray(p.Out.Shape)
+		}
 		results, x := make([]float64, len(op.Links)), make([]float64, 0, 8)
 		for i := range out.X {
 			for k, l := range op.Links {
@@ -326,7 +330,13 @@ func goChain(p kernels.Computation, op device.Chain) (func(), error) {
 				}
 				results[k] = tensor.Round(l.DType, fs[k](x))
 			}
+			for s, link := range op.Stored {
+				stored[s].X[i] = results[link]
+			}
 			out.X[i] = results[len(results)-1]
+		}
+		for s := range stored {
+			stored[s].Write(p.Stored[s])
 		}
 		out.Write(p.Out)
 	}, nil
