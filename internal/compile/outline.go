@@ -27,14 +27,15 @@ type outline struct {
 	cut        bool
 	// explicit reports that the program orders streams itself, so that the order of the text is not the order of time.
 	explicit bool
-	// chains holds, for elementwise statements on a GPU, the kernel that begins with the statement; a kernel without steps
-	// if another one executes the statement.
+	// chains holds, for elementwise statements on a GPU, the kernel that begins with the statement, or a kernel without
+	// steps if it does not begin one.
 	chains map[*ir.Stmt]fuse.Segment
 	used   map[string]map[string]int // by function: the result of uses
 }
 
 func newOutline(x *explainer, overlapped bool) *outline {
-	return &outline{explainer: x, overlapped: overlapped, chains: map[*ir.Stmt]fuse.Segment{}, used: map[string]map[string]int{}}
+	return &outline{explainer: x, overlapped: overlapped, chains: map[*ir.Stmt]fuse.Segment{},
+		used: map[string]map[string]int{}}
 }
 
 func (o *outline) fn(f *ir.Func) {

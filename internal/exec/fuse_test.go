@@ -635,7 +635,15 @@ func f(%x: bf16[T, H], %w: f8e4m3[H, H], %v: f8e4m3[H, H], %u: f8e4m3[H, H], %sw
   return %q, %k, %a, %b, %c, %d
 }
 `
-	prog, ds := ir.Parse("joints.hkt", text)
+	if m := sameBits(t, 7, planOf(t, text)); m.joints["3"] != 1 || m.joints["gated"] != 1 || len(m.joints) != 2 {
+		t.Errorf("joint linears: %v", m.joints)
+	}
+}
+
+// planOf returns the plan of the function f of a program.
+func planOf(t *testing.T, text string) *plan.Plan {
+	t.Helper()
+	prog, ds := ir.Parse("hand.hkt", text)
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}
@@ -651,7 +659,43 @@ func f(%x: bf16[T, H], %w: f8e4m3[H, H], %v: f8e4m3[H, H], %u: f8e4m3[H, H], %sw
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m := sameBits(t, 7, p); m.joints["3"] != 1 || m.joints["gated"] != 1 || len(m.joints) != 2 {
-		t.Errorf("joint linears: %v", m.joints)
+	return p
+}
+
+// TestGatedGradient checks that the activation of a gated layer, and its gradient, are one kernel each, in memory that
+// the planner has laid out, and that an optimizer's update of a parameter and its two moments is one kernel.
+func TestGatedGradient(t *testing.T) {
+	const gated = `dim T = 6
+dim F = 8
+mesh tp[1]
+func f(%g: bf16[T, F], %u: bf16[T, F], %w: bf16[F, F]) -> (bf16[T, F], bf16[T, F], bf16[T, F]) {
+  %m.0 = silu %g
+  %m = mul %m.0, %u
+  %dm = linear %m, %w
+  %dm.0 = mul %dm, %u
+  %du = mul %dm, %m.0
+  %dg = mul %dm.0, (add (sigmoid %g), (mul %m.0, (sigmoid (neg %g))))
+  return %m, %du, %dg
+}
+`
+	const adam = `dim N = 24
+mesh tp[1]
+func f(%p: inout f32[N], %m: inout f32[N], %v: inout f32[N], %g: f32[N]) {
+  %m1 = add (scale %m, by=0.9), (scale %g, by=0.1)
+  %v1 = add (scale %v, by=0.99), (scale (mul %g, %g), by=0.01)
+  %p1 = sub %p, (scale (div %m1, (sqrt (maximum %v1, %g))), by=0.001)
+  copy %m1 into %m
+  copy %v1 into %v
+  copy %p1 into %p
+}
+`
+	for name, c := range map[string]struct {
+		text           string
+		chains, stored int
+	}{"gated": {gated, 2, 2}, "adam": {adam, 1, 2}} {
+		if m := sameBits(t, 53, planOf(t, c.text)); *m.chains != c.chains || *m.stored != c.stored {
+			t.Errorf("%s: %d chains store %d results in addition to the last ones, want %d and %d", name, *m.chains, *m.stored,
+				c.chains, c.stored)
+		}
 	}
 }

@@ -126,7 +126,8 @@ func (f *Finder) cut(run []int) []*Chain {
 	steps, sizes := f.steps(run)
 	var found []*Chain
 	first := 0
-	for _, s := range Cut(steps, sizes, func(first int, s Segment) bool { return f.fits(f.chain(run, steps, first, s)) }) {
+	fits := func(first int, s Segment) bool { return f.fits(f.chain(run, steps, first, s)) }
+	for _, s := range Cut(steps, sizes, fits) {
 		if s.Steps > 1 {
 			found = append(found, f.chain(run, steps, first, s))
 		}

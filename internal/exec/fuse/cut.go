@@ -15,8 +15,8 @@ type Step struct {
 	Args []int
 	// Bytes is the size of the result.
 	Bytes int64
-	// Uses is the number of times that operations read the result. A result is stored unless the operations of its chain
-	// read it that often.
+	// Uses is the number of times that operations read the result. A result is stored unless the operations of its
+	// chain read it that often.
 	Uses int
 	// From is the first step with which a chain that contains this step may begin.
 	From int

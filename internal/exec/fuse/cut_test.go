@@ -12,6 +12,7 @@ import (
 func TestCut(t *testing.T) {
 	always := math.MaxInt
 	step := func(uses int, args ...int) Step { return Step{Args: args, Bytes: 1, Uses: uses} }
+	from := Step{Args: []int{^0}, Bytes: 1, Uses: always, From: 1}
 	for name, c := range map[string]struct {
 		steps []Step
 		want  string // by segment: steps, stored results, bytes
@@ -22,9 +23,9 @@ func TestCut(t *testing.T) {
 		"nothing in common":           {[]Step{step(always, 0), step(always, 1)}, "[{1 [] 2} {1 [] 2}]"},
 		"joined by the third":         {[]Step{step(1, 0), step(1, 1), step(always, ^0, ^1)}, "[{3 [] 3}]"},
 		"no reader":                   {[]Step{step(0, 0), step(always, 0)}, "[{2 [0] 3}]"},
-		"not with the first":          {[]Step{step(1, 0), {Args: []int{^0}, Bytes: 1, Uses: always, From: 1}}, "[{1 [] 2} {1 [] 2}]"},
+		"not with the first":          {[]Step{step(1, 0), from}, "[{1 [] 2} {1 [] 2}]"},
 		"at most four results":        {slices.Repeat([]Step{step(always, 0)}, 5), "[{4 [0 1 2] 5} {1 [] 2}]"},
-		"the gradient of silu(g) · u": {gradient(step), "[{8 [0 1] 7}]"}, // reads dm, u, m.0 and g; stores dm.0, du and dg
+		"the gradient of silu(g) · u": {gradient(step), "[{8 [0 1] 7}]"},
 		"five results":                {cutEarlier(step), "[{3 [0 1] 4} {3 [1] 3}]"},
 	} {
 		if got := fmt.Sprint(Cut(c.steps, []int64{1, 1, 1, 1}, nil)); got != c.want {
@@ -33,8 +34,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// gradient returns the steps of the gradient of silu(g) · u, of which another command reads dm.0 again. The tensors are
-// dm, u, m.0 and g.
+// gradient returns the steps of the gradient of silu(g) · u, of which another command reads dm.0 again. The steps read
+// the tensors dm, u, m.0 and g, and the results dm.0, du and dg are stored.
 func gradient(step func(uses int, args ...int) Step) []Step {
 	return []Step{
 		step(2, 0, 1),             // dm.0

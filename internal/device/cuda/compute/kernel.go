@@ -69,8 +69,8 @@ func (k *kernel) copies() bool {
 
 // checkOverlap declines a fused kernel with a result that overlaps an operand: some threads would read elements that
 // others have already written. Copying the operand first would cost more than fusing saves. An operand that is the same
-// view as a result is permitted, unless none is set. checkOverlap also declines results that overlap each other, because
-// threads store in any order.
+// view as a result is permitted, unless none is set. checkOverlap also declines results that overlap each other,
+// because threads store in any order.
 func (k *kernel) checkOverlap(none bool) error {
 	outs := append(k.stored[:len(k.stored):len(k.stored)], k.out)
 	for o := range outs {
