@@ -44,7 +44,7 @@ type Keep string
 
 // The values of Keep.
 const (
-	KeepAll    Keep = "all"    // all values that the rules read
+	KeepAll    Keep = "all"    // all values that the rules read, except those that cost nothing to compute again
 	KeepInputs Keep = "inputs" // parameters and values that loops carry; all other values are computed again
 	KeepAuto   Keep = "auto"   // results of GEMMs, attention and reductions over ranks; cheaper values are computed again
 )
@@ -199,6 +199,8 @@ type gradder struct {
 	// writers maps the name of a buffer to the statements that write it. order numbers the statements.
 	writers map[string][]*ir.Stmt
 	order   map[*ir.Stmt]int
+	// read holds the values that other than elementwise operations read.
+	read map[string]bool
 }
 
 func newGradder(info *ir.Info, opts Options) *gradder {
@@ -208,8 +210,13 @@ func newGradder(info *ir.Info, opts Options) *gradder {
 		split: opts.split, given: len(fn.Params), results: len(fn.Results),
 		names: map[string]bool{}, reserved: map[string]bool{}, types: map[string]*ir.Type{},
 		home:   map[string]*forward{},
-		active: map[string]bool{}, constants: map[string]string{},
+		active: map[string]bool{}, constants: map[string]string{}, read: map[string]bool{},
 	}
+	fn.Body.Walk(func(s *ir.Stmt) {
+		for _, a := range s.Args {
+			g.read[a.Name] = g.read[a.Name] || !s.Op.Info().Elementwise
+		}
+	})
 	g.root = newForward(nil, nil, g.fn.Body)
 	for _, p := range g.fn.Params {
 		g.names[p.Name], g.types[p.Name], g.home[p.Name] = true, p.Type, g.root

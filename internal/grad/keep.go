@@ -28,7 +28,14 @@ func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 	case KeepAuto:
 		return g.cheap(def)
 	}
-	return false
+	return g.folds(def)
+}
+
+// folds reports whether it costs nothing on a GPU to compute a value again: it is elementwise in one operand, and only
+// elementwise operations read it. Their gradients are elementwise, too, and one kernel computes them with the value. It
+// then reads the operand instead of the value, which the forward pass need not store.
+func (g *gradder) folds(def *ir.Stmt) bool {
+	return def.Op.Info().Elementwise && len(def.Args) == 1 && !g.read[def.Results[0].Text]
 }
 
 // alone reports whether a statement has the same meaning in another block. This is so if none of its expressions refers
