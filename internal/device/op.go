@@ -158,6 +158,10 @@ type Attention struct {
 	// Fixed makes the bits of each query's result depend only on the query and on the keys that it sees, and not on
 	// the number of queries.
 	Fixed bool
+	// LSE makes the kernel also compute attention_lse of q and k. Outs are then attention_lse and the result of the
+	// attention, and there are no lengths and no mask. It requires Caps.Chains, and machines may decline it with
+	// ErrUnsupported.
+	LSE bool
 }
 
 // AttentionGrad computes attention_lse of q and k, or attention_dq or attention_dkv of q, k, v, dy, lse and delta.

@@ -115,8 +115,13 @@ func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out
 	}
 	k.Op = own(k.Op)
 	want := 1
-	if c, ok := k.Op.(Chain); ok {
-		want += len(c.Stored)
+	switch op := k.Op.(type) {
+	case Chain:
+		want += len(op.Stored)
+	case Attention:
+		if op.LSE {
+			want++
+		}
 	}
 	if len(k.Outs) != want {
 		return nil, nil, fmt.Errorf("it has %d results, but needs %d", len(k.Outs), want)

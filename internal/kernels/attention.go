@@ -13,12 +13,16 @@ import (
 
 // attention computes softmax(Scale · q·kᵀ)·v for each leading index and head, with q[…, Tq, Hq, Dh] and k and v […,
 // Tk, Hkv, Dh]. A fourth operand, integers of shape […] or […, Tq], holds the number of keys of each sequence or
-// query. The last operand may be a mask of floats, […, Tq, Tk] or [Tq, Tk].
-func attention(j *job, op device.Attention) ([]launch, error) {
-	f, err := newAttending(j, op)
+// query. The last operand may be a mask of floats, […, Tq, Tk] or [Tq, Tk]. With op.LSE, stored is a second
+// result: log Σ exp of the scores of each query and head, […, Tq, Hq].
+func attention(j *job, op device.Attention, stored []Operand) ([]launch, error) {
+	f, err := newAttending(j, op, stored)
 	switch {
 	case err != nil || j.Out.elements() == 0:
 		return nil, err
+	case op.LSE && (!f.cores || f.fixed || f.few()):
+		return nil, fmt.Errorf("%w: attention and attention_lse of q%v and k%v in one launch", device.ErrUnsupported,
+			j.Ins[0].Shape, j.Ins[1].Shape)
 	case !f.cores:
 		return f.plain()
 	case f.few():
@@ -44,7 +48,8 @@ type attending struct {
 	fixed   bool  // see device.Attention
 	room    int64 // in bytes; see splitRoom
 	wider   int64 // see wideBlocks
-	args    words // AttentionArgs
+	args    words // AttentionArgs or, if lse is set, FlashLSEArgs
+	lse     bool  // see device.Attention
 }
 
 // lengths describes the operand that holds the numbers of keys: its address, and its strides in bytes. There is a
@@ -95,9 +100,31 @@ func maskOf(mask Operand, queries []int64, keys int64) ([]int64, error) {
 	return strides, nil
 }
 
-func newAttending(j *job, op device.Attention) (*attending, error) {
+// checkLSE checks the operand that receives attention_lse.
+func checkLSE(j *job, op device.Attention, lse Operand) error {
+	switch {
+	case len(j.Ins) != 3:
+		return fmt.Errorf("%d operands and attention_lse", len(j.Ins))
+	case op.Window != 0 || op.Softcap != 0:
+		return fmt.Errorf("attention_lse has neither a window nor a softcap")
+	}
+	if err := lse.check(); err != nil {
+		return fmt.Errorf("attention_lse: %w", err)
+	}
+	grad := device.AttentionGrad{Op: ir.OpAttentionLSE, Scale: op.Scale, Causal: op.Causal}
+	return device.CheckAttentionGrad(grad, lse.DType, lse.Shape, j.types()[:2], j.shapes()[:2])
+}
+
+func newAttending(j *job, op device.Attention, stored []Operand) (*attending, error) {
 	if err := j.count(3, 5); err != nil {
 		return nil, err
+	}
+	lse := Operand{Strides: make([]int64, len(j.Out.Shape))}
+	if op.LSE {
+		lse = stored[0]
+		if err := checkLSE(j, op, lse); err != nil {
+			return nil, err
+		}
 	}
 	lengthsAt, maskAt, err := device.AttentionExtras(j.types())
 	if err != nil {
@@ -147,7 +174,7 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 		return nil, err
 	}
 	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b], l.batches,
-		m[:b]), 6)
+		m[:b], lse.Strides[:b]), 7)
 	if err != nil {
 		return nil, err
 	}
@@ -171,10 +198,15 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	args.addr(mask.Addr)
 	args.ints(m[b:]...)
 	args.ints(column(lead, 5)...)
+	if op.LSE {
+		args.addr(lse.Addr)
+		args.ints(lse.Strides[b:]...)
+		args.ints(column(lead, 6)...)
+	}
 	f := &attending{cores: onTensorCores(j, lead) && op.Window == 0 && op.Softcap == 0 && maskAt < 0,
 		hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
 		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0,
-		bent: op.Softcap != 0 || maskAt > 0, fixed: op.Fixed, room: splitRoom, wider: wideBlocks, args: args}
+		bent: op.Softcap != 0 || maskAt > 0, fixed: op.Fixed, room: splitRoom, wider: wideBlocks, args: args, lse: op.LSE}
 	for _, n := range q.Shape[:b] {
 		f.batches *= n
 	}
@@ -235,18 +267,31 @@ func (f *attending) wide() bool {
 // whole returns a launch in which each block processes all keys.
 func (f *attending) whole() ([]launch, error) {
 	grid, err := exactGrid(f.blocks(flashRows))
-	if f.hopper && f.dh%64 == 0 {
-		return []launch{f.hopperLaunch("Whole", "AttentionArgs", grid, f.args)}, err
+	block, args := "Whole", "AttentionArgs"
+	if f.lse {
+		block, args = "WithLSE", "FlashLSEArgs"
 	}
-	return []launch{{blocks: grid, args: f.args, code: f.code("flash", "AttentionArgs", "flash_rows", "flash")}}, err
+	if f.hopper && f.dh%64 == 0 {
+		return []launch{f.hopperLaunch(block, args, grid, f.args)}, err
+	}
+	c := f.code("flash", args, "flash_rows", "flash")
+	if f.lse {
+		c.files = append(c.files, "flash_lse")
+		c.symbol += block
+		c.body = fmt.Sprintf("flash<%s, %d, %d, Flash%s<%[1]s, %[2]d, %[3]d>>", f.dt, f.lead, f.dh, block)
+	}
+	return []launch{{blocks: grid, args: f.args, code: c}}, err
 }
 
-// hopperLaunch returns a launch of flashHopper, whose blocks are of type HopperWhole or HopperPart.
+// hopperLaunch returns a launch of flashHopper, whose blocks are of the type FlashWhole, FlashWithLSE or FlashPart.
 func (f *attending) hopperLaunch(block, args string, grid uint32, w words) launch {
 	c := f.code("flashHopper", args, "flash_rows", "warpgroup", "flash_join", "flash_hopper")
+	if f.lse {
+		c.files = append(c.files, "flash_lse")
+	}
 	c.symbol += block
 	c.block = hopperThreads
-	c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d, Hopper%s<%[1]s, %[2]d, %[3]d>>", f.dt, f.lead, f.dh,
+	c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d, Flash%s<%[1]s, %[2]d, %[3]d>>", f.dt, f.lead, f.dh,
 		hopperKeys, block)
 	// The shared memory holds two tiles of keys, three of values and one of queries.
 	return launch{blocks: grid, shared: uint32((5*hopperKeys + flashRows) * f.dh * 2), args: w, code: c}

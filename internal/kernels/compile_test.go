@@ -156,6 +156,10 @@ func everyCode(t *testing.T, arch string) []code {
 			add(Computation{Op: device.Attention{}, Out: q, Ins: []Operand{q, k, k}})
 			k = x(dt, layouts[0], 4000, 64, dh)
 			add(Computation{Op: device.Attention{}, Out: k, Ins: []Operand{k, k, k}})
+			if dt.Size() == 2 && !before80(arch) {
+				lse := x(ir.F32, layouts[0], 4000, 64)
+				add(Computation{Op: device.Attention{LSE: true}, Out: k, Stored: []Operand{lse}, Ins: []Operand{k, k, k}})
+			}
 		}
 	}
 	for i, dt := range f8Types {

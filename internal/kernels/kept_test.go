@@ -418,7 +418,7 @@ func TestFixedAttentionRoom(t *testing.T) {
 	q, kv := noise(ir.F16, 1, 70, 2, 64), noise(ir.F16, 1, 1100, 2, 64)
 	add := func(room int64) Operand {
 		b.plan = func(p Problem, j *job) ([]launch, error) {
-			f, err := newAttending(j, p.(Computation).Op.(device.Attention))
+			f, err := newAttending(j, p.(Computation).Op.(device.Attention), p.(Computation).Stored)
 			if err != nil {
 				return nil, err
 			}

@@ -43,8 +43,8 @@ type Computation struct {
 	Op  device.Op
 	Ins []Operand
 	Out Operand
-	// Stored holds the results of the links Stored of a device.Chain, and Out that of the last link. Other operations have
-	// one result, Out.
+	// Stored holds the results of the links Stored of a device.Chain, and Out that of the last link. For a
+	// device.Attention with LSE it holds attention_lse. Other operations have one result, Out.
 	Stored []Operand
 	// Fault, unless 0, is the address of six words of 8 bytes, initially 0, for reports of invalid data: an id of an
 	// embedding outside the table or of an index_add outside the result, an index of take_along outside a row, invalid
@@ -104,7 +104,7 @@ func (c Computation) plan(j *job) ([]launch, error) {
 	case device.Rope:
 		return rope(j, op)
 	case device.Attention:
-		return attention(j, op)
+		return attention(j, op, c.Stored)
 	case device.AttentionGrad:
 		return attentionGrad(j, op)
 	case device.Linear:

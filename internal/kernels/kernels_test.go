@@ -522,7 +522,7 @@ func TestFlashTakes(t *testing.T) {
 func hopper(b *bench) {
 	b.arch = "sm_90a"
 	b.plan = func(p Problem, j *job) ([]launch, error) {
-		f, err := newAttending(j, p.(Computation).Op.(device.Attention))
+		f, err := newAttending(j, p.(Computation).Op.(device.Attention), p.(Computation).Stored)
 		if err != nil {
 			return nil, err
 		}
@@ -562,7 +562,7 @@ func TestFlashHopper(t *testing.T) {
 func hopperParts(b *bench) {
 	b.arch = "sm_90a"
 	b.plan = func(p Problem, j *job) ([]launch, error) {
-		f, err := newAttending(j, p.(Computation).Op.(device.Attention))
+		f, err := newAttending(j, p.(Computation).Op.(device.Attention), p.(Computation).Stored)
 		if err != nil {
 			return nil, err
 		}

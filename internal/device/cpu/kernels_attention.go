@@ -12,6 +12,9 @@ import (
 // makeAttention computes softmax(scale · q·kᵀ)·v for each head. A helper goroutine computes a few queries at a
 // time, of all query heads that share one key head.
 func makeAttention(k *kernel, op device.Attention) (loops, error) {
+	if op.LSE {
+		return nil, fmt.Errorf("%w: attention and attention_lse in one kernel", device.ErrUnsupported)
+	}
 	if err := k.count(3, 5); err != nil {
 		return nil, err
 	}

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BenchmarkAttentionGrad times attention of bf16 and the operations of its gradients, in the same way as
-// BenchmarkAttention; tools/peers/attention_grad.py times those of torch. The last figure is a rate: the operations of
+// BenchmarkAttentionGrad times attention of bf16, alone and with attention_lse, and the operations of its gradients, in
+// the same way as BenchmarkAttention; tools/peers/attention_grad.py times those of torch. The last figure is a rate: the operations of
 // two and a half forward passes, as FlashAttention counts a backward pass, divided by the time of all three gradient
 // operations.
 func BenchmarkAttentionGrad(b *testing.B) {
@@ -32,6 +32,8 @@ func BenchmarkAttentionGrad(b *testing.B) {
 			device.Kernel{Op: grad(ir.OpAttentionLSE), Ins: all[:2], Outs: []device.View{lse}},
 			device.Kernel{Op: grad(ir.OpAttentionDQ), Ins: all, Outs: []device.View{dq}},
 			device.Kernel{Op: grad(ir.OpAttentionDKV), Ins: all, Outs: []device.View{dkv}},
+			device.Kernel{Op: device.Attention{Scale: ir.AttentionScale(c.dh), Causal: c.causal, LSE: true},
+				Ins: all[:3], Outs: []device.View{lse, y}},
 		)
 		pairs := float64(c.tq) * float64(c.tk)
 		if c.causal {
@@ -39,9 +41,8 @@ func BenchmarkAttentionGrad(b *testing.B) {
 		}
 		forward, backward := us[0], us[1]+us[2]+us[3]
 		flops := 4 * pairs * float64(c.b*c.hq*c.dh)
-		b.Logf("%v: attention %.1f µs, %.0f TFLOP/s; lse %.1f, dq %.1f, dkv %.1f, together %.1f µs, %.0f TFLOP/s", c,
-			forward,
-			flops/forward/1e6, us[1], us[2], us[3], backward, 2.5*flops/backward/1e6)
+		b.Logf("%v: attention %.1f µs, %.0f TFLOP/s, with lse %.1f µs; lse %.1f, dq %.1f, dkv %.1f, together %.1f µs, %.0f "+
+			"TFLOP/s", c, forward, flops/forward/1e6, us[4], us[1], us[2], us[3], backward, 2.5*flops/backward/1e6)
 		for _, x := range append(all, y, dq, dkv) {
 			t.must(x.Mem.Free())
 		}

@@ -1,8 +1,10 @@
 package devicetest
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"testing"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
@@ -50,6 +52,77 @@ func (c attended) testGrads(r *rig, dt ir.DType, causal bool) {
 		check(ir.OpAttentionDQ, dq, dt, shape, q, k, v, dy, given(lse), given(delta))
 		check(ir.OpAttentionDKV, dkv, dt, append([]int64{2}, other...), q, k, v, dy, given(lse), given(delta))
 	}
+}
+
+// testAttentionWithLSE compares attentions that also store attention_lse with formulas. A machine may decline each.
+func testAttentionWithLSE(r *rig) {
+	if !r.m.Caps().Chains {
+		r.Skip("the machine has no kernels with two results")
+	}
+	r.types(1, func(r *rig, dt ir.DType) {
+		if dt.IsInt() {
+			return
+		}
+		// GPUs split the keys of smaller attentions over blocks.
+		cases := []attended{shaped([]int64{2}, 3, 7, 3, 3, 8), shaped([]int64{2}, 130, 130, 2, 1, 16)}
+		if dt.Size() == 2 && !testing.Short() {
+			cases = append(cases, shaped([]int64{2, 2}, 33, 70, 32, 16, 64), shaped([]int64{2}, 40, 130, 32, 32, 128),
+				shaped(nil, 33, 200, 64, 64, 64))
+		}
+		for i, c := range cases {
+			for j, l := range layouts {
+				if i > 1 && j > 0 {
+					break
+				}
+				if !c.testLSE(r, dt, (i+j)%2 == 0, l) {
+					r.Logf("%v, %s: declined", c, l.name)
+				}
+			}
+		}
+	})
+}
+
+// testLSE returns false if the machine declines the kernel.
+func (c attended) testLSE(r *rig, dt ir.DType, causal bool, l layout) bool {
+	rng := seeded(dt, c)
+	rows := append(append([]int64{}, c.lead...), c.tq, c.hq)
+	shape, other := append(append([]int64{}, rows...), c.dim), append(append([]int64{}, c.lead...), c.tk, c.hkv, c.dim)
+	q, k, v := random(rng, dt, shape...), random(rng, dt, other...), random(rng, dt, other...)
+	lse := r.room(0, device.Private, l, dt.Accum(), rows)
+	kernel := device.Kernel{Op: device.Attention{Scale: 0.125, Causal: causal, LSE: true},
+		Ins:  []device.View{r.put(0, q, l), r.put(0, k, l), r.put(0, v, l)},
+		Outs: []device.View{lse, r.room(0, device.Private, l, dt, shape)}}
+	defer func() {
+		for _, x := range append(kernel.Ins, kernel.Outs...) {
+			r.must(x.Mem.Free())
+		}
+	}()
+	both, err := r.w.Device(0).Prepare(kernel)
+	if errors.Is(err, device.ErrUnsupported) {
+		return false
+	}
+	r.must(err)
+	r.must(r.mainOf(0).Launch(both))
+	y, got := r.contents(0, kernel.Outs[1]), r.contents(0, lse)
+	what := fmt.Sprintf("attention %v with lse, causal %v, %s", c, causal, l.name)
+	want := c.answer(causal, dt, q.vals, k.vals, v.vals)
+	r.near(what, y, want.vals, want.bound(dt))
+	sums, _ := c.statistics(causal, dt, q.vals, k.vals, v.vals, q.vals)
+	bound := sums.bound(dt.Accum())
+	r.near(what+": lse", got, sums.vals, bound)
+	alone, err := r.w.Device(0).Prepare(device.Kernel{
+		Op:  device.AttentionGrad{Op: ir.OpAttentionLSE, Scale: 0.125, Causal: causal},
+		Ins: kernel.Ins[:2], Outs: kernel.Outs[:1]})
+	if errors.Is(err, device.ErrUnsupported) {
+		return true
+	}
+	r.must(err)
+	r.must(r.mainOf(0).Launch(alone))
+	for i := range bound {
+		bound[i] *= 2
+	}
+	r.near(what+", compared with attention_lse", got, r.contents(0, lse), bound)
+	return true
 }
 
 // seen returns the number of keys that row i of q sees; key returns the index of the start of key j of its head.

@@ -69,6 +69,7 @@ var contents = []test{
 	{"Attention", testAttention},
 	{"NormGrads", testNormGrads},
 	{"AttentionGrad", testAttentionGrad},
+	{"AttentionWithLSE", testAttentionWithLSE},
 	{"IndexAdd", testIndexAdd},
 	{"Lengths", testLengths},
 	{"IndexCopy", testIndexCopy},

@@ -73,8 +73,9 @@ template <bool MASKED, class T, int B, int DH> DEV bool flashStep(const Attentio
   return true;
 }
 
-template <class T, int B, int DH> DEV void flash(const AttentionArgs<B>& a) {
-  const FlashBlock<T, B> b(a);
+template <class T, int B, int DH, class Block = FlashWhole<T, B, DH>> DEV void flash(const typename Block::Args& args) {
+  const AttentionArgs<B>& a = Block::attention(args);
+  const Block b(args);
   __shared__ Tile<DH> ks, vs;
   __shared__ int odd;
   if (threadIdx.x == 0) odd = 0;
@@ -87,8 +88,8 @@ template <class T, int B, int DH> DEV void flash(const AttentionArgs<B>& a) {
   for (; j + 64 <= b.clear; j += 64) flashStep<false>(a, b, q, r, ks, vs, odd, j);
   for (; good && j < b.keys; j += 64) good = flashStep<true>(a, b, q, r, ks, vs, odd, j);
   awaitCopies();
-  const FlashBlock<T, B> again(a);
+  const Block again(args);
   r.total();
-  if (good) r.store(a, again);
-  else again.asTold(a);
+  if (good) again.keep(args, r);
+  else again.asTold(args, r);
 }

@@ -230,22 +230,13 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   }
 };
 
-// HopperWhole is a block that processes all keys. HopperPart is one of several blocks between which the keys are split.
-template <class T, int B, int DH> struct HopperWhole : FlashBlock<T, B> {
-  typedef AttentionArgs<B> Args;
-  __device__ __forceinline__ HopperWhole(const Args& a) : FlashBlock<T, B>(a) {}
-  DEV const AttentionArgs<B>& attention(const Args& a) { return a; }
-  __device__ __forceinline__ void narrow(FlashRows<T, B, DH>&) const {}
-  __device__ __forceinline__ void keep(const Args& a, const FlashRows<T, B, DH>& r) const { r.store(a, *this); }
-  __device__ __forceinline__ void asTold(const Args& a, const FlashRows<T, B, DH>&) const { FlashBlock<T, B>::asTold(a); }
-};
-
-template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
+// FlashPart is one of several blocks between which the keys are split.
+template <class T, int B, int DH> struct FlashPart : FlashBlock<T, B> {
   typedef FlashSplitArgs<B> Args;
   u32 split, place;
   int from;  // the first of its keys; keys of scores are counted from it
 
-  __device__ __forceinline__ HopperPart(const Args& x) : FlashBlock<T, B>(x.a, this->number() / (u32)x.s.splits, (u32)x.s.rows, (u32)x.s.units, (u32)x.s.kvs), split(this->number() % (u32)x.s.splits) {
+  __device__ __forceinline__ FlashPart(const Args& x) : FlashBlock<T, B>(x.a, this->number() / (u32)x.s.splits, (u32)x.s.rows, (u32)x.s.units, (u32)x.s.kvs), split(this->number() % (u32)x.s.splits) {
     const u32 unit = this->number() / (u32)x.s.splits, units = (u32)x.s.units;
     place = unit / units * units + this->first / 128;
     from = (int)(split * x.s.length);

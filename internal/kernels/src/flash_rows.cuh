@@ -177,3 +177,13 @@ template <class T> DEV void operand(u32 (&w)[4], const f32 (&s)[4], const f32 (&
   w[0] = pair<T>(s[0], s[1]), w[1] = pair<T>(s[2], s[3]);
   w[2] = pair<T>(t[0], t[1]), w[3] = pair<T>(t[2], t[3]);
 }
+
+// FlashWhole is a block that processes all keys.
+template <class T, int B, int DH> struct FlashWhole : FlashBlock<T, B> {
+  typedef AttentionArgs<B> Args;
+  __device__ __forceinline__ FlashWhole(const Args& a) : FlashBlock<T, B>(a) {}
+  DEV const AttentionArgs<B>& attention(const Args& a) { return a; }
+  __device__ __forceinline__ void narrow(FlashRows<T, B, DH>&) const {}
+  __device__ __forceinline__ void keep(const Args& a, const FlashRows<T, B, DH>& r) const { r.store(a, *this); }
+  __device__ __forceinline__ void asTold(const Args& a, const FlashRows<T, B, DH>&) const { FlashBlock<T, B>::asTold(a); }
+};

@@ -14,7 +14,7 @@ type kernel struct {
 	device.Kernel
 	ins []strided.View
 	out strided.View
-	// stored holds the results of a chain, except the last, which is out.
+	// stored holds all results except the last, which is out.
 	stored []strided.View
 }
 

@@ -112,6 +112,12 @@ func (b *builder) build(k *kernel) error {
 				}
 			}
 		}
+	case device.Attention:
+		if op.LSE {
+			if err := k.checkOverlap(true); err != nil {
+				return err
+			}
+		}
 	case device.Linear:
 		return b.addGEMM(&product{kernel: k, Product: op.Product, linear: true, constant: op.Constant,
 			fast: op.FastAccum})

@@ -105,9 +105,10 @@ func (f *GPU) grant(a []uintptr) uintptr {
 func (f *GPU) operands(name string, p kernels.Problem) {
 	var all []kernels.Operand
 	written := -1 // an operand that the kernel also writes
+	results := 1  // number of results, which are last in all
 	switch p := p.(type) {
 	case kernels.Computation:
-		all = append(slices.Clone(p.Ins), p.Out)
+		all, results = append(slices.Concat(p.Ins, p.Stored), p.Out), 1+len(p.Stored)
 		if op, ok := p.Op.(device.Quantize); ok && op.Max != 0 {
 			written = 1
 		}
@@ -120,7 +121,7 @@ func (f *GPU) operands(name string, p kernels.Problem) {
 		if o.Addr != 0 && !slices.Contains(o.Shape, 0) {
 			last, _ := device.LastElement(o.Shape, o.Strides)
 			f.Reach.uses[name] = append(f.Reach.uses[name], use{
-				lo: uintptr(o.Addr), hi: uintptr(o.Addr) + uintptr((last+1)*o.DType.Size()), write: i == len(all)-1 || i == written})
+				lo: uintptr(o.Addr), hi: uintptr(o.Addr) + uintptr((last+1)*o.DType.Size()), write: i >= len(all)-results || i == written})
 		}
 	}
 }

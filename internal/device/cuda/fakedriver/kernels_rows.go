@@ -69,10 +69,11 @@ func (a Array) head(lead []int64, place, head int64) []float64 {
 }
 
 // goAttention computes attention, query by query. Leading dimensions are the dimensions before sequence, head and
-// feature.
+// feature. With op.LSE it also stores the logarithms of the sums of exponentials.
 func goAttention(p kernels.Computation, op device.Attention) func() {
 	n := len(p.Out.Shape)
 	return func() {
+		lse := NewArray(p.Out.Shape[:n-1])
 		q, k, v, out := Read(p.Ins[0]), Read(p.Ins[1]), Read(p.Ins[2]), NewArray(p.Out.Shape)
 		lengths := goLengths(p, q.shape[:n-2], k.shape[n-3])
 		mask := Array{}
@@ -106,6 +107,7 @@ func goAttention(p kernels.Computation, op device.Attention) func() {
 				weights[key] = math.Exp(dot)
 				total += weights[key]
 			}
+			*lse.at(i...) = math.Log(total)
 			for key, w := range weights {
 				if w == 0 {
 					continue
@@ -116,5 +118,8 @@ func goAttention(p kernels.Computation, op device.Attention) func() {
 			}
 		})
 		out.Write(p.Out)
+		if op.LSE {
+			lse.Write(p.Stored[0])
+		}
 	}
 }
