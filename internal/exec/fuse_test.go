@@ -26,6 +26,7 @@ type (
 		declines bool
 		chains   *int
 		stored   *int           // results that chains store in addition to those of their last links
+		sums     *int           // number of attentions that also compute attention_lse
 		joints   map[string]int // by their ops
 		fixed    *int           // number of kernels with Fixed set
 		foreseen map[string]bool
@@ -45,8 +46,8 @@ type (
 )
 
 func newChainMachine(declines bool) chainMachine {
-	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int), map[string]int{}, new(int), map[string]bool{},
-		new(int), new(int)}
+	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int), new(int), map[string]int{}, new(int),
+		map[string]bool{}, new(int), new(int)}
 }
 
 func (m chainMachine) Caps() device.Caps {
@@ -86,14 +87,14 @@ func (d chainDevice) PrepareAhead(k device.Kernel) { d.m.foreseen[fmt.Sprint(k)]
 
 func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 	var product device.Product
-	fused := false
+	fused, sums := false, false
 	switch op := k.Op.(type) {
 	case device.Linear:
 		product = op.Product
 	case device.Matmul:
 		product = op.Product
 	case device.Attention:
-		product.Fixed = op.Fixed
+		product.Fixed, sums = op.Fixed, op.LSE
 	case device.Linears:
 		product.Fixed, fused = op.Fixed, true
 	}
@@ -105,7 +106,7 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 		*d.m.fixed++
 	}
 	*d.m.sms = product.SMs
-	if !isChain && !product.Relu && !fused {
+	if !isChain && !product.Relu && !fused && !sums {
 		l, err := d.Device.Prepare(k)
 		return chainLaunch{l}, err
 	}
@@ -114,6 +115,9 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 	}
 	if linears, ok := k.Op.(device.Linears); ok {
 		return d.joint(k, linears)
+	}
+	if sums {
+		return d.withLSE(k, k.Op.(device.Attention))
 	}
 	if product.Relu {
 		switch op := k.Op.(type) {
@@ -195,6 +199,20 @@ func overlapping(a, b device.View) bool {
 		return v.Off + (last+1)*v.DType.Size()
 	}
 	return a.Mem == b.Mem && a.Off < end(b) && b.Off < end(a)
+}
+
+// withLSE computes attention_lse before the attention, so that an attention that reads or overwrites the result of the
+// other gives a wrong result.
+func (d chainDevice) withLSE(k device.Kernel, op device.Attention) (device.Launch, error) {
+	*d.m.sums++
+	grad := device.AttentionGrad{Op: ir.OpAttentionLSE, Scale: op.Scale, Causal: op.Causal}
+	first, err := d.Device.Prepare(device.Kernel{Op: grad, Ins: k.Ins[:2], Outs: k.Outs[:1]})
+	if err != nil {
+		return nil, err
+	}
+	op.LSE = false
+	second, err := d.Device.Prepare(device.Kernel{Op: op, Ins: k.Ins, Outs: k.Outs[1:]})
+	return chainLaunch{first, second}, err
 }
 
 // joint runs the linears in reverse order, each into separate memory, and then copies all results to their

@@ -24,7 +24,7 @@ func (b *builder) group() error {
 		if err := finder.Joints(b.takeJoint); err != nil {
 			return err
 		}
-		b.precompileChains(finder)
+		b.precompileGroups(finder)
 		if err := finder.Chains(b.takeChain); err != nil {
 			return err
 		}
@@ -32,6 +32,15 @@ func (b *builder) group() error {
 			return err
 		}
 		if err := finder.Quantizes(b.takeQuantize); err != nil {
+			return err
+		}
+		err := finder.Attentions(func(attention, lse int) error {
+			_, err := b.launchFor([]int{attention, lse}, func(b *builder) device.Kernel {
+				return attentionKernel(b, attention, lse)
+			})
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -98,6 +107,15 @@ func (b *builder) takeQuantize(scales, quantize int) error {
 		return k
 	})
 	return err
+}
+
+// attentionKernel returns the kernel that computes an attention and attention_lse of the same queries and keys.
+func attentionKernel(b *builder, attention, lse int) device.Kernel {
+	k := b.kernel(&b.im.Plan.Cmds[attention])
+	op := k.Op.(device.Attention)
+	op.LSE = true
+	k.Op, k.Outs = op, append(b.im.Views(b.im.Plan.Cmds[lse].Outs...), k.Outs...)
+	return k
 }
 
 // chainKernel returns the kernel that computes the commands of a chain.
@@ -175,8 +193,8 @@ func (b *builder) precompile(rank int32, k device.Kernel) {
 	b.im.World.Device(int(rank)).PrepareAhead(k)
 }
 
-// precompileChains assumes that the machine accepts every chain.
-func (b *builder) precompileChains(finder *fuse.Finder) {
+// precompileGroups assumes that the machine accepts every chain, and every attention with attention_lse.
+func (b *builder) precompileGroups(finder *fuse.Finder) {
 	if !b.im.Caps.Precompile {
 		return
 	}
@@ -184,6 +202,14 @@ func (b *builder) precompileChains(finder *fuse.Finder) {
 	_ = finder.Candidates(func(c *fuse.Chain) error {
 		b.precompile(b.im.Plan.Cmds[c.Members[0]].Rank, b.chainKernel(c))
 		if looked += len(c.Members); looked >= precompiledMost {
+			return errEnough
+		}
+		return nil
+	})
+	looked = 0
+	_ = finder.Attentions(func(attention, lse int) error {
+		b.precompile(b.im.Plan.Cmds[attention].Rank, attentionKernel(b, attention, lse))
+		if looked += 2; looked >= precompiledMost {
 			return errEnough
 		}
 		return nil
