@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"hocket.example/hocket/internal/exec/fuse"
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
@@ -36,6 +37,8 @@ type Bounds struct {
 	m *machine.Description
 	// readers lists, for each buffer of a rank, the commands that read some of it.
 	readers map[block][]int
+	// within holds each attention_lse that one kernel may compute together with the attention before it.
+	within map[*plan.Cmd]bool
 }
 
 // block identifies a buffer on a rank.
@@ -45,7 +48,11 @@ func blockOf(r plan.Ref) block { return block{r.Rank, r.Buf} }
 
 // NewBounds returns the Bounds of p on m.
 func NewBounds(p *plan.Plan, m *machine.Description) *Bounds {
-	b := &Bounds{p: p, m: m, readers: map[block][]int{}}
+	b := &Bounds{p: p, m: m, readers: map[block][]int{}, within: map[*plan.Cmd]bool{}}
+	_ = fuse.NewFinder(p).Attentions(func(_, lse int) error {
+		b.within[&p.Cmds[lse]] = true
+		return nil
+	})
 	for i := range p.Cmds {
 		reads, _ := p.Accesses(&p.Cmds[i])
 		for _, r := range reads {
@@ -258,7 +265,7 @@ func (b *Bounds) moved(c *plan.Cmd) (n int64) {
 
 // flopTime returns the time of a command's multiplications at the machine's peak rate.
 func (b *Bounds) flopTime(c *plan.Cmd) float64 {
-	if c.Kind != plan.Compute {
+	if c.Kind != plan.Compute || b.within[c] {
 		return 0
 	}
 	switch c.Op {

@@ -50,13 +50,22 @@ func newPlanGraph(p *plan.Plan, m *machine.Description) (*planGraph, error) {
 		b.announce(&p.Cmds[i])
 	}
 	if m.GPU != "" { // GPUs execute a chain of elementwise commands as one kernel
-		err := fuse.NewFinder(p).Candidates(func(c *fuse.Chain) error {
+		finder := fuse.NewFinder(p)
+		err := finder.Candidates(func(c *fuse.Chain) error {
 			for _, i := range c.Members {
 				b.chains[i] = nil
 			}
 			b.chains[c.Members[len(c.Members)-1]] = c
 			return nil
 		})
+		if err == nil {
+			err = finder.Attentions(func(attention, lse int) error {
+				if p.Cmds[attention].Outs[0].DType.Size() == 2 { // tensor cores compute both in one kernel
+					b.chains[lse] = nil
+				}
+				return nil
+			})
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -90,7 +99,9 @@ type planGraph struct {
 	sides   map[int32][]int     // by send/receive pair: the starts of the two groups that contain its sides
 	// onStream is the number of collectives of each (rank, stream).
 	onStream map[[2]int32]int
-	chains   map[int]*fuse.Chain // by command that is in a chain: the chain for its last member, nil for the others
+	// chains holds, by command that is in a chain, the chain for its last member and nil for the others. It is also nil
+	// for an attention_lse that the kernel of an attention computes.
+	chains map[int]*fuse.Chain
 }
 
 // chain adds the kernel of chain c, of which cmd is the last command. It does nothing if c is nil.
