@@ -241,6 +241,9 @@ func (b *backward) recompute(name string, def *ir.Stmt) string {
 		s.Results[0].Text = b.g.fresh(name + ".r")
 	}
 	b.add(s)
+	if b.g.hasLSE(def) {
+		b.use(b.g.lse(b.fwd, def))
+	}
 	return s.Results[0].Text
 }
 

@@ -102,7 +102,8 @@ func (g *gradder) keptValues(b *ir.Bound) (list []kept, err error) {
 		if err != nil {
 			return err
 		}
-		k := kept{name: name, bytes: bytes, again: def != nil && def.Op != ir.OpFor && def.Op != ir.OpClaim && alone(def)}
+		k := kept{name: name, bytes: bytes, again: def != nil && def.Op != ir.OpFor && def.Op != ir.OpClaim &&
+			g.attentions[def] == nil && alone(def)}
 		if k.again {
 			if k.cost, err = g.cost(b, def); err != nil {
 				return err

@@ -24,13 +24,15 @@ type forward struct {
 	reshards map[string]string
 	// stacks maps the name of a value to the name of the value that holds all iterations' instances of it.
 	stacks map[string]string
-	inner  []*forward
+	// lses maps the name of the result of an attention to the name of the attention_lse that was added.
+	lses  map[string]string
+	inner []*forward
 }
 
 func newForward(loop *ir.Stmt, parent *forward, b *ir.Block) *forward {
 	f := &forward{loop: loop, parent: parent, block: b, defs: map[string]*ir.Stmt{},
 		before: map[*ir.Stmt][]*ir.Stmt{}, after: map[*ir.Stmt][]*ir.Stmt{}, reshards: map[string]string{},
-		stacks: map[string]string{}}
+		stacks: map[string]string{}, lses: map[string]string{}}
 	if parent != nil {
 		parent.inner = append(parent.inner, f)
 	}
@@ -47,6 +49,15 @@ func (f *forward) close() {
 	for _, inner := range f.inner {
 		inner.close()
 	}
+}
+
+// unnested returns the statement of the block that contains s: s itself, or the one in which it is nested.
+func (f *forward) unnested(s *ir.Stmt) *ir.Stmt {
+	for i := slices.Index(f.block.Stmts, s); i >= 0 && s.Nested && i+1 < len(f.block.Stmts); {
+		i++
+		s = f.block.Stmts[i]
+	}
+	return s
 }
 
 // collect records the values of a block: their types, and the blocks in which they are defined.

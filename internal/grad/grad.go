@@ -201,6 +201,8 @@ type gradder struct {
 	order   map[*ir.Stmt]int
 	// read holds the values that other than elementwise operations read.
 	read map[string]bool
+	// attentions maps each attention_lse that was added to its attention.
+	attentions map[*ir.Stmt]*ir.Stmt
 }
 
 func newGradder(info *ir.Info, opts Options) *gradder {
@@ -211,6 +213,7 @@ func newGradder(info *ir.Info, opts Options) *gradder {
 		names: map[string]bool{}, reserved: map[string]bool{}, types: map[string]*ir.Type{},
 		home:   map[string]*forward{},
 		active: map[string]bool{}, constants: map[string]string{}, read: map[string]bool{},
+		attentions: map[*ir.Stmt]*ir.Stmt{},
 	}
 	fn.Body.Walk(func(s *ir.Stmt) {
 		for _, a := range s.Args {

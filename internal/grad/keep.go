@@ -5,6 +5,9 @@ import "hocket.example/hocket/ir"
 // again reports whether the backward pass computes a value of block f again, instead of using the value that the
 // forward pass computed.
 func (g *gradder) again(f *forward, def *ir.Stmt) bool {
+	if of := g.attentions[def]; of != nil { // one kernel computes both
+		def = of
+	}
 	if def.Op == ir.OpFor || def.Op == ir.OpClaim || !alone(def) {
 		return false
 	}

@@ -191,15 +191,10 @@ func (f *forward) keep(name string, add []*ir.Stmt) {
 		f.first = append(f.first, add...)
 		return
 	}
-	for i, s := range f.block.Stmts {
-		if s == def {
-			for s.Nested && i+1 < len(f.block.Stmts) { // a statement and its nested operands stay together
-				i++
-				s = f.block.Stmts[i]
-			}
-			f.after[s] = append(f.after[s], add...)
-			return
-		}
+	if slices.Contains(f.block.Stmts, def) {
+		s := f.unnested(def) // a statement and its nested operands stay together
+		f.after[s] = append(f.after[s], add...)
+		return
 	}
 	for s, list := range f.before {
 		if i := slices.Index(list, def); i >= 0 {

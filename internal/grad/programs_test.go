@@ -130,6 +130,20 @@ func f(
   %y = add %r, %d
   return %y
 }`},
+	{"layers with attention", `mesh tp[N]
+func f(%x: f64[8/tp, 8], %wq: f64[2, 16/tp, 8], %wk: f64[2, 8/tp, 8], %wo: f64[2, 8, 16/tp]) -> f64[8/tp, 8] {
+  %y = for %l in 0..2 carry %h = %x {
+    %q = linear %h, %wq[%l]
+    %k = linear %h, %wk[%l]
+    %qh = reshape %q, shape=(8, 16, 1)
+    %kh = reshape %k, shape=(8, 8, 1)
+    %s = attention %qh, %kh, %kh, causal=true, scale=0.5
+    %o: f64[8/tp, 8] = linear (reshape %s, shape=(8, 16)), %wo[%l]
+    %n = add %h, %o
+    yield %n
+  }
+  return %y
+}`},
 	{"experts, dense", `mesh ep[N]
 func f(%x: f64[8/ep, 4], %score: f64[8/ep, 8], %w1: f64[8/ep, 4, 6], %w2: f64[8/ep, 6, 4]) -> f64[8/ep, 4] {
   %best = max %score, axis=1

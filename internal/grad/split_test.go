@@ -1,9 +1,11 @@
 package grad_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -112,5 +114,52 @@ func TestSplitKeeps(t *testing.T) {
 		grad.Options{}, 1)
 	if !strings.Contains(shared.Forward, "return %y, %y, %s, %y.k") {
 		t.Error(fmt.Sprint(shared.Forward, shared.Takes))
+	}
+}
+
+// TestLSEFollowsAttention checks that each attention_lse directly follows the attention of the same queries and keys, so
+// that GPUs compute both in one kernel, that there is one for each gradient of attention, and that its result is used.
+func TestLSEFollowsAttention(t *testing.T) {
+	src, err := os.ReadFile("../../examples/llama_layer.hkt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := []string{string(src)}
+	for _, c := range programCases {
+		if strings.Contains(c.src, "attention") {
+			sources = append(sources, strings.ReplaceAll(c.src, "[N]", "[2]"))
+		}
+	}
+	if len(sources) < 2 {
+		t.Fatal("no program of programCases has attention")
+	}
+	pair := regexp.MustCompile(`= attention (%\S+), (%\S+), [^\n]*\n *` +
+		`%(\S+?)(: [^=\n]*)? = attention_lse (%\S+), (%[^\s,]+)`)
+	for _, src := range sources {
+		info, ds := checker.Read("test.hkt", src)
+		if ds.HasErrors() {
+			t.Fatal(ds)
+		}
+		for _, opts := range []grad.Options{{}, {Keep: grad.KeepInputs}, {Keep: grad.KeepAuto},
+			{Keep: grad.KeepAuto, Budget: 1500}} {
+			text, err := grad.Of(info, opts)
+			if e, ok := errors.AsType[*grad.BudgetError](err); ok {
+				opts.Budget = e.Least
+				text, err = grad.Of(info, opts)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := pair.FindAllStringSubmatch(text, -1)
+			n := strings.Count(text, "= attention_dq ")
+			if len(all) != n || strings.Count(text, "= attention_lse ") != n || n == 0 {
+				t.Errorf("%v: %d attentions followed by attention_lse, for %d gradients\n%s", opts, len(all), n, text)
+			}
+			for _, m := range all {
+				if m[1] != m[5] || m[2] != m[6] || strings.Count(text, "%"+m[3]) < 2 {
+					t.Errorf("%v: %s\n%s", opts, m[0], text)
+				}
+			}
+		}
 	}
 }
