@@ -364,6 +364,7 @@ type model struct {
 	// quantize is the form in which weights of the export are quantized; empty for none.
 	quantize string
 	bound    *bound
+	parts    map[string]wholeAndBlock // parameters that are split over processes, for the model's own dims
 
 	updating chan struct{} // contains an element while a run updates tensors of the caller
 
@@ -460,7 +461,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
 		extents: extents, types: types, declared: declared, fixed: fixed, returns: returns, within: within,
 		positions: slices.AppendSeq([]string{}, maps.Keys(buckets.Positions(p.IR(), fn))), split: split, export: export, unused: unused,
-		quantize: o.Quantize, bound: newBound(), updating: make(chan struct{}, 1)}), nil
+		quantize: o.Quantize, bound: newBound(), parts: m.parts(p.IR(), fn, &o), updating: make(chan struct{}, 1)}), nil
 }
 
 // oneRankEach returns an error if the mesh of a program has a fixed size that is not the number of ranks that the caller
@@ -566,6 +567,7 @@ type block struct {
 type sizes struct {
 	Dims   map[string]int64   `json:"dims"`
 	Shapes map[string][]int64 `json:"shapes"`
+	Given  map[string]int64   `json:"given"` // those of Dims that the caller states, and that do not follow from shapes
 }
 
 // Layouts returns, as JSON, how a model's parameters and results are laid out. of is JSON too, see
@@ -578,6 +580,11 @@ func (l *Library) Layouts(ctx context.Context, handle int64, of string) (string,
 	var s sizes
 	if err := options(of, &s); err != nil {
 		return "", err
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Shapes)) {
+		if err := m.notBlock(name, s.Shapes[name], s.Given); err != nil {
+			return "", err
+		}
 	}
 	shapes, err := m.agree(s.Shapes)
 	if err != nil {
@@ -611,8 +618,12 @@ func (m *model) agree(shapes map[string][]int64) (string, error) {
 			}
 			n, first := shapes[name][i], set[dim]
 			if first.name != "" && first.n != n {
-				return "", fmt.Errorf("%w: %s is %d by the shape of %%%s, %d, and %d by that of %%%s, %d", hocket.ErrInput, dim,
-					first.n, first.name, shapes[first.name], n, name, shapes[name])
+				help := ""
+				if m.machine.w != nil && slices.Contains(m.split, dim) {
+					help = "; " + wholeOrBind
+				}
+				return "", fmt.Errorf("%w: %s is %d by the shape of %%%s, %d, and %d by that of %%%s, %d%s", hocket.ErrInput, dim,
+					first.n, first.name, shapes[first.name], n, name, shapes[name], help)
 			}
 			set[dim] = source{name, n}
 			list = append(list, fmt.Sprintf("%%%s has %s=%d", name, dim, n))

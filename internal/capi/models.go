@@ -236,6 +236,15 @@ func (l *Library) BindFrom(handle int64, text string) (string, error) {
 	defer c.Close()
 	rules := hocket.Rules{Inputs: o.Inputs}
 	names := map[string]bool{}
+	for _, n := range c.Names() {
+		t, err := c.Header(n)
+		if err == nil && !slices.ContainsFunc(o.Rules, func(r weightRule) bool { return r.Param == n }) {
+			err = m.notBlock(n, t.Shape, nil)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
 	for _, r := range o.Rules {
 		rules.Weights = append(rules.Weights, hocket.WeightRule(r))
 		names[r.Param] = true

@@ -23,10 +23,10 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     styles by patterns of module paths, the path of one in JSON, a plan of torch's parallelize_module, a transformers
     model, or DTensors. ``shard`` has more entries, as ``"layers.*.mlp.up_proj=colwise"``. A call takes the inputs of the
     export by their names. State that the model keeps between calls begins as the archive has it: see Model.reset.
-    ``weights`` are other weights: safetensors files, or tensors by the names of the model's modules. ``quantize`` is
-    "fp8-tensor", "fp8-row" or "fp8-block": the weights of linears are quantized to f8e4m3 when they are read, with a scale
-    for the tensor, for each row, or for each 128 by 128 elements, and activations in each call. Model.quantization
-    measures the errors that this causes.
+    ``weights`` are other weights: safetensors files, which have all of the model's, or tensors by the names of its
+    modules, which replace some or all. ``quantize`` is "fp8-tensor", "fp8-row" or "fp8-block": the weights of linears are
+    quantized to f8e4m3 when they are read, with a scale for the tensor, for each row, or for each 128 by 128 elements,
+    and activations in each call. Model.quantization measures the errors that this causes.
 
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
     text leaves it open, ``weights`` are tensors to bind, by parameter. ``group`` has the processes of a group run it, one
@@ -251,8 +251,8 @@ class Model:
 
     def load(self, weights, rules=None, inputs=None, dims=None):
         """Binds weights: of a safetensors file, of the index or the folder of several, or tensors by name, such as a
-        state_dict, also of DTensors. A process of several reads the rows of its rank. Returns the names of tensors that
-        nothing uses.
+        state_dict, also of DTensors. Tensors are whole; a process of several reads the rows of its rank, and bind takes
+        its block. Returns the names of tensors that nothing uses.
 
         A parameter without a rule is the tensor of its name, if there is one. ``rules`` say what others are made of, by
         parameter: a name, a list of names that are concatenated, or a dict of ``from`` with ``transpose=True`` (of the
@@ -272,7 +272,8 @@ class Model:
     def layouts(self, dims=None, shapes=None):
         """How parameters and results lie on the ranks, for dims and for shapes of parameters, by name:
         {"in": [...], "out": [...]}, each with name, dtype, shape and blocks."""
-        key = json.dumps({"dims": self._with_weights(dims, shapes or {}), "shapes": shapes or {}}, sort_keys=True)
+        key = json.dumps({"dims": self._with_weights(dims, shapes or {}), "shapes": shapes or {}, "given": dims or {}},
+                         sort_keys=True)
         if key not in self._layouts:
             self._layouts[key] = json.loads(_lib.call_text("hocket_layouts", self._handle, key.encode()))
         return self._layouts[key]

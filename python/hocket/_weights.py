@@ -336,5 +336,5 @@ def _stack(parts, shape, layout, live):
         have *= e
     if have != n or dtype != layout["dtype"]:
         raise InputError(f"{layout['name']} is {layout['dtype']}{list(shape)}, and the weights given for it are "
-                         f"{dtype}{list(whole.shape)}")
+                         f"{dtype}{list(whole.shape)}: they are whole tensors, also among several processes")
     return whole.reshape(tuple(shape))

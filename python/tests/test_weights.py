@@ -3,6 +3,7 @@
 Run alone: python3 python/tests/test_weights.py. Tests of several processes start this file again as their members.
 """
 
+import os
 import pathlib
 import sys
 import tempfile
@@ -193,6 +194,7 @@ class Weights(unittest.TestCase):
 
     def test_processes(self):
         processes.right(self, __file__, 2, "sizes")
+        processes.right(self, __file__, 2, "blocks")
 
 
 def member_sizes():
@@ -208,6 +210,34 @@ def member_sizes():
         m.bind("v", None)
         for n in (3, 5):
             assert m(*[torch.ones(n)] * 3, dims={"T": n}).tolist() == [2] * n
+
+
+def member_blocks():
+    """A process's block in place of the whole tensor is refused; loading the whole tensor is right."""
+    hocket.init()
+    rank = int(os.environ["HOCKET_RANK"])
+    text = ("dim F = 8\nmesh tp[2]\nfunc f(%x: f32[2, 3], %w: f32[F/tp, 3]) -> f32[2, F/tp] {\n  %y = linear %x, %w\n"
+            "  return %y\n}\n")
+    whole = torch.arange(24.0).reshape(8, 3)
+    block = whole[4 * rank : 4 * rank + 4].clone()
+    with tempfile.TemporaryDirectory() as folder, hocket.load(text) as m:
+        file = pathlib.Path(folder) / "w.safetensors"
+        safetensors(file, {"w": block})
+        for weights, rules in (({"w": block}, {}), (file, {}), ({"part": block}, {"w": "part"})):
+            try:
+                m.load(weights, rules)
+            except hocket.InputError as e:
+                for part in (r"%w has the shape [4, 3]", "the whole tensor is [8, 3], split along dimension 0 over 2",
+                             "give whole tensors, or bind() this process's block", 'dims={"F": 4}'):
+                    assert part in str(e), e
+            else:
+                raise AssertionError("the block of a process is accepted")
+        safetensors(file, {"w": whole})
+        for give in (lambda: m.load({"w": whole}), lambda: m.load(file), lambda: m.bind("w", block)):
+            give()
+            assert torch.equal(m(torch.ones(2, 3)), block.sum(1).expand(2, 4))
+        m.load({"w": block}, dims={"F": 4})  # the caller says that it is whole
+        assert m(torch.ones(2, 3), dims={"F": 4}).shape == (2, 2)
 
 
 if __name__ == "__main__":
