@@ -3,6 +3,7 @@ package hocket_test
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,13 +12,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestForeignWeights: a file of weights is refused if the model uses none of its tensors; otherwise the unused ones are
-// returned.
+// TestForeignWeights: a file of weights is refused if the model uses none of its tensors, and files that lack weights of
+// the model are. The unused tensors of other files are returned.
 func TestForeignWeights(t *testing.T) {
 	write := func(file string, names ...string) string {
 		var list []tensor.Named
 		for _, name := range names {
-			x, err := tensor.New(ir.F32, []int64{8, 4})
+			shape := []int64{8, 4}
+			if strings.Contains(name, "down") {
+				slices.Reverse(shape)
+			}
+			x, err := tensor.New(ir.F32, shape)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -29,7 +34,9 @@ func TestForeignWeights(t *testing.T) {
 		}
 		return path
 	}
-	own := write("own.safetensors", "layers.0.up.weight", "spare.weight")
+	partly := write("partly.safetensors", "layers.0.up.weight", "spare.weight")
+	own := write("own.safetensors", "layers.0.up.weight", "layers.1.up.weight", "layers.2.up.weight", "spare.weight")
+	rest := write("rest.safetensors", "layers.0.down.weight", "layers.1.down.weight", "layers.2.down.weight")
 	foreign := write("foreign.safetensors", "h.0.up.weight")
 	bind := func(weights ...string) ([]string, error) {
 		e, err := hocket.OpenExport("testdata/layers.pt2", hocket.ExportOptions{Weights: weights})
@@ -48,10 +55,18 @@ func TestForeignWeights(t *testing.T) {
 		}
 		return e.Bind(t.Context(), model)
 	}
-	if unused, err := bind(own); err != nil || len(unused) != 1 || unused[0] != "spare.weight" {
+	if unused, err := bind(own, rest); err != nil || len(unused) != 1 || unused[0] != "spare.weight" {
 		t.Errorf("unused: %v, %v", unused, err)
 	}
-	for _, files := range [][]string{{foreign}, {own, foreign}} {
+	for _, files := range [][]string{{partly}, {own}} { // layers of two checkpoints, or parameters of two
+		_, err := bind(files...)
+		for _, want := range []string{"lack layers.", "layers.2.down.weight", "spare.weight", "Model.Bind"} {
+			if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v\nlacks %q", err, want)
+			}
+		}
+	}
+	for _, files := range [][]string{{foreign}, {own, rest, foreign}} {
 		_, err := bind(files...)
 		if !errors.Is(err, hocket.ErrInput) {
 			t.Fatalf("%d files: %v", len(files), err)

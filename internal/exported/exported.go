@@ -10,6 +10,7 @@ package exported
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"hocket.example/hocket/internal/modelprogram"
@@ -82,8 +83,11 @@ type piece struct {
 
 // Contents lists the initial contents of parameters. It omits inputs, and parameters for which the function given
 // returns true. The argument files maps names of tensors to the files that contain them; these override the tensors
-// in the archive. The result used lists the names that were found in files.
+// in the archive. The result used lists the names that were found in files. If the files have some weights of the
+// model and lack others, the error wraps ErrMismatch: a model of two checkpoints would compute nonsense.
 func (m *Model) Contents(files map[string]Source, given func(string) bool) (list []Content, used []string, err error) {
+	var missing []string
+	have := 0 // number of weights in the files
 	for _, p := range m.Params {
 		if p.Input || given(p.Name) {
 			continue
@@ -114,7 +118,12 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 			}
 			headers = append(headers, header)
 			size := bytesOf(header)
-			if pieces == nil {
+			if pieces != nil {
+				have++
+			} else {
+				if !p.State && !m.Buffers[w] && !slices.Contains(missing, w) {
+					missing = append(missing, w)
+				}
 				pieces = []piece{{from: m.archive, name: w, size: size}}
 			}
 			for _, x := range pieces {
@@ -133,6 +142,13 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 				n, at)
 		}
 		list = append(list, c)
+	}
+	if len(used) > 0 && len(missing) > 0 {
+		unused := slices.Sorted(maps.Keys(files))
+		unused = slices.DeleteFunc(unused, func(name string) bool { return slices.Contains(used, name) })
+		return nil, nil, fmt.Errorf("%w: the files have %d of its weights, and lack %s; the model does not use their tensors %s: "+
+			"give files with all weights, or replace single parameters (--in PARAM=FILE#TENSOR, in Python a dict of tensors, "+
+			"in Go Model.Bind)", ErrMismatch, have, modelprogram.Some(missing), modelprogram.Some(unused))
 	}
 	return list, used, nil
 }

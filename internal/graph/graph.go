@@ -53,6 +53,8 @@ type Value struct {
 	Leaf LeafKind
 	Path string   // name of a weight or state in the module tree: "model.layers.0.mlp.up_proj.weight"
 	Also []string // other names of the same tensor
+	// Buffer reports that a weight is a buffer of its module, which checkpoints may lack.
+	Buffer bool
 	Data *Tensor  // elements of a constant
 
 	Layout Layout // layout of an input in the export; nil if the export has none

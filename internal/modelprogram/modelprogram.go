@@ -44,6 +44,8 @@ type Model struct {
 	Params []Param
 	// Tied lists the other names of weights that several modules share. The keys are the names in Params.
 	Tied map[string][]string
+	// Buffers has the weights that are buffers of their modules, which checkpoints may lack.
+	Buffers map[string]bool
 	// Unused lists the entries of the plan that lay out no weight.
 	Unused []Unused
 	// Kept lists the weights of linears that Options.Quantize leaves as they are.
@@ -117,7 +119,7 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	if ds.HasErrors() {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}
-	m := &Model{Text: info.Prog.String(), Info: info, Params: p.bindings(), Tied: map[string][]string{},
+	m := &Model{Text: info.Prog.String(), Info: info, Params: p.bindings(), Tied: map[string][]string{}, Buffers: map[string]bool{},
 		Unused: l.unused, Kept: l.kept, Unfit: l.unfit}
 	if o.Quantize != "" && !slices.ContainsFunc(m.Params, func(p Param) bool { return p.Quantized != nil }) {
 		return nil, fmt.Errorf("%w: %s has no linear whose weight can be quantized to %s%s", ErrUnsupported, base(name),
@@ -126,6 +128,9 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	for _, w := range g.Weights {
 		if len(w.Also) > 0 {
 			m.Tied[w.Path] = w.Also
+		}
+		if w.Buffer {
+			m.Buffers[w.Path] = true
 		}
 	}
 	return m, nil

@@ -177,7 +177,11 @@ func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Valu
 	}
 	n := product(s.shape)
 	if n > maxConstants/8 || *elems+n > maxConstants/8 {
-		return b.weight(name, fqn, s)
+		v, err := b.weight(name, fqn, s)
+		if err == nil && v.Path == fqn {
+			v.Buffer = true
+		}
+		return v, err
 	}
 	*elems += n
 	t, err := b.archive.constant(fqn, have)
