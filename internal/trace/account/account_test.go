@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -346,6 +347,47 @@ func TestFlight(t *testing.T) {
 		if suffix == "fr.pickle" && !strings.Contains(r.Problems[0].Text, "train.py:93") {
 			t.Errorf("the pickle has stacks: %+v", r.Problems[0])
 		}
+	}
+}
+
+// TestFlightOfTwoJobs checks that records of two jobs are refused, with the reason. The two recorded jobs ran one after
+// the other, with the same groups and calls.
+func TestFlightOfTwoJobs(t *testing.T) {
+	for _, suffix := range []string{"json.gz", "fr.pickle"} {
+		paths := append(corpus(t, "flight/flight-shape.rank0."+suffix), corpus(t, "flight/flight-late.rank1."+suffix)...)
+		_, err := Files(paths, 0)
+		if err == nil || !strings.Contains(err.Error(), `call 1 of group "0"`) ||
+			!strings.Contains(err.Error(), "begins in "+paths[1]+" 1m2s after it has completed in "+paths[0]) {
+			t.Errorf("%v", err)
+		}
+	}
+	record := func(name string, group string, created, completed int64) string {
+		path := filepath.Join(t.TempDir(), name)
+		text := fmt.Sprintf(`{"pg_config":{"0":{"desc":"default_pg","ranks":%q}},"entries":[{"process_group":["0","default_pg"],`+
+			`"collective_seq_id":1,"profiling_name":"nccl:%s","state":"completed","time_created_ns":%d,`+
+			`"time_discovered_completed_ns":%d}]}`, group, "all_reduce", created, completed)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const second = int64(1e9)
+	first := record("a.rank0.json", "[0, 1]", 100*second, 101*second)
+	for want, other := range map[string]string{
+		`group "0" has the ranks [0 1] in `:       record("b.rank1.json", "[0, 1, 2, 3]", 100*second, 101*second),
+		"is of rank 2, and calls all_reduce in":   record("c.rank2.json", "[0, 1]", 100*second, 101*second),
+		"1m0s after it has completed in " + first: record("d.rank1.json", "[0, 1]", 161*second, 162*second),
+	} {
+		if _, err := Files([]string{first, other}, 0); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), "give the records of one job") {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+	// A rank that calls late, after which the others complete, is of the same job.
+	late := record("e.rank1.json", "[0, 1]", 161*second, 162*second)
+	waited := record("f.rank0.json", "[0, 1]", 100*second, 162*second)
+	if _, err := Files([]string{waited, late}, 0); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -54,7 +54,7 @@ func Read(paths []string) (*Profile, error) {
 			if f.Rank < 0 {
 				f.Rank = rankInName(path)
 			}
-			p.Flight = append(p.Flight, f)
+			p.Flight, names = append(p.Flight, f), append(names, path)
 			continue
 		}
 		if len(t.IDs) == 1 && (t.IDs[0] < 0 || t.Source == "nsys" && len(paths) > 1) {
@@ -65,9 +65,12 @@ func Read(paths []string) (*Profile, error) {
 		parts, names = append(parts, t), append(names, path)
 	}
 	switch {
-	case len(parts) > 0 && len(p.Flight) > 0:
+	case len(parts) > 0 && len(p.Flight) > 0: // names holds both kinds
 		return nil, errors.New("flight records and timelines do not go together: give one kind")
 	case len(p.Flight) > 0:
+		if err := flight.OneJob(p.Flight, names); err != nil {
+			return nil, err
+		}
 		return p, flight.Number(p.Flight)
 	}
 	var err error
