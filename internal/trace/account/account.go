@@ -34,6 +34,7 @@ type Report struct {
 	// separated.
 	Untold string `json:"untold,omitempty"`
 
+	ids   []int // numbers of the ranks, ascending
 	trace *trace.Trace
 	waits map[int]int64
 }
@@ -162,6 +163,9 @@ func Of(t *trace.Trace, bound int64) *Report {
 	a.match()
 	a.align()
 	a.renumber() // shifting times may change the order in which collectives start
+	for i := range t.Ranks {
+		r.ids = append(r.ids, t.ID(i))
+	}
 	lo, hi := t.Bounds()
 	a.origin = lo
 	r.SpanUS = us(hi - lo)

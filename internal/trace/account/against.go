@@ -61,13 +61,17 @@ func mean(sum *float64, n int) *float64 {
 	return &v
 }
 
-// Unlike returns warnings if two reports have different numbers of ranks, steps or calls, so that their sums and spans
-// cannot be compared.
+// ranks lists the ranks of the profile.
+func (r *Report) ranks() string {
+	return plural(r.Ranks, "rank") + " (" + strings.Trim(fmt.Sprint(r.ids[:min(len(r.ids), 16)]), "[]") + ")"
+}
+
+// Unlike returns warnings if two reports have different ranks, or different numbers of steps or calls, so that their
+// sums and spans cannot be compared.
 func (r *Report) Unlike(old *Report) []string {
 	var out []string
-	if r.Ranks != old.Ranks {
-		out = append(out, fmt.Sprintf("the older profile has %s, and the newer one %d: give the files of all ranks of both, "+
-			"with --against before each file of the older one", plural(old.Ranks, "rank"), r.Ranks))
+	if r.Source != "nsys" && !slices.Equal(r.ids, old.ids) { // nsys numbers GPUs and not ranks
+		out = append(out, fmt.Sprintf("the older profile has %s, and the newer one %s", old.ranks(), r.ranks()))
 	}
 	var differ []string
 	note := func(what string, was, is int) {

@@ -8,7 +8,8 @@ import (
 )
 
 // Pair computes two reports: one for the profiles in the files paths, and one for those in the files older. If
-// older is empty, the second report is nil.
+// older is empty, the second report is nil. Profiles of different numbers of ranks are refused: their times cannot be
+// compared, and the cause is usually that --against is missing before a file.
 func Pair(paths, older []string, bound int64) (r, old *Report, err error) {
 	p, err := profile.Read(paths)
 	if err != nil {
@@ -24,7 +25,12 @@ func Pair(paths, older []string, bound int64) (r, old *Report, err error) {
 	if (p.Trace == nil) != (q.Trace == nil) {
 		return nil, nil, errors.New("--against: flight records and timelines cannot be compared: give files of one kind")
 	}
-	return of(p, bound), of(q, bound), nil
+	r, old = of(p, bound), of(q, bound)
+	if r.Ranks != old.Ranks {
+		return nil, nil, fmt.Errorf("--against: the older profile has %s, and the newer one %s: give files of the same ranks "+
+			"of both, with --against before each file of the older one", old.ranks(), r.ranks())
+	}
+	return r, old, nil
 }
 
 // Files computes the report for the profiles in files. See Of.

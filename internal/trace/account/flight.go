@@ -47,6 +47,7 @@ func OfFlight(records []*flight.Record) *Report {
 	slices.SortFunc(f.records, func(a, b *flight.Record) int { return cmp.Compare(a.Rank, b.Rank) })
 	for _, r := range f.records {
 		f.given[r.Rank] = true
+		f.r.ids = append(f.r.ids, r.Rank)
 		for i := range r.Entries {
 			e := &r.Entries[i]
 			f.byGroup[e.Group] = append(f.byGroup[e.Group], made{r.Rank, e})

@@ -451,7 +451,9 @@ func TestAgainstPerCall(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, b.String())
 		}
 	}
-	if w := old.Unlike(timesOf(1, 6, 173_000, 80_000)); len(w) != 1 || !strings.Contains(w[0], "has 1 rank, and the newer one 2") {
+	other := timesOf(2, 6, 173_000, 80_000)
+	other.ids = []int{4, 5}
+	if w := old.Unlike(other); len(w) != 1 || w[0] != "the older profile has 2 ranks (4 5), and the newer one 2 ranks (0 1)" {
 		t.Errorf("warnings: %q", w)
 	}
 	if w := old.Unlike(old); len(w) > 0 {
