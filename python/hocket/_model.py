@@ -60,6 +60,9 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
     form, rest = options.get("quantize"), {k: v for k, v in options.items() if k != "quantize"}
     again = functools.partial(load_archive, program, None, dims, func, ranks, weights, False, plan, shard, group, **rest)
     o, program = _source(program, plan, shard)
+    if "export" not in o and weights is not None and not hasattr(weights, "items"):
+        raise InputError(f"weights is {weights!r}: a program's text takes a dict of tensors by parameter; for files load the "
+                         "program without weights, and call model.load(file)")
     buckets = options.pop("buckets", None)
     if isinstance(options.get("cache"), str):
         if options["cache"] != "off":
@@ -114,8 +117,13 @@ def _source(program, plan, shard):
         except TypeError:
             raise InputError(f"{type(program).__name__}: load takes a path, a program's text or torch's "
                              "ExportedProgram") from None
+        if os.path.isdir(name):
+            raise InputError(f"{name} is a folder: load takes a program; model.load reads a folder of weights")
         with open(name, "rb") as f:
-            archive = f.read(4) == b"PK\x03\x04"
+            start = f.read(9)
+        archive = start.startswith(b"PK\x03\x04")
+        if start[8:] == b"{" and int.from_bytes(start[:8], "little") < os.path.getsize(name):
+            raise InputError(f"{name} is a safetensors file of weights: load takes a program; model.load reads weights")
         text = "" if archive else open_text(name)
     if archive:
         entries = {}
@@ -132,8 +140,11 @@ def _source(program, plan, shard):
 
 def open_text(name):
     """Returns the text of a file."""
-    with open(name, encoding="utf-8") as f:
-        return f.read()
+    try:
+        with open(name, encoding="utf-8") as f:
+            return f.read()
+    except UnicodeDecodeError:
+        raise InputError(f"{name} is no text: load takes programs as text, and archives of torch.export.save") from None
 
 
 def _dims(dims):

@@ -73,6 +73,21 @@ class Weights(unittest.TestCase):
                 m(torch.ones(3))
             self.assertEqual(m(torch.ones(4)).tolist(), [1] * 4)
 
+    def test_files_in_place_of_programs(self):
+        """Files of weights given as a program or as weights of a text are named, with the way to load them."""
+        odd = self.sevens.with_name("model.onnx")
+        odd.write_bytes(b"\x08\x07\xff\xfe\x00")
+        program = self.sevens.with_name("linear.hkt")
+        program.write_text(LINEAR)
+        for wrong, why in (((self.sevens,), r"w.safetensors is a safetensors file of weights: .*model.load reads weights"),
+                           ((self.sevens.parent,), "is a folder: .*model.load"), ((odd,), "model.onnx is no text: load takes"),
+                           ((LINEAR, self.sevens), r"w.safetensors.*dict of tensors .*model.load\(file\)"),
+                           ((program, [str(self.sevens)]), r"w.safetensors.*dict of tensors .*model.load\(file\)")):
+            with self.assertRaisesRegex(hocket.InputError, why):
+                hocket.load(wrong[0], weights=wrong[1] if wrong[1:] else None)
+        with hocket.load(program, weights={"w": torch.full((4, 3), 7.0)}) as m:
+            self.assertEqual(m(self.x)[0, 0].item(), 21)
+
     def test_options_refused(self):
         with self.assertRaisesRegex(hocket.InputError, "ranks is 3, but the mesh of program.hkt has size 1: leave ranks out"):
             hocket.load(LINEAR, ranks=3)
