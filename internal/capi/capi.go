@@ -146,6 +146,8 @@ type machine struct {
 	m    *hocket.Machine
 	name string
 	w    *hocket.World // nil if the process is alone
+	// group reports that the processes of w are some of those that were started.
+	group bool
 }
 
 // machineOptions are the options of Open.
@@ -301,7 +303,7 @@ func (l *Library) Group(ctx context.Context, handle int64, text string) (group i
 	if own < 0 {
 		return 0, who, nil
 	}
-	g := &machine{name: m.name}
+	g := &machine{name: m.name, group: true}
 	if m.w != nil {
 		if g.w, err = m.w.Group(ctx, o.Name, o.Ranks); err != nil {
 			return 0, who, err
@@ -474,7 +476,10 @@ func (m *machine) oneRankEach(p *ir.Program, o *loadOptions) error {
 	ranks := int64(1)
 	for _, axis := range mesh.Axes {
 		n, err := axis.Size.Eval(loadedDims(o.Dims))
-		if err != nil {
+		if err != nil { // ranks determines the size
+			if m.w != nil && o.Ranks != 0 && o.Ranks != m.w.Size() {
+				return fmt.Errorf("%w: ranks is %d, and there are %s", hocket.ErrInput, o.Ranks, m.processes(int64(o.Ranks)))
+			}
 			return nil
 		}
 		ranks *= n
@@ -484,10 +489,23 @@ func (m *machine) oneRankEach(p *ir.Program, o *loadOptions) error {
 		return fmt.Errorf("%w: ranks is %d, but the mesh of %s has size %d: leave ranks out, or make the mesh's size a dim",
 			hocket.ErrInput, o.Ranks, o.Name, ranks)
 	case m.w != nil && int64(m.w.Size()) != ranks:
-		return fmt.Errorf("%w: the mesh of %s has size %d, and there are %d processes, which have one rank each: start %[3]d "+
-			"processes, as by hocket launch -n %[3]d", hocket.ErrInput, o.Name, ranks, m.w.Size())
+		return fmt.Errorf("%w: the mesh of %s has size %d, and there are %s", hocket.ErrInput, o.Name, ranks, m.processes(ranks))
 	}
 	return nil
+}
+
+// processes says how many processes there are, and how a program with the given number of ranks runs.
+func (m *machine) processes(ranks int64) string {
+	n := m.w.Size()
+	if m.group {
+		return fmt.Sprintf("%d processes in the group, which have one rank each: give group= a group of %d processes, as "+
+			"hocket.new_group makes it", n, ranks)
+	}
+	text := fmt.Sprintf("%d processes, which have one rank each: start %d processes, as by hocket launch -n %[2]d", n, ranks)
+	if ranks < int64(n) {
+		text += fmt.Sprintf(", or load it in %d of them, with group=hocket.new_group(list(range(%[1]d)))", ranks)
+	}
+	return text
 }
 
 // bareDims returns, for each extent of a type, the dim that it consists of; "" for any other

@@ -550,8 +550,13 @@ def member_groups():
     text = "mesh d[2]\nfunc f(%x: f32[4/d]) -> f32[4] {\n  %y = all_gather %x, over=d, axis=0\n  return %y\n}\n"
     for options in ({}, {"ranks": 2}):
         refuses(hocket.InputError, "the mesh of program.hkt has size 2, and there are 3 processes, which have one rank each: start "
-                "2 processes", lambda: hocket.load(text, **options))
-    hocket.load("dim N\n" + text.replace("d[2]", "d[N]"))  # its size is that of the processes
+                "2 processes, as by hocket launch -n 2, or load it in 2 of them, with group=hocket.new_group(list(range(2)))",
+                lambda: hocket.load(text, **options))
+    open_mesh = "dim N\n" + text.replace("d[2]", "d[N]")
+    hocket.load(open_mesh)  # its size is that of the processes
+    refuses(hocket.InputError, "ranks is 2, and there are 3 processes", lambda: hocket.load(open_mesh, ranks=2))
+    refuses(hocket.InputError, "the mesh of program.hkt has size 2, and there are 3 processes in the group, which have one rank "
+            "each: give group= a group of 2 processes", lambda: hocket.load(text, group=turned))
     hocket.barrier()
     try:
         hocket.new_group([0, 1] if r else [0, 2])
