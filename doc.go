@@ -1,6 +1,5 @@
-// Package hocket compiles and runs multi-GPU host programs: it hides
-// communication under computation, plans memory before it runs, and drives all
-// ranks of a node from one process.
+// Package hocket compiles and runs multi-GPU host programs: it hides communication under computation, plans memory
+// before it runs, and drives all ranks of a node from one process.
 //
 // Parse reads a program, Open opens a machine, Machine.Load makes a Model, and Model.Run runs it:
 //

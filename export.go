@@ -82,6 +82,7 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	if e.program, err = New(m.Info.Prog); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
+	e.program.options = []string{fmt.Sprint("plan ", o.Plan), fmt.Sprint("shard ", o.Shard), "quantize " + o.Quantize}
 	for _, name := range o.Weights {
 		c, err := OpenCheckpoint(name)
 		if err != nil {
@@ -176,7 +177,11 @@ func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error
 			return nil, ofExport(err)
 		}
 	}
-	rank, ranks := m.rows()
+	ranks := m.fn.binding.Ranks
+	rank, one := m.machine.onlyRank(ranks)
+	if !one {
+		ranks = 0 // read all rows
+	}
 	for i := range contents {
 		c := &contents[i]
 		if c.Param.State {
@@ -200,17 +205,6 @@ func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error
 		delete(files, name)
 	}
 	return slices.Sorted(maps.Keys(files)), nil
-}
-
-// rows returns this process's rank and the number of ranks if each process drives exactly one rank. Otherwise the
-// returned number of ranks is 0.
-func (m *Model) rows() (rank, ranks int) {
-	ranks = m.fn.binding.Ranks
-	rank, one := m.machine.onlyRank(ranks)
-	if !one {
-		return 0, 0
-	}
-	return rank, ranks
 }
 
 func (e *Export) bindState(ctx context.Context, m *Model, c *exported.Content) error {

@@ -19,6 +19,7 @@ type function struct {
 	binding   Binding
 	places    callPlaces
 	positions map[string]bool // the parameters that Buckets pad with -1
+	options   []string        // Program.options
 }
 
 // param returns the parameter with the given name, or nil if there is none.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"hocket.example/hocket/internal/device"
@@ -152,7 +153,7 @@ func (l *loader) prove(p *plan.Plan, b Binding) (proofOf, error) {
 // image returns the options with which plans are resolved to loadable images.
 func (o LoadOptions) image() image.Options {
 	return image.Options{Logger: o.Logger, MaxArena: o.Arena, Algorithm: o.Algorithm, Fixed: o.FixedAlgorithms,
-		CheckLaunches: o.CheckLaunches}
+		CheckLaunches: o.CheckLaunches, Gather: o.Gather}
 }
 
 // fit loads p. If there is not enough memory, it first unloads other plans, and then loads p with collectives that use
@@ -163,7 +164,11 @@ func (l *loader) fit(
 ) (*exec.Program, error) {
 	opts := exec.Options{
 		Options: l.opts.image(), Trace: l.opts.Trace, Graph: l.opts.Graph, Grace: max(cmp.Or(l.opts.Grace, time.Second), 0),
-		Gather: l.opts.Gather, ProfileRange: l.opts.ProfileRange,
+		ProfileRange: l.opts.ProfileRange,
+	}
+	opts.MadeOf = func() []string {
+		made := append([]string{"strategy " + cmp.Or(l.opts.Strategy, "sequential")}, l.fn.options...)
+		return append(made, strings.Split(l.fn.unit.Source.Prog.String(), "\n")...)
 	}
 	opts.Timed, opts.Store, opts.Weights, opts.Resident = true, l.store, map[string]bool{}, on
 	if l.machine.onFailure != nil {

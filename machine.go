@@ -273,7 +273,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, err
 	}
 	funcs := u.Source.Prog.Funcs
-	fn := &function{unit: u, def: funcs[len(funcs)-1], binding: b}
+	fn := &function{unit: u, def: funcs[len(funcs)-1], binding: b, options: p.options}
 	if b.Func != "" {
 		fn.def = u.Source.Prog.Func(b.Func)
 	}

@@ -23,6 +23,7 @@ type Program struct {
 	warnings Diagnostics
 	hints    Diagnostics // notes of the importer that are added to the findings of a proof
 	limits   compile.Limits
+	options  []string // options of OpenExport, by which errors tell programs of processes from each other
 }
 
 // Parse parses and checks the text of a program. Diagnostics use name as the name of the text, and the paths of kernel

@@ -61,10 +61,6 @@ type Options struct {
 	// Grace is the time that a run may continue after its context has ended. Then the run is aborted, which makes the
 	// program unusable.
 	Grace time.Duration
-	// Gather makes every process receive the output blocks of the other processes. At the end of a batch the processes
-	// then wait for each other. Without Gather, a global output exists only in a process whose ranks hold all its
-	// elements; see Result.Local.
-	Gather bool
 	// ProfileRange opens a profiler range around each batch except the first, with the names of statements in it. The
 	// range lasts until the batch has ended.
 	ProfileRange bool

@@ -211,6 +211,10 @@ class Weights(unittest.TestCase):
         processes.right(self, __file__, 2, "sizes")
         processes.right(self, __file__, 2, "blocks")
 
+    def test_options_differ(self):
+        for what in "shards", "strategies", "gathers":
+            processes.right(self, __file__, 2, what)
+
 
 def member_sizes():
     """Weights of other sizes replace loaded ones."""
@@ -253,6 +257,37 @@ def member_blocks():
             assert torch.equal(m(torch.ones(2, 3)), block.sum(1).expand(2, 4))
         m.load({"w": block}, dims={"F": 4})  # the caller says that it is whole
         assert m(torch.ones(2, 3), dims={"F": 4}).shape == (2, 2)
+
+
+def differ(text, words, *args, **options):
+    """Loads a program with other options on each of two ranks. The error of the first call names them."""
+    hocket.init()
+    with hocket.load(text, **options) as m:
+        try:
+            m(*args)
+        except hocket.DisagreeError as e:
+            for part in ("ranks disagree on the plan to load", *words):
+                assert part in str(e), e
+        else:
+            raise AssertionError("ranks loaded with other options, and nothing was raised")
+
+
+def member_shards():
+    shard = "layers.*.up=colwise", "layers.*.down=rowwise"
+    differ(ROOT / "testdata/layers.pt2", ("rank 0 has shard map[layers.*.up:colwise]", "rank 1 has shard map[layers.*.down:rowwise"),
+           torch.ones(2, 4), shard=[shard[0]] if os.environ["HOCKET_RANK"] == "0" else shard)
+
+
+def member_strategies():
+    text = "mesh tp[2]\nfunc f(%x: f32[8/tp, 8], %w: f32[8/tp, 8]) -> f32[8, 8/tp] {\n  %y = linear %x, %w\n  return %y\n}\n"
+    differ(text, ("rank 0 has strategy sequential", "rank 1 has strategy exchange"), torch.ones(4, 8), torch.ones(4, 8),
+           strategy=["sequential", "exchange"][int(os.environ["HOCKET_RANK"])])
+
+
+def member_gathers():
+    text = COPY.replace("tp[1]", "tp[2]")
+    differ(text, ("rank 0 has f A=4 B=2 on 2 ranks, machine cpu, called", "machine cpu, gather"), torch.ones(4, 2),
+           dims={"A": 4, "B": 2}, gather=os.environ["HOCKET_RANK"] == "1")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
@@ -27,8 +28,16 @@ func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) e
 	if o.Fixed {
 		what += ", fixed"
 	}
+	if o.Gather {
+		what += ", gather"
+	}
 	what += fmt.Sprintf(" [plan %.16s]", p.HashString())
 	err := g.Same(ctx, "the plan to load", what)
+	if d := (*world.DisagreeError)(nil); o.MadeOf != nil && errors.As(err, &d) && strings.HasPrefix(d.What, "the plan to load") {
+		if from := g.SameList(ctx, "the source of the plan", o.MadeOf()); from != nil { // all processes have d
+			err = fmt.Errorf("%w; %w", err, from)
+		}
+	}
 	if err != nil { // so that processes that compare later also get the error
 		g.Abort(err)
 	}

@@ -62,6 +62,13 @@ type Options struct {
 	// Fixed restricts the algorithms to those whose result bits depend neither on the batch size nor on measurements:
 	// see device.Linear.Fixed and comm.Policy.
 	Fixed bool
+	// Gather makes every process receive the output blocks of the other processes. At the end of a batch the processes
+	// then wait for each other. Without Gather, a global output exists only in a process whose ranks hold all its
+	// elements; see exec.Result.Local.
+	Gather bool
+	// MadeOf returns lines that say from which program and options the plan was made; may be nil. If plans of processes
+	// differ, the error has the first line that differs.
+	MadeOf func() []string
 	// Sparing prefers algorithms of collectives that need little memory in addition to the operands.
 	Sparing bool
 	// Timed makes Build fail with a *device.TrialError if there is too little memory to time the algorithms of a GEMM.
