@@ -39,7 +39,7 @@ func (e *GradientNameError) Error() string { return e.Message }
 // Gradient returns a program that computes the function's results and their gradients. It returns the results first,
 // and then a gradient %dx for each parameter %x. The program has an additional parameter %dy for each differentiated
 // result %y that is not a scalar. The error is Diagnostics if a statement has no gradient, or a *GradientNameError, or
-// it wraps ErrBudget or ErrInput.
+// it wraps ErrBudget or ErrInput. Lines in errors about the returned program are those of its String.
 func (p *Program) Gradient(opts GradientOptions) (*Program, error) {
 	if p.none() {
 		return nil, errNoProgram
@@ -131,9 +131,9 @@ func gradientError(err error) error {
 	return err
 }
 
-// derived checks a program that was made from p.
+// derived checks a program that was made from p. Positions in its errors are positions in text, as its name says.
 func (p *Program) derived(text string) (*Program, error) {
-	info, ds := checker.Read(p.info.Prog.File, text)
+	info, ds := checker.Read(p.info.Prog.File+" (gradient)", text)
 	if !ds.HasErrors() {
 		ds = append(ds, kernelfile.Read(info.Prog, filepath.Dir(p.info.Prog.File))...)
 	}

@@ -86,6 +86,7 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
     if grad:
         rest = {k: v for k, v in o.items()
                 if k not in ("export", "plan", "shard", "weights", "unbound", "quantize", "func")}
+        rest["name"] += " (gradient)"  # positions in errors are those of the gradient's text
         name = model._func
         model._gradient = _gradients.Gradient(model, grad, lambda text: _loaded(s, text, rest, False, False, name))
     _unload(s)
