@@ -18,12 +18,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"hocket.example/hocket"
@@ -103,11 +106,11 @@ func load(m *hocket.Machine, file, weights string, ranks int, dims map[string]in
 	return must(model, model.Prepare(ctx, nil))
 }
 
-// request is a sequence that is generated. Its exported fields are the body of an HTTP request.
+// request is a sequence that is generated.
 type request struct {
 	IDs  []int32         // the prompt, followed by the generated tokens
 	N    int             // the number of tokens that are still to be generated
-	MS   int64           // the time that the request may take, in milliseconds: a minute if the body has no ms
+	MS   int64           // the time that the request may take, in milliseconds
 	ctx  context.Context // ends at the deadline, and if the client disconnects
 	at   int             // the number of tokens that are in the state
 	done chan error      // receives the outcome of the sequence
@@ -221,15 +224,59 @@ func (s *server) await(r *request) error {
 
 const mostMS = 60 * 60 * 1000 // the longest time of a request, in milliseconds
 
+// read reads the body of a request, a JSON object.
+func read(from io.Reader) (*request, error) {
+	body := struct {
+		IDs []*int32 // pointers, because null would otherwise be the id 0
+		N   int
+		MS  int64
+	}{MS: 60_000}
+	d := json.NewDecoder(from)
+	d.DisallowUnknownFields() // a misspelled ms would otherwise be a minute
+	err := d.Decode(&body)
+	var kind *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch key, unknown := strings.CutPrefix(fmt.Sprint(err), "json: unknown field "); {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, fmt.Errorf("the body ends before the end of %s", object)
+	case errors.As(err, &kind) && kind.Field == "":
+		return nil, fmt.Errorf("the body is a JSON %s, want %s", kind.Value, object)
+	case errors.As(err, &kind):
+		return nil, fmt.Errorf("%s: %s before byte %d, want %s", strings.ToLower(kind.Field), kind.Value,
+			kind.Offset, wanted(kind.Type))
+	case errors.As(err, &syntax):
+		return nil, fmt.Errorf("the body is not JSON: %w at byte %d", err, syntax.Offset)
+	case unknown:
+		return nil, fmt.Errorf("unknown key %s, want %s", key, object)
+	case err != nil:
+		return nil, err
+	}
+	if _, end := d.Token(); !errors.Is(end, io.EOF) {
+		return nil, fmt.Errorf("there is more text after %s", object)
+	}
+	r := &request{N: body.N, MS: body.MS, done: make(chan error, 1)}
+	for i, id := range body.IDs {
+		if id == nil {
+			return nil, fmt.Errorf("ids[%d] is null, want a whole number", i)
+		}
+		r.IDs = append(r.IDs, *id)
+	}
+	return r, nil
+}
+
+const object = "an object with ids, n and ms"
+
+// wanted describes the JSON values of the type of a key.
+func wanted(t reflect.Type) string {
+	if t.Kind() == reflect.Slice {
+		return "a list"
+	}
+	return fmt.Sprintf("a whole number of %d bits", t.Bits())
+}
+
 // generate answers POST /generate.
 func (s *server) generate(w http.ResponseWriter, req *http.Request) {
-	r := &request{MS: 60_000, done: make(chan error, 1)}
-	body := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<20))
-	body.DisallowUnknownFields() // a misspelled ms would otherwise be a minute
-	err := body.Decode(r)
-	if err == nil && body.More() {
-		err = errors.New("there is more text after the object with ids, n and ms")
-	}
+	r, err := read(http.MaxBytesReader(w, req.Body, 1<<20))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
