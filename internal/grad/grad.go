@@ -290,7 +290,11 @@ func (g *gradder) program(of []int, wrt map[string]bool) {
 
 // reserve reserves a name that the caller expects.
 func (g *gradder) reserve(pos ir.Pos, name, what string) {
-	if g.names[name] {
+	switch {
+	case g.reserved[name]:
+		g.refuse(pos, "return a copy of it, or leave it out of the results to differentiate (--of) or of the parameters (--wrt)",
+			"%%%s is a parameter and a result, and both gradients would be %%%s", name[1:], name)
+	case g.names[name]:
 		g.refuse(pos, "rename it", "the name of %s would be %%%s, but the function already uses this name", what, name)
 	}
 	g.names[name] = true

@@ -20,6 +20,8 @@ func TestRefusals(t *testing.T) {
 		{"taken by a value", "func f(%x: f64[4]) -> f64[4] {\n  %dx = exp %x\n  return %dx\n}", "already uses this name", 1},
 		{"taken by a parameter", "func f(%x: f64[4], %dy: f64[4]) -> f64[4] {\n  %y = exp %x\n  return %y\n}",
 			"already uses this name", 1},
+		{"a parameter and a result", "func f(%x: f64[4], %w: f64[4]) -> (f64[4], f64[4]) {\n  %y = mul %x, %w\n  return %x, %y\n}",
+			"%x is a parameter and a result, and both gradients would be %dx", 1},
 		{"written in parts", "func f(%x: f64[4]) -> f64[8] {\n  %b = alloc f64[8] zero\n  %p = slice %b, axis=0, 0..4\n  exp %x into %p\n" +
 			"  %y: f64[8] = claim %b\n  return %y\n}", "written in parts", 4},
 		{"on a stream", "func f(%x: f64[4]) -> f64[4] {\n  %b = alloc f64[4]\n  %s = stream\n  on %s {\n    wait main\n" +
