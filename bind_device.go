@@ -42,8 +42,7 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 	if err := m.fn.fits(name, header); err != nil {
 		return err
 	}
-	m.params.bind(name, nil, d)
-	return nil
+	return m.params.bind(name, nil, d)
 }
 
 // BindState creates the state that runs update: for each inout parameter that has no binding, it allocates a device
@@ -78,9 +77,9 @@ func (m *Model) BindState(ctx context.Context, dims map[string]int64) (state map
 		}
 	}
 	for name, d := range state {
-		m.params.bind(name, nil, d)
+		err = errors.Join(err, m.params.bind(name, nil, d))
 	}
-	return state, nil
+	return state, err
 }
 
 // NewDeviceTensor allocates a device tensor with the layout that the named parameter or result has for the given dims.

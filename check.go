@@ -470,8 +470,7 @@ type proofOf struct {
 
 // ofProved adds to an error about ranks that hold different copies of a value whether the plan was proved.
 func ofProved(err error, proof proofOf) error {
-	var differ *MismatchError
-	if errors.As(err, &differ) {
+	if differ := (*MismatchError)(nil); errors.As(err, &differ) {
 		differ.Proved = proof.kind == Proved
 	}
 	return err

@@ -121,8 +121,7 @@ func (o GradientOptions) grad() (grad.Options, error) {
 }
 
 func gradientError(err error) error {
-	var unknown *grad.NameError
-	if errors.As(err, &unknown) {
+	if unknown := (*grad.NameError)(nil); errors.As(err, &unknown) {
 		return &GradientNameError{Message: unknown.Message, Help: unknown.Help}
 	}
 	if over := (*grad.BudgetError)(nil); errors.As(err, &over) {

@@ -246,8 +246,8 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, fmt.Errorf("LoadOptions.Graph is set, but machine %s cannot record graphs: %w%s", m.dev.Name(), ErrUnsupported,
 			device.WhichDo(func(k device.Kind) bool { return k.Graphs }))
 	}
-	if opts.MaxWaiting < 0 {
-		return nil, fmt.Errorf("%w: LoadOptions.MaxWaiting is %d, want 0 or more", ErrInput, opts.MaxWaiting)
+	if opts.MaxWaiting < 0 || opts.Arena < 0 {
+		return nil, fmt.Errorf("%w: LoadOptions: MaxWaiting is %d and Arena %d, want 0 or more", ErrInput, opts.MaxWaiting, opts.Arena)
 	}
 	if opts.MaxWaiting > 0 && m.peers != nil {
 		return nil, fmt.Errorf("LoadOptions.MaxWaiting in a World of several processes: %w", ErrUnsupported)

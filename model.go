@@ -54,8 +54,7 @@ func (m *Model) Bind(name string, t *Tensor) error {
 		w := *t.host() // the pointer is new for each call, because it identifies the contents on the devices
 		weight = &w
 	}
-	m.params.bind(name, weight, nil)
-	return nil
+	return m.params.bind(name, weight, nil)
 }
 
 // Prepare plans and loads the program for the given dims and uploads bound weights, so that the first Run with these

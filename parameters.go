@@ -56,9 +56,12 @@ func (p *parameters) replaced(name string) {
 }
 
 // bind binds a parameter to a host tensor or a device tensor. If both are nil it removes the binding.
-func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
+func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed && (t != nil || d != nil) {
+		return fmt.Errorf("the model is %w", ErrClosed)
+	}
 	p.replaced(name)
 	if t != nil {
 		p.bound[name] = t
@@ -66,6 +69,7 @@ func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	if d != nil {
 		p.on[name] = d
 	}
+	return nil
 }
 
 // bindPart records that the tensor bound to a parameter contains only the part that this process's rank holds.

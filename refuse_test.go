@@ -96,6 +96,26 @@ func TestRefusals(t *testing.T) {
 	if _, err := model.NewDeviceTensor(t.Context(), "x", map[string]int64{"T": -2}); !errors.Is(err, hocket.ErrInput) {
 		t.Errorf("a tensor of -2 rows: %v", err)
 	}
+	if _, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Arena: -5}); !errors.Is(err, hocket.ErrInput) ||
+		!strings.Contains(err.Error(), "Arena -5") {
+		t.Errorf("an arena of -5 bytes: %v", err)
+	}
+	on, err := model.NewDeviceTensor(t.Context(), "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer on.Close()
+	if err := model.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"Bind":       model.Bind("x", vals(t, ir.F32, make([]float64, 12), 6, 2)),
+		"BindDevice": model.BindDevice("x", on),
+	} {
+		if !errors.Is(err, hocket.ErrClosed) {
+			t.Errorf("%s of a closed model: %v", what, err)
+		}
+	}
 }
 
 // TestRefusedEarly: what is wrong with options and bindings is refused by the call that is given it.
