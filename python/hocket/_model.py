@@ -41,7 +41,8 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     same on the CPU machine and on GPUs, where a model takes and gives torch's tensors: see Model. With ``lend=True`` results there that
     collectives or other ranks write are not copied but lent: views of the model's own memory, in which they stay until
     the model's next call for the same dims, or replay. See Model. It does nothing on the CPU machine. All ranks lend
-    alike.
+    alike. Arguments that are not split must be equal on all ranks: calls do not check it, but with ``gather=True`` the
+    ranks' copies of results are compared.
 
     With ``grad=True`` torch's autograd goes through calls, to arguments and to bound tensors that require gradients. What
     the gradients need of a call is kept: ``grad="auto"`` computes again what costs little, and ``grad="inputs"`` all.

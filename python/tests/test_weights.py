@@ -212,7 +212,7 @@ class Weights(unittest.TestCase):
         processes.right(self, __file__, 2, "blocks")
 
     def test_options_differ(self):
-        for what in "shards", "strategies", "gathers":
+        for what in "shards", "strategies", "gathers", "copies":
             processes.right(self, __file__, 2, what)
 
 
@@ -288,6 +288,19 @@ def member_gathers():
     text = COPY.replace("tp[1]", "tp[2]")
     differ(text, ("rank 0 has f A=4 B=2 on 2 ranks, machine cpu, called", "machine cpu, gather"), torch.ones(4, 2),
            dims={"A": 4, "B": 2}, gather=os.environ["HOCKET_RANK"] == "1")
+
+
+def member_copies():
+    """With gather=True, an argument that should be equal on all ranks and is not shows in the results."""
+    hocket.init()
+    with hocket.load(COPY.replace("tp[1]", "tp[2]"), dims={"A": 2, "B": 2}, gather=True) as m:
+        assert m(torch.ones(2, 2)).tolist() == [[1, 1], [1, 1]]
+        try:
+            m(torch.full((2, 2), float(hocket.rank())))
+        except hocket.MachineError as e:
+            assert "ranks 0 and 1 should hold the same elements, but 4 differ" in str(e), e
+        else:
+            raise AssertionError("arguments differ, and nothing was raised")
 
 
 if __name__ == "__main__":
