@@ -55,6 +55,9 @@ func (t *writer) rows(rows [][]string) {
 
 func (r *Report) words(t *writer) {
 	t.printf("%s\n", r.Facts())
+	if v := r.Verdict(); v != r.Facts() {
+		t.printf("%s\n", v)
+	}
 	if r.Untold != "" {
 		t.printf("waiting cannot be separated from transfer: %s\n", r.Untold)
 	}
@@ -122,13 +125,21 @@ func (a *Alignment) words() string {
 	return fmt.Sprintf("%s, ends within %s", by, text(*a.ResidualUS))
 }
 
-// Verdict returns a sentence that says which kind of work limited the run, and how much communication was exposed.
+// Verdict says which kind of work limited the run, how much communication was exposed, and what cost most time.
 func (r *Report) Verdict() string {
 	c := r.Critical
 	if c == nil || len(c.ByKind) == 0 || r.SpanUS <= 0 {
 		return r.Facts()
 	}
 	kind := slices.MaxFunc(c.ByKind, func(a, b KindTime) int { return cmp.Compare(a.US, b.US) })
+	loss := ""
+	list, _ := r.Shown()
+	if len(list) > 0 {
+		loss = " The largest loss: " + list[0].Text + "."
+	}
+	if loss != "" && list[0].US > kind.US { // the critical path explains less
+		return fmt.Sprintf("The run took %s.%s", text(r.commonUS()), loss)
+	}
 	s := fmt.Sprintf("The run took %s, bounded by %s: %s of the critical path", text(r.commonUS()), bounds[kind.Kind],
 		text(kind.US))
 	sums := map[string]float64{}
@@ -147,10 +158,12 @@ func (r *Report) Verdict() string {
 		s += fmt.Sprintf(", %s of it in %s", text(sums[name]), name)
 	}
 	if r.Exposed.TotalUS+r.Exposed.HiddenUS == 0 {
-		return s + "; there was no communication."
+		s += "; there was no communication."
+	} else {
+		s += fmt.Sprintf("; %.0f %% of the ranks' time was exposed communication.",
+			100*r.Exposed.TotalUS/max(r.ranksUS(), 1e-9))
 	}
-	return s + fmt.Sprintf("; %.0f %% of the ranks' time was exposed communication.",
-		100*r.Exposed.TotalUS/max(r.ranksUS(), 1e-9))
+	return s + loss
 }
 
 // bounds maps the kinds of KindTime to names in sentences.
@@ -158,13 +171,66 @@ var bounds = map[string]string{"compute": "computation", "transfer": "transfer b
 	"communication": "communication", "io": "copies of the host", "sync": "waits for streams and signals",
 	"idle": "idle streams"}
 
-// Shown returns the most expensive findings, and a line about the others. The line is empty if there are no others.
+// Shown returns the most expensive findings, and a line about the others. The line is empty if there are no others. The
+// collectives in which one rank was late for one cause are one finding.
 func (r *Report) Shown() (list []Finding, more string) {
-	n := min(len(r.Findings), shownWaits)
-	if left := r.Findings[n:]; len(left) > 0 {
+	all := r.merged()
+	n := min(len(all), shownWaits)
+	if left := all[n:]; len(left) > 0 {
 		more = fmt.Sprintf("and %d more, of at most %s each: --json has them all", len(left), text(left[0].US))
 	}
-	return r.Findings[:n], more
+	return all[:n], more
+}
+
+// leastSteady is the number of collectives from which a rank that is late for one cause is one finding.
+const leastSteady = 3
+
+// merged returns the findings, in which a rank that was late several times for one cause has one finding, with the sum
+// of the waits.
+func (r *Report) merged() []Finding {
+	type key struct {
+		rank           int
+		op             string
+		cause, causeOp string
+	}
+	groups := map[key][]int{} // indices of findings, the most expensive first
+	of := func(f *Finding) (key, bool) {
+		if f.Kind != "late" || f.Index < 0 || f.Index >= len(r.Collectives) || r.Collectives[f.Index].Late == nil {
+			return key{}, false
+		}
+		k := key{rank: f.Rank, op: f.Op}
+		if causes := r.Collectives[f.Index].Late.Causes; len(causes) > 0 {
+			k.cause, k.causeOp = causes[0].Kind, causes[0].Op
+		}
+		return k, true
+	}
+	for i := range r.Findings {
+		if k, late := of(&r.Findings[i]); late {
+			groups[k] = append(groups[k], i)
+		}
+	}
+	var out []Finding
+	for i := range r.Findings {
+		f := r.Findings[i]
+		k, late := of(&f)
+		switch list := groups[k]; {
+		case !late || len(list) < leastSteady:
+		case list[0] != i:
+			continue
+		default:
+			sum := 0.0
+			for _, j := range list {
+				sum += r.Findings[j].US
+			}
+			f.Details = append([]string{"the longest: " + f.Text}, f.Details...)
+			f.Text = fmt.Sprintf("rank %d was late in %d of %d %s, by %s in all and %s at most", f.Rank, len(list),
+				r.Collectives[f.Index].OfOp, f.Op, text(sum), text(f.US))
+			f.US, f.Index = sum, -1
+		}
+		out = append(out, f)
+	}
+	slices.SortStableFunc(out, func(x, y Finding) int { return cmp.Compare(y.US, x.US) })
+	return out
 }
 
 // words describes which ranks waited in one collective, for which rank, and why.
