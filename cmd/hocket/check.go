@@ -201,8 +201,7 @@ func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *chec
 }
 
 func classified(err error) int {
-	var f *failure
-	if errors.As(err, &f) {
+	if f := (*failure)(nil); errors.As(err, &f) {
 		return f.code
 	}
 	return exitUsage

@@ -160,8 +160,7 @@ func (f *failure) diagnostics() hocket.Diagnostics {
 // withoutCall returns the text of an error without the name of the system call.
 func withoutCall(err error) string {
 	text := err.Error()
-	var call *fs.PathError
-	if errors.As(err, &call) {
+	if call := (*fs.PathError)(nil); errors.As(err, &call) {
 		text = strings.Replace(text, call.Error(), call.Path+": "+call.Err.Error(), 1)
 	}
 	return text

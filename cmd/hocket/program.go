@@ -92,7 +92,7 @@ func otherFile(arg, src string, err error) error {
 		nvfuser.IsDump(src) {
 		return err
 	}
-	switch {
+	switch what := files.What([]byte(src)); {
 	case strings.TrimSpace(src) == "":
 		return inputf("%s is empty", arg)
 	case pickled(src) && arg == "-":
@@ -104,6 +104,8 @@ func otherFile(arg, src string, err error) error {
 	case strings.HasSuffix(arg, ".json") || strings.HasSuffix(arg, ".xml"):
 		return inputf("%s is not a program: collective schedules are for check, run and import", arg).helping(
 			"hocket import %s -o FILE.hkt writes a program", arg)
+	case what != "" && !pickled(src):
+		return inputf("%s is not a program: it is %s", arg, what)
 	case strings.HasSuffix(arg, ".py"):
 		return inputf("%s is Python code, not a program", arg).helping("hocket reads a module that it exports " +
 			"(torch.export.save), and hocket memory a snapshot that it writes (torch.cuda.memory._dump_snapshot)")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -13,6 +14,21 @@ import (
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/testcorpus"
 )
+
+// pairOf writes an algorithm of MSCCL with another protocol, and returns the file.
+func pairOf(t *testing.T, proto string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../internal/schedule/testdata/pair.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "pair.xml")
+	text = bytes.Replace(text, []byte(`proto="Simple"`), []byte(`proto="`+proto+`"`), 1)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
 
 // exchangeWithout writes the example schedule with a text replaced, and returns the file.
 func exchangeWithout(t *testing.T, old, new string) string {
@@ -65,6 +81,7 @@ func TestCheckSchedule(t *testing.T) {
 		{exchangeWithout(t, `"allreduce"`, `"alreduce"`), exitUsage, "", `unknown collective "alreduce": the known ones are allgather, `},
 		{exchangeWithout(t, `"allreduce"`, `"custom"`), exitDone, "ok", ""},
 		{exchangeWithout(t, `"Simple"`, `"Simpel"`), exitDone, "ok", `unknown protocol "Simpel"`},
+		{pairOf(t, "Fancy"), exitUsage, "", `unknown proto "Fancy": the known ones are Simple, LL and LL128`},
 		{exchangeWithout(t, `{`, `[`), exitUsage, "", "execution plan"},
 	} {
 		code, out, _ := hocketRun(t, "check", "--json", c.path)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/pickle"
 )
 
@@ -68,8 +69,9 @@ func readSnapshot(r *bufio.Reader) ([]*Snapshot, error) {
 	case errors.Is(err, io.EOF):
 		return nil, errors.New("the file is empty: torch.cuda.memory._dump_snapshot(file) writes a snapshot")
 	case len(head) > 0 && (head[0] == '{' || head[0] == '['):
-		return nil, errors.New("it is JSON: hocket trace explains timelines; a snapshot is a pickle, as " +
-			"torch.cuda.memory._dump_snapshot(file) writes it")
+		begin, _ := r.Peek(1 << 14)
+		return nil, fmt.Errorf("it is %s; a snapshot is a pickle, as torch.cuda.memory._dump_snapshot(file) writes it",
+			cmp.Or(files.What(begin), "JSON"))
 	}
 	v, err := pickle.Decode(r, pickle.Limits{})
 	if err != nil {

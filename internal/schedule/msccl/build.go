@@ -48,9 +48,9 @@ func (f *File) Plan() (*schedule.Plan, error) {
 	if p.Collective, p.Shift, err = f.collective(); err != nil {
 		return nil, err
 	}
-	if f.Proto != "" && f.Proto != "Simple" && f.Proto != "LL" && f.Proto != "LL128" {
-		p.Notes = append(p.Notes, fmt.Sprintf("unknown proto %.40q: the known ones are Simple, LL and LL128; "+
-			"a connection is assumed to contain %d messages", f.Proto, f.slots()))
+	if f.Slots == 0 && f.Proto != "" && f.Proto != "Simple" && f.Proto != "LL" && f.Proto != "LL128" {
+		return nil, fmt.Errorf("unknown proto %.40q: the known ones are Simple, LL and LL128, which differ in the number of "+
+			"messages that a connection holds", f.Proto)
 	}
 	if p.InPlace && f.OutOfPlace != nil && *f.OutOfPlace == 1 {
 		p.Notes = append(p.Notes, "it is for separate buffers, too: judged in place")

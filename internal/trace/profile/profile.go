@@ -177,15 +177,21 @@ func read(r *bufio.Reader, path string, size int64, words *trace.Names) (*trace.
 		f, err := flight.ReadPickle(r)
 		return nil, f, err
 	case len(start) > 0 && (start[0] == '{' || start[0] == '['):
+		if begin, _ := r.Peek(1 << 14); strings.HasPrefix(files.What(begin), "a schedule") {
+			return nil, nil, errors.New("it is " + files.What(begin))
+		}
 		t, err := chrome.Read(r, words)
 		return t, nil, err
 	}
-	begin, _ := r.Peek(1 << 10)
+	begin, _ := r.Peek(1 << 14)
+	begin = bytes.Clone(begin)
 	line, _, _ := bytes.Cut(begin, []byte("\n"))
 	t, err := nsys.ReadText(r, words)
 	if errors.Is(err, nsys.ErrOther) {
 		if err = errUnknown; bytes.Count(line, []byte(";")) >= 3 && utf8.Valid(line) {
 			err = errors.New("its columns are separated by semicolons: export it with commas, as nsys stats --format csv writes it")
+		} else if what := files.What(begin); what != "" {
+			err = errors.New("it is " + what)
 		}
 	}
 	return t, nil, err
