@@ -48,8 +48,8 @@ func (m *machine) parts(p *ir.Program, fn *ir.Func, o *loadOptions) map[string]w
 	return parts
 }
 
-// notBlock returns an error if a weight that should be whole has the shape of one process's block. Only the model's own
-// dims tell the two apart: if the caller sets the dims, the shape counts as that of a whole tensor.
+// notBlock returns an error if a weight that should be whole has the shape of one process's block, for the model's own
+// dims. If the caller sets the dims, the shape counts as that of a whole tensor.
 func (m *model) notBlock(name string, shape []int64, dims map[string]int64) error {
 	p, split := m.parts[name]
 	if !split || !slices.Equal(shape, p.block) {
