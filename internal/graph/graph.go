@@ -55,7 +55,7 @@ type Value struct {
 	Also []string // other names of the same tensor
 	// Buffer reports that a weight is a buffer of its module, which checkpoints may lack.
 	Buffer bool
-	Data *Tensor  // elements of a constant
+	Data   *Tensor // elements of a constant
 
 	Layout Layout // layout of an input in the export; nil if the export has none
 

@@ -15,6 +15,9 @@ import (
 // If the ranks of a plan are distributed over several processes, either all of them load the plan, or none does. The
 // processes compare the plans before they reserve any resources, and exchange the results of the load at its end.
 
+// hash begins the hash of a plan in the texts that processes compare. Errors lack it if more than the hash differs.
+const hash = " [plan "
+
 // agreePlan returns an error unless the peers load the same plan, with the same options that affect how it is resolved.
 func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) error {
 	g := m.Peers()
@@ -31,12 +34,14 @@ func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) e
 	if o.Gather {
 		what += ", gather"
 	}
-	what += fmt.Sprintf(" [plan %.16s]", p.HashString())
+	what += fmt.Sprintf("%s%.16s]", hash, p.HashString())
 	err := g.Same(ctx, "the plan to load", what)
-	if d := (*world.DisagreeError)(nil); o.MadeOf != nil && errors.As(err, &d) && strings.HasPrefix(d.What, "the plan to load") {
-		if from := g.SameList(ctx, "the source of the plan", o.MadeOf()); from != nil { // all processes have d
+	if d := (*world.DisagreeError)(nil); o.MadeOf != nil && errors.As(err, &d) && strings.Contains(d.Values[0].Value, hash) {
+		// Only hashes differ. All processes have the same d, and so do the same here.
+		if from := g.SameList(ctx, "the source of the plan", o.MadeOf()); from != nil {
 			err = fmt.Errorf("%w; %w", err, from)
 		}
+		_, _ = g.Agree(ctx, "the end of the comparison", nil) // before it ends, no process may abort the comparison of another
 	}
 	if err != nil { // so that processes that compare later also get the error
 		g.Abort(err)
