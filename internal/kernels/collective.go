@@ -1,11 +1,12 @@
 package kernels
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"io/fs"
-	"regexp"
 	"slices"
+	"sync"
 
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -102,16 +103,33 @@ func (l *Library) Meeting(t Target, m Meeting) (Step, error) {
 // errors.
 func (l *Library) MeetingAhead(t Target, m Meeting) { l.images.ahead(m.launch().code, t.Arch) }
 
-// comments matches a comment and the white space before it. No string in the kernels contains two slashes.
-var comments = regexp.MustCompile(`\s*//[^\n]*`)
-
 // MeetingsHash returns a hash of the code, without comments, of all kernels in which members wait for each other.
-func MeetingsHash() string {
+func MeetingsHash() string { return meetingsHash() }
+
+var meetingsHash = sync.OnceValue(func() string {
 	h := sha256.New()
 	names, _ := fs.Glob(sources, "src/collective*.cuh")
 	for _, n := range append(names, "src/prelude.cuh", "src/sync.cuh") {
 		b, _ := sources.ReadFile(n)
-		h.Write(comments.ReplaceAll(b, nil))
+		h.Write(withoutComments(b))
 	}
 	return hex.EncodeToString(h.Sum(nil))
+})
+
+// withoutComments returns a source without its comments and the white space before each. No string in the kernels
+// contains two slashes.
+func withoutComments(text []byte) []byte {
+	var code []byte
+	for {
+		before, comment, found := bytes.Cut(text, []byte("//"))
+		if !found {
+			return append(code, text...)
+		}
+		code = append(code, bytes.TrimRight(before, " \t\n\f\r")...)
+		end := bytes.IndexByte(comment, '\n')
+		if end < 0 {
+			return code
+		}
+		text = comment[end:]
+	}
 }

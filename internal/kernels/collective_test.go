@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -391,7 +392,13 @@ func TestMeetingsHash(t *testing.T) {
 	if meetings == 0 {
 		t.Error("there are no kernels in which members wait for each other")
 	}
-	if got := string(comments.ReplaceAll([]byte("// a\nint x; // b\n  // c\nint y;\n"), nil)); got != "\nint x;\nint y;\n" {
+	if got := string(withoutComments([]byte("// a\nint x; // b\n  // c\nint y;\n"))); got != "\nint x;\nint y;\n" {
 		t.Errorf("without comments: %q", got)
+	}
+	comments := regexp.MustCompile(`\s*//[^\n]*`)
+	for name, b := range map[string][]byte{"move": []byte(file("collective_move")), "ends in a comment": []byte("x; // y")} {
+		if got, want := withoutComments(b), comments.ReplaceAll(b, nil); !bytes.Equal(got, want) {
+			t.Errorf("%s without comments: %q, want %q", name, got, want)
+		}
 	}
 }
