@@ -7,6 +7,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/exec"
+	_ "hocket.example/hocket/internal/longtest" // collects garbage less often
 )
 
 // TestExamplesOnCUDA runs every example many times on GPUs, with one rank on

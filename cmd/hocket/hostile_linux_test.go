@@ -151,8 +151,8 @@ func TestHostile(t *testing.T) {
 		defer cancel()
 		args := strings.Fields(line)
 		c := exec.CommandContext(ctx, os.Args[0], args...)
-		c.Args[0], c.Dir = "hocket", dir // by which testscript.Main knows the command
-		c.Env = append(os.Environ(), "HOME="+dir)
+		c.Args[0], c.Dir = "hocket", dir                      // by which testscript.Main knows the command
+		c.Env = append(os.Environ(), "HOME="+dir, "GOGC=100") // as for users, since memory is measured
 		var out bytes.Buffer
 		c.Stdout, c.Stderr = &out, &out
 		_ = c.Run()

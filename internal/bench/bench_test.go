@@ -18,6 +18,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/golden"
+	_ "hocket.example/hocket/internal/longtest" // collects garbage less often
 	"hocket.example/hocket/ir"
 )
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	_ "hocket.example/hocket/internal/longtest" // collects garbage less often
 	"hocket.example/hocket/ir"
 )
 

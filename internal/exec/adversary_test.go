@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device/cpu"
+	_ "hocket.example/hocket/internal/longtest" // collects garbage less often
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/graph"
+	_ "hocket.example/hocket/internal/longtest" // collects garbage less often
 	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/testcorpus"

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	_ "hocket.example/hocket/internal/longtest" // collects garbage less often
 	"hocket.example/hocket/ir"
 	"hocket.example/hocket/ir/checker"
 )

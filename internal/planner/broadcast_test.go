@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	_ "hocket.example/hocket/internal/longtest" // collects garbage less often
 	"hocket.example/hocket/ir"
 )
 

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	_ "hocket.example/hocket/internal/longtest" // collects garbage less often
 )
 
 // chromium returns a browser that can run without a screen.

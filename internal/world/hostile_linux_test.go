@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -88,6 +89,7 @@ func TestHostile(t *testing.T) {
 		agreement{1, "x", nil}.encode(), export{"x"}.encode(),
 		other.encode(), self.encode(), far.encode(),
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(100)) // as for users
 	before := settledHeap(math.MaxInt64)
 	var peak, live atomic.Uint64 // sizes of the heap: with garbage, and without
 	var sending sync.RWMutex     // the senders pause while live memory is measured
