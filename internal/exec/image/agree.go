@@ -39,7 +39,10 @@ func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) e
 	if d := (*world.DisagreeError)(nil); o.MadeOf != nil && errors.As(err, &d) && strings.Contains(d.Values[0].Value, hash) {
 		// Only hashes differ. All processes have the same d, and so do the same here.
 		if from := g.SameList(ctx, "the source of the plan", o.MadeOf()); from != nil {
-			err = fmt.Errorf("%w; %w", err, from)
+			// If the calls differ, both errors name the calls.
+			if _, why, _ := strings.Cut(from.Error(), ": "); !strings.HasSuffix(err.Error(), why) {
+				err = fmt.Errorf("%w; %w", err, from)
+			}
 		}
 		_, _ = g.Agree(ctx, "the end of the comparison", nil) // before it ends, no process may abort the comparison of another
 	}
