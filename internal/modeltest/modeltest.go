@@ -4,6 +4,7 @@ package modeltest
 import (
 	"context"
 	"os"
+	"sync"
 	"testing"
 
 	"hocket.example/hocket"
@@ -12,10 +13,14 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
+var opening sync.Mutex
+
 // Open opens dev as a hocket.Machine. It is closed when the test ends.
 func Open(t testing.TB, dev device.Machine) *hocket.Machine {
 	t.Helper()
 	const name = "under test"
+	opening.Lock() // another test, or goroutine, may register its machine under this name
+	defer opening.Unlock()
 	device.Register(device.Kind{Name: name, Open: func(*world.World) (device.Machine, error) { return dev, nil }})
 	return open(t, name, false)
 }
