@@ -34,11 +34,15 @@ func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 	return g.folds(def)
 }
 
-// folds reports whether it costs nothing on a GPU to compute a value again: it is elementwise in one operand, and only
-// elementwise operations read it. Their gradients are elementwise, too, and one kernel computes them with the value. It
-// then reads the operand instead of the value, which the forward pass need not store.
+// folds reports whether it costs nothing on a GPU to compute a value again: it is elementwise in one operand, which is
+// not larger, and only elementwise operations read it. Their gradients are elementwise, too, and one kernel computes
+// them with the value. It then reads the operand instead of the value, which the forward pass need not store.
 func (g *gradder) folds(def *ir.Stmt) bool {
-	return def.Op.Info().Elementwise && len(def.Args) == 1 && !g.read[def.Results[0].Text]
+	if !def.Op.Info().Elementwise || len(def.Args) != 1 {
+		return false
+	}
+	y, x := def.Results[0].Text, def.Args[0].Name
+	return !g.read[y] && g.types[x].DType.Size() <= g.types[y].DType.Size()
 }
 
 // alone reports whether a statement has the same meaning in another block. This is so if none of its expressions refers
