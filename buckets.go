@@ -32,8 +32,8 @@ func (m *Model) roundUp(bound *bindings, a Args) (e buckets.Extents, b Binding, 
 	return e, b, nil
 }
 
-// padded returns the batch for the rounded dims, with parameters padded. cutBack cuts the results of the batch's runs to
-// the sizes that the unrounded dims give them.
+// padded returns the batch for the rounded dims, with parameters padded. cutBack cuts the results of the batch's runs
+// to the sizes that the unrounded dims give them.
 func (m *Model) padded(batch []Args) (padded []Args, cutBack func([]*Report) error, err error) {
 	if len(m.loader.opts.Buckets) == 0 {
 		return batch, func([]*Report) error { return nil }, nil

@@ -140,8 +140,11 @@ func f(%x: f32[2 * T], %w: f32[N]) -> (f32[T], f32[N], f32[2 * T]) {
 func TestBucketsOfPositions(t *testing.T) {
 	p, err := hocket.Parse("cache.hkt", `dim T
 func f(%rows: f32[T, 1], %at: i32[T], %cache: inout f32[6, 1]) -> f32[T, 1] {
-  %a = reshape %at, shape=(T)
-  index_copy %rows, %a into %cache
+  %a: i64[T] = cast (reshape %at, shape=(T))
+  %c = for %i in 0..2 carry %b = %a {
+    index_copy %rows, %b into %cache
+    yield %b
+  }
   %y = add %rows, %rows
   return %y
 }
@@ -167,8 +170,9 @@ func f(%rows: f32[T, 1], %at: i32[T], %cache: inout f32[6, 1]) -> f32[T, 1] {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"rows": rows, "at": positions, "cache": cache},
-			Out: map[string]*hocket.Tensor{"cache": cache}}); err != nil {
+		in := map[string]*hocket.Tensor{"rows": rows, "at": positions, "cache": cache}
+		out := map[string]*hocket.Tensor{"cache": cache}
+		if _, err := model.Run(t.Context(), hocket.Args{In: in, Out: out}); err != nil {
 			t.Fatal(err)
 		}
 	}

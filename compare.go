@@ -290,7 +290,7 @@ func (c Comparison) describe() string {
 	}
 	switch {
 	case c.Verdict == Undecided:
-		return "undecided against " + c.Against + ": " + c.Detail + "; try other inputs, another dtype, or a tolerance (hocket run --rtol)"
+		return "undecided against " + c.Against + ": " + c.Detail + "; try other inputs, another dtype, or hocket run --rtol"
 	case c.Verdict == Differs:
 		return "differs from " + c.Against + ": " + c.Detail
 	case c.Verdict == Exact && second != nil:

@@ -222,8 +222,8 @@ func TestColours(t *testing.T) {
 
 // TestGradBudget checks that a budget that is too small for a gradient is not reported as a bug of hocket.
 func TestGradBudget(t *testing.T) {
-	_, errs, code := hocketHere("grad", filepath.Join("..", "..", "examples", "model_32.hkt"), "--keep", "auto", "--budget",
-		"1KiB")
+	program := filepath.Join("..", "..", "examples", "model_32.hkt")
+	_, errs, code := hocketHere("grad", program, "--keep", "auto", "--budget", "1KiB")
 	if code != exitProgram || !strings.Contains(errs, "the gradients need at least") {
 		t.Errorf("exit %d, %s", code, errs)
 	}

@@ -226,21 +226,22 @@ func TestOwnBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.wants(t, "prepare all_gather of [8] by fast, in place false, tails [0 0], loose false", "do [2097248 2097216] on 0")
-	for r, p := range s.parts {
-		if p.Out.Off != 64 || p.In.Off != 64+32*int64(r) {
-			t.Errorf("rank %d gathers from %d to %d", r, p.In.Off, p.Out.Off)
+	inPlace := func(whole, own func(device.Part) device.View) {
+		t.Helper()
+		for r, p := range s.parts {
+			if a, b := whole(p).Off, own(p).Off; a != 64 || b != 64+32*int64(r) {
+				t.Errorf("rank %d: the whole is at %d and the block at %d", r, a, b)
+			}
 		}
 	}
+	in, out := func(p device.Part) device.View { return p.In }, func(p device.Part) device.View { return p.Out }
+	inPlace(out, in)
 	scatter := Call{Op: ir.OpReduceScatter, Red: ir.Sum, DType: ir.F32, Count: 16, In: at + 64, Out: at + 64 + 32}
 	if err := g.Do(t.Context(), scatter); err != nil {
 		t.Fatal(err)
 	}
 	s.wants(t, "prepare reduce_scatter of [16] by fast, in place false, tails [0 0], loose false", "do [2097216 2097248] on 0")
-	for r, p := range s.parts {
-		if p.In.Off != 64 || p.Out.Off != 64+32*int64(r) {
-			t.Errorf("rank %d reduces from %d to %d", r, p.In.Off, p.Out.Off)
-		}
-	}
+	inPlace(in, out)
 	gather.In, gather.Out = 64+32, 64 // in no area: through staging
 	if err := g.Do(t.Context(), gather); err != nil {
 		t.Fatal(err)

@@ -462,8 +462,8 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	}
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
 		extents: extents, types: types, declared: declared, fixed: fixed, returns: returns, within: within,
-		positions: slices.AppendSeq([]string{}, maps.Keys(buckets.Positions(p.IR(), fn))), split: split, export: export, unused: unused,
-		quantize: o.Quantize, bound: newBound(), parts: m.parts(p.IR(), fn, &o), updating: make(chan struct{}, 1)}), nil
+		positions: slices.AppendSeq([]string{}, maps.Keys(buckets.Positions(p.IR(), fn))), split: split,
+		export: export, unused: unused, quantize: o.Quantize, bound: newBound(), parts: m.parts(p.IR(), fn, &o), updating: make(chan struct{}, 1)}), nil
 }
 
 // oneRankEach returns an error if the mesh of a program has a fixed size that is not the number of ranks that the caller
@@ -489,7 +489,8 @@ func (m *machine) oneRankEach(p *ir.Program, o *loadOptions) error {
 		return fmt.Errorf("%w: ranks is %d, but the mesh of %s has size %d: leave ranks out, or make the mesh's size a dim",
 			hocket.ErrInput, o.Ranks, o.Name, ranks)
 	case m.w != nil && int64(m.w.Size()) != ranks:
-		return fmt.Errorf("%w: the mesh of %s has size %d, and there are %s", hocket.ErrInput, o.Name, ranks, m.processes(ranks))
+		return fmt.Errorf("%w: the mesh of %s has size %d, and there are %s", hocket.ErrInput, o.Name, ranks,
+			m.processes(ranks))
 	}
 	return nil
 }
@@ -501,7 +502,8 @@ func (m *machine) processes(ranks int64) string {
 		return fmt.Sprintf("%d processes in the group, which have one rank each: give group= a group of %d processes, as "+
 			"hocket.new_group makes it", n, ranks)
 	}
-	text := fmt.Sprintf("%d processes, which have one rank each: start %d processes, as by hocket launch -n %[2]d", n, ranks)
+	text := fmt.Sprintf("%d processes, which have one rank each: start %d processes, as by hocket launch -n %[2]d",
+		n, ranks)
 	if ranks < int64(n) {
 		text += fmt.Sprintf(", or load it in %d of them, with group=hocket.new_group(list(range(%[1]d)))", ranks)
 	}

@@ -157,8 +157,8 @@ func New(c Compiler, cache *Cache) *Library {
 
 // Steps returns the launches that compute p on t. They must run in this order on one stream. There are none if the
 // result is empty. No operand may overlap a result. The exception is an operand that is a result itself, if the
-// operation is elementwise or a reduction of operands. Results must not overlap each other. The error wraps device.ErrUnsupported if there is no kernel for
-// p.
+// operation is elementwise or a reduction of operands. Results must not overlap each other. The error wraps
+// device.ErrUnsupported if there is no kernel for p.
 func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
 	launches, err := plan(p, t)
 	if err != nil {

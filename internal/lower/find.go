@@ -281,17 +281,18 @@ func (f *pairFinder) onlyByRows(r *region, s *ir.Stmt) bool {
 
 // trim removes from r, the region of an all_gather, the elementwise operations that compute a result from values that
 // the region has as results anyway, and at most one other value of the region, which becomes a result instead. This
-// takes no more memory. The removed operations follow the region, where they can be one kernel with their users, if some
-// of these are elementwise: in the region they would read the values once more, and write a result that is only read by
-// these users. An example is the derivative of an activation, which a backward pass multiplies with a gradient. trim
-// returns the removed operations.
+// takes no more memory. It removes only operations that have an elementwise user, because one kernel can compute both
+// after the region. In the region they would read the values once more, and write a result that only this user reads.
+// An example is the derivative of an activation, which a backward pass multiplies with a gradient. trim returns the
+// removed operations.
 func (f *pairFinder) trim(r *region) map[*ir.Stmt]bool {
 	all := map[*ir.Stmt]bool{}
 	for i := len(r.body) - 1; i >= 0; i-- {
 		if i >= len(r.body) || f.usedBy(r.body[i], r.in) { // only a result that the region does not use can be removed
 			continue
 		}
-		if !slices.ContainsFunc(f.users[r.body[i].Results[0].Text], func(u *ir.Stmt) bool { return u.Op.Info().Elementwise }) {
+		joins := func(u *ir.Stmt) bool { return u.Op.Info().Elementwise }
+		if !slices.ContainsFunc(f.users[r.body[i].Results[0].Text], joins) {
 			continue
 		}
 		removed, from := f.onlyFor(r, r.body[i])

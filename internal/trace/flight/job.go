@@ -46,12 +46,12 @@ func OneJob(records []*Record, names []string) error {
 			}
 		}
 	}
-	return apartInTime(records, names, help)
+	return checkTimes(records, names, help)
 }
 
-// apartInTime returns an error if a collective has completed on one rank long before another rank calls it. It reads
+// checkTimes returns an error if a collective has completed on one rank long before another rank calls it. It reads
 // only collectives that no rank leaves before all have entered.
-func apartInTime(records []*Record, names []string, help string) error {
+func checkTimes(records []*Record, names []string, help string) error {
 	type call struct {
 		group, op string
 		seq       int64
