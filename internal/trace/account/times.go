@@ -147,6 +147,14 @@ type Critical struct {
 	SpanUS float64        `json:"span_us"`
 	ByKind []KindTime     `json:"by_kind"`
 	Path   []CriticalPart `json:"path"`
+
+	longest map[string]nameTime // by kind: the name with the most time on the whole chain
+}
+
+// nameTime is the total time of the parts of one name.
+type nameTime struct {
+	name string
+	us   float64
 }
 
 // kindOf returns the kind of an event on the critical path. On this path, no event waits for other members of a
@@ -204,10 +212,18 @@ func (a *accounting) critical() {
 		add(e, "before "+e.Name, "idle", e.Start)
 		add(e, e.Name, a.kindOf(i), e.End)
 	}
-	sums := map[string]float64{}
+	type part struct{ kind, name string }
+	sums, byName := map[string]float64{}, map[part]float64{}
+	c.longest = map[string]nameTime{}
 	for _, p := range c.Path {
 		sums[p.Kind] += p.US
+		byName[part{p.Kind, p.Name}] += p.US
 		c.SpanUS += p.US
+	}
+	for _, p := range c.Path {
+		if us := byName[part{p.Kind, p.Name}]; us > c.longest[p.Kind].us {
+			c.longest[p.Kind] = nameTime{p.Name, us}
+		}
 	}
 	for _, kind := range []string{"compute", "transfer", barrier, "communication", "io", "sync", "idle"} {
 		if sums[kind] > 0 {

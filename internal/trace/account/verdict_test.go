@@ -75,3 +75,25 @@ func TestSteadilyLate(t *testing.T) {
 		t.Errorf("%s\nverdict %s", text, r.Verdict())
 	}
 }
+
+// TestVerdictOfLongPath checks the sums over a critical path that is longer than the list in the report. 500 times, gemm
+// takes 100 µs and gelu 40 µs: 500 · 140 = 70,000 µs, of which gemm takes 50,000.
+func TestVerdictOfLongPath(t *testing.T) {
+	const n = 500
+	tr := &trace.Trace{Ranks: 1}
+	at := int64(0)
+	add := func(name string, long int64) {
+		tr.Events = append(tr.Events, trace.Event{Stream: "main", Name: name, Class: trace.Compute, Start: at, End: at + long,
+			Group: trace.NoGroup})
+		at += long
+	}
+	for range n {
+		add("gemm", 100_000)
+		add("gelu", 40_000)
+	}
+	r := Of(tr, 0)
+	const want = "bounded by computation: 70.0 ms of the critical path, 50.0 ms of it in gemm;"
+	if got := r.Verdict(); 2*n <= maxPath || len(r.Critical.Path) != maxPath || !strings.Contains(got, want) {
+		t.Errorf("%d parts: %s; want %s", len(r.Critical.Path), got, want)
+	}
+}

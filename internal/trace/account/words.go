@@ -142,20 +142,12 @@ func (r *Report) Verdict() string {
 	}
 	s := fmt.Sprintf("The run took %s, bounded by %s: %s of the critical path", text(r.commonUS()), bounds[kind.Kind],
 		text(kind.US))
-	sums := map[string]float64{}
-	name := ""
-	for _, p := range c.Path {
-		if p.Kind == kind.Kind {
-			if sums[p.Name] += p.US; name == "" || sums[p.Name] > sums[name] {
-				name = p.Name
-			}
-		}
-	}
+	most := c.longest[kind.Kind]
 	switch {
-	case strings.HasPrefix(name, "before "): // idle
-		s += fmt.Sprintf(", %s of it %s", text(sums[name]), name)
-	case name != "" && name != kind.Kind:
-		s += fmt.Sprintf(", %s of it in %s", text(sums[name]), name)
+	case strings.HasPrefix(most.name, "before "): // idle
+		s += fmt.Sprintf(", %s of it %s", text(most.us), most.name)
+	case most.name != "" && most.name != kind.Kind:
+		s += fmt.Sprintf(", %s of it in %s", text(most.us), most.name)
 	}
 	if r.Exposed.TotalUS+r.Exposed.HiddenUS == 0 {
 		s += "; there was no communication."
