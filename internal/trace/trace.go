@@ -113,6 +113,8 @@ type Trace struct {
 	Source string
 	// IDs are the numbers of the ranks in their job; nil if they are 0, 1, 2 and so on.
 	IDs []int
+	// World is the number of ranks of the job, of which the trace may have only some; 0 if it is not recorded.
+	World int
 	// Clocks holds a number for the clock of each rank. Ranks with equal numbers share a clock. If Clocks is nil,
 	// all ranks share one clock. Times of different clocks may agree to within microseconds, or not at all.
 	Clocks []int

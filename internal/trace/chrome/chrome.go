@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"strconv"
 	"strings"
 
@@ -28,7 +29,7 @@ var ErrOther = errors.New(`JSON without "traceEvents"`)
 // or -1 if it states none.
 func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	f := &file{scan: jsonscan.New(r), words: names, members: map[string][]int{}, ranks: map[string]int{}, labels: map[string]string{},
-		threads: map[string]string{}, issued: map[int64]int64{}, rank: -1}
+		threads: map[string]string{}, issued: map[int64]int64{}, rank: -1, ignored: map[string]bool{}}
 	first, err := f.scan.Peek()
 	if err != nil {
 		return nil, err
@@ -37,6 +38,9 @@ func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 		err = f.events()
 	} else {
 		err = f.scan.Object(f.field)
+	}
+	if err == nil {
+		err = f.scan.End()
 	}
 	switch {
 	case err != nil:
@@ -54,6 +58,9 @@ type file struct {
 	own   bool // whether hocket wrote the file
 	base  int64
 	rank  int // the rank according to the file, or -1
+	world int // number of ranks in the job according to the file, or 0
+
+	ignored map[string]bool // categories of events that are not used
 
 	words   *trace.Names
 	members map[string][]int  // members of each group of ranks, by the text that lists them
@@ -82,18 +89,45 @@ func (f *file) field(key string) error {
 		f.virtual, f.clocks = head.Virtual, head.Clocks
 		return err
 	case "baseTimeNanoseconds":
-		return f.into(&f.base)
-	case "distributedInfo":
-		head := struct{ Rank *int }{}
-		if err := f.into(&head); err != nil {
+		if err := f.into(&f.base); err != nil {
 			return err
 		}
-		if head.Rank != nil && *head.Rank >= 0 {
-			f.rank = *head.Rank
+		if f.base < 0 || f.base > mostTime*1e3 {
+			return fmt.Errorf("baseTimeNanoseconds: %d is not a number of nanoseconds since 1970", f.base)
 		}
 		return nil
+	case "distributedInfo":
+		return f.distributed()
 	}
 	return f.scan.Skip()
+}
+
+// maxRank is the largest number of a rank, and of ranks in a job, that is accepted.
+const maxRank = 1 << 20
+
+// distributed reads the number of the rank and the number of ranks in the job.
+func (f *file) distributed() error {
+	var head struct {
+		Rank  *int
+		World int `json:"world_size"`
+	}
+	if err := f.into(&head); err != nil {
+		return err
+	}
+	if head.World < 0 || head.World > maxRank {
+		return fmt.Errorf("distributedInfo: world_size is %d", head.World)
+	}
+	f.world = head.World
+	if head.Rank == nil {
+		return nil
+	}
+	switch f.rank = *head.Rank; {
+	case f.rank < 0 || f.rank > maxRank:
+		return fmt.Errorf("distributedInfo: %d is not the number of a rank", f.rank)
+	case f.world > 0 && f.rank >= f.world:
+		return fmt.Errorf("distributedInfo: rank %d in a job of %d ranks, which are numbered from 0", f.rank, f.world)
+	}
+	return nil
 }
 
 func (f *file) into(v any) error {
@@ -150,6 +184,9 @@ func (f *file) event(e *entry) error {
 	case e.Ph != "X":
 		return nil
 	}
+	if now, old := renamed[strings.ToLower(e.Cat)]; old {
+		e.Cat = now
+	}
 	switch e.Cat {
 	case "kernel", "gpu_memcpy", "gpu_memset":
 		return f.kernel(e)
@@ -160,16 +197,23 @@ func (f *file) event(e *entry) error {
 			return f.command(e)
 		}
 	}
+	if len(f.ignored) < 8 {
+		f.ignored[f.word(e.Cat)] = true
+	}
 	return nil
 }
 
+// renamed maps the categories of torch before version 1.13, in lower case, to the current ones.
+var renamed = map[string]string{"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset",
+	"runtime": "cuda_runtime", "operator": "cpu_op"}
+
 // times returns the start and the end of an event, on the clock of the file.
 func (f *file) times(e *entry) (start, end int64, err error) {
-	start, err = nanoseconds(e.TS)
+	start, err = nanoseconds(e.TS, mostTime)
 	if err != nil {
 		return 0, 0, fmt.Errorf("ts: %w", err)
 	}
-	dur, err := nanoseconds(e.Dur)
+	dur, err := nanoseconds(e.Dur, mostDur)
 	switch {
 	case err != nil:
 		return 0, 0, fmt.Errorf("dur: %w", err)
@@ -179,34 +223,57 @@ func (f *file) times(e *entry) (start, end int64, err error) {
 	return start, start + dur, nil
 }
 
-// nanoseconds converts a number of microseconds.
-func nanoseconds(raw json.RawMessage) (int64, error) {
-	text := strings.Trim(string(raw), `"`)
+// Limits of times, in microseconds. A time since 1970 fits, also if the file has it in two parts, the time of an event
+// and the base of all events: the sum of both, and the difference of two sums, fit in 64 bits as nanoseconds.
+const (
+	mostTime = 3_000_000_000_000_000 // in the year 2065
+	mostDur  = 1_000_000_000_000_000 // about thirty years
+)
+
+// nanoseconds converts a number of microseconds between -mostDur and most. It keeps nanoseconds, which a float64 cannot
+// hold in addition to the microseconds since 1970.
+func nanoseconds(raw json.RawMessage, most int64) (int64, error) {
+	text := string(raw)
+	if text == "" {
+		return 0, errors.New("it is missing")
+	}
+	if text[0] != '-' && (text[0] < '0' || text[0] > '9') {
+		return 0, fmt.Errorf("%.40q is not a number of microseconds", text)
+	}
 	whole, frac, _ := strings.Cut(text, ".")
-	v, err := strconv.ParseInt(whole, 10, 64)
-	if err != nil || len(frac) > 18 || strings.ContainsAny(frac, "eE+-") {
-		x, err := strconv.ParseFloat(text, 64)
-		if err != nil || x < -1e15 || x > 1e15 {
-			return 0, fmt.Errorf("%.40q is not a time in microseconds", text)
+	if strings.ContainsAny(text, "eE") {
+		x, _, err := big.ParseFloat(text, 10, 96, big.ToNearestEven)
+		if err != nil {
+			return 0, fmt.Errorf("%.40q is not a number of microseconds", text)
 		}
-		return int64(x * 1e3), nil
+		whole, frac, _ = strings.Cut(shortFloat(x, most), ".")
 	}
-	if v > 1e15 || v < -1e15 { // limit of about thirty years
-		return 0, fmt.Errorf("%.40q is out of range", text)
+	v, err := strconv.ParseInt(whole, 10, 64)
+	if v > most || v < -mostDur || errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("%.40q is out of range: it is in microseconds, and at most %d", text, most)
 	}
-	digits := (frac + "0000")[:4]
-	if len(frac) > 4 {
-		digits = frac[:4]
+	digits, bad := strconv.ParseUint((frac + "0000")[:4], 10, 64)
+	if cmp.Or(err, bad) != nil {
+		return 0, fmt.Errorf("%.40q is not a number of microseconds", text)
 	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%.40q is not a time in microseconds", text)
-	}
-	n = (n + 5) / 10
-	if strings.HasPrefix(whole, "-") {
+	n := int64(digits+5) / 10
+	if whole[0] == '-' {
 		n = -n
 	}
 	return v*1e3 + n, nil
+}
+
+// shortFloat writes a number without an exponent, with four digits after the point. For numbers above most, which may have
+// many digits, it writes the next number above most.
+func shortFloat(x *big.Float, most int64) string {
+	limit := new(big.Float).SetInt64(most + 1)
+	switch {
+	case x.Cmp(limit) > 0:
+		x = limit
+	case x.Cmp(new(big.Float).Neg(limit)) < 0:
+		x = new(big.Float).Neg(limit)
+	}
+	return x.Text('f', 4)
 }
 
 // rankOf numbers the processes that have device events.
@@ -260,4 +327,7 @@ func (f *file) command(e *entry) error {
 // thread returns a key for the thread of an event.
 func (f *file) thread(e *entry) string { return f.word(string(e.PID) + " " + string(e.TID)) }
 
-func (f *file) stream(e *entry) string { return f.word("stream " + strings.Trim(string(e.TID), `"`)) }
+// stream returns the name of the stream of an event. Old versions of torch write the name, and newer ones a number.
+func (f *file) stream(e *entry) string {
+	return f.word("stream " + strings.TrimPrefix(strings.Trim(string(e.TID), `"`), "stream "))
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -138,9 +139,9 @@ func (f *file) finish() (*trace.Trace, error) {
 		return nil, errors.New("its times are steps of a schedule: trace a run without --schedules")
 	}
 	if len(f.devices) == 0 {
-		return nil, errors.New("it has no events of a device: was the profiler told to record CUDA activities?")
+		return nil, f.noDevice()
 	}
-	t := &trace.Trace{Ranks: len(f.ranks), Virtual: f.virtual, IDs: make([]int, len(f.ranks)),
+	t := &trace.Trace{Ranks: len(f.ranks), World: f.world, Virtual: f.virtual, IDs: make([]int, len(f.ranks)),
 		Clocks: make([]int, len(f.ranks))}
 	if !f.own {
 		t.Source = "kineto"
@@ -172,7 +173,40 @@ func (f *file) finish() (*trace.Trace, error) {
 		slices.SortFunc(t.Host, func(a, b trace.HostCall) int { return cmp.Compare(a.Start, b.Start) })
 	}
 	t.Sort()
+	if !f.own && twice(t.Events) {
+		return nil, errors.New("it has each event of the device twice: write the profile once")
+	}
 	return t, nil
+}
+
+// noDevice returns the error for a file without events of a device. It names the categories of the other events, because
+// those of the device may have unknown names.
+func (f *file) noDevice() error {
+	const help = "was the profiler told to record CUDA activities?"
+	var cats []string
+	for c := range f.ignored {
+		cats = append(cats, strconv.Quote(c))
+	}
+	slices.Sort(cats)
+	others := ""
+	if len(cats) > 0 {
+		others = ", and events of the unused categories " + strings.Join(cats, ", ")
+	}
+	return fmt.Errorf("it has no events of a device, which have the category kernel, gpu_memcpy or gpu_memset%s: %s", others, help)
+}
+
+// twice reports whether sorted events consist of equal pairs. A few equal events are possible, because the times of
+// old versions of torch are in whole microseconds.
+func twice(sorted []trace.Event) bool {
+	equal := 0
+	for i := 1; i < len(sorted); i++ {
+		a, b := &sorted[i-1], &sorted[i]
+		if a.Rank == b.Rank && a.Stream == b.Stream && a.Start == b.Start && a.End == b.End && a.ID == b.ID &&
+			a.Detail == b.Detail {
+			equal++
+		}
+	}
+	return len(sorted) > 1 && 2*equal >= len(sorted)
 }
 
 // number returns the rank number of a process in its job, or -1 if the file does not state it.

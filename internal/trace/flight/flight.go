@@ -117,6 +117,9 @@ func ReadJSON(r io.Reader) (*Record, error) {
 		}
 		return scan.Skip()
 	})
+	if err == nil {
+		err = scan.End()
+	}
 	if err == nil && !found {
 		err = errors.New(`JSON with neither "traceEvents" nor "entries" is neither a timeline nor a flight record`)
 	}
@@ -244,6 +247,11 @@ func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error 
 	var w written
 	if err := decode(raw, &w); err != nil {
 		return fmt.Errorf("entry %d: %w", n, err)
+	}
+	switch w.State {
+	case "scheduled", "started", "completed":
+	default:
+		return fmt.Errorf("entry %d: the state is %q; torch writes scheduled, started or completed", n, names.Quoted(w.State))
 	}
 	name := strings.TrimPrefix(names.Quoted(w.Name), "nccl:")
 	e := Entry{Op: trace.CollectiveOp(name), Seq: w.Seq, P2P: w.P2P, State: names.Quoted(w.State), Created: w.Created,

@@ -103,6 +103,18 @@ func (s *Scanner) Object(field func(key string) error) error {
 	})
 }
 
+// End returns an error if anything except white space follows the value that was read last.
+func (s *Scanner) End() error {
+	b, err := s.Peek()
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	if err == nil {
+		err = s.errorf("%q follows the end of the document: the file has several documents; give one in each file", b)
+	}
+	return err
+}
+
 // Array calls element for each element of an array. element must read it.
 func (s *Scanner) Array(element func() error) error { return s.members('[', ']', element) }
 

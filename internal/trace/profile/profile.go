@@ -220,6 +220,7 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 			numbered = numbered && id >= 0
 		}
 		out.Repeats = out.Repeats || t.Repeats
+		out.World = max(out.World, t.World)
 	}
 	clocks := 0
 	for i, t := range parts {
