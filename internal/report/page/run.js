@@ -417,6 +417,7 @@ function exposed() {
     column("exposed communication", (r) => r.total_us),
     column("of it waiting", (r) => r.wait_us),
     column("of it transfer", (r) => r.transfer_us),
+    ...((data.exposed || []).some((r) => r.unknown_us > 0) ? [column("of it one of both", (r) => r.unknown_us)] : []),
     column("idle: host", (r) => part(r).host_us),
     column("idle: a peer's signal", (r) => part(r).signal_us),
     column("idle: another stream", (r) => part(r).event_us),

@@ -98,10 +98,12 @@ type StartSkew struct {
 	beforeUS float64 // sum over all ranks of the time before their own profiles begin
 }
 
-// Exposed is communication during which the same rank computed nothing, summed over the ranks.
+// Exposed is communication during which the same rank computed nothing, summed over the ranks. Its parts WaitUS,
+// TransferUS and UnknownUS add up to TotalUS. WaitUS and TransferUS are nil if all of it is unknown.
 type Exposed struct {
 	WaitUS     *float64      `json:"wait_us"`
 	TransferUS *float64      `json:"transfer_us"`
+	UnknownUS  float64       `json:"unknown_us"` // waiting and transfer in it cannot be separated
 	TotalUS    float64       `json:"total_us"`
 	HiddenUS   float64       `json:"hidden_us"` // communication during which the rank also computed
 	ByRank     []RankExposed `json:"by_rank"`
@@ -112,6 +114,7 @@ type RankExposed struct {
 	Rank       int      `json:"rank"`
 	WaitUS     *float64 `json:"wait_us"`
 	TransferUS *float64 `json:"transfer_us"`
+	UnknownUS  float64  `json:"unknown_us"`
 	TotalUS    float64  `json:"total_us"`
 	HiddenUS   float64  `json:"hidden_us"`
 	ComputeUS  float64  `json:"compute_us"`

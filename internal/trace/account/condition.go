@@ -16,24 +16,25 @@ type Condition struct {
 }
 
 // metrics are the numbers of a report that conditions can name. Limits on those that are sums over ranks may be
-// shares.
+// shares. open is set for numbers to which unknown parts of the exposed communication may belong.
 var metrics = []struct {
 	name  string
 	sum   bool
 	count bool
+	open  bool
 	of    func(r *Report) (float64, bool)
 }{
-	{"exposed", true, false, func(r *Report) (float64, bool) { return r.Exposed.TotalUS, r.Source != "flight" }},
-	{"wait", true, false, func(r *Report) (float64, bool) { return deref(r.Exposed.WaitUS) }},
-	{"transfer", true, false, func(r *Report) (float64, bool) { return deref(r.Exposed.TransferUS) }},
-	{"idle", true, false, func(r *Report) (float64, bool) {
+	{"exposed", true, false, false, func(r *Report) (float64, bool) { return r.Exposed.TotalUS, r.Source != "flight" }},
+	{"wait", true, false, true, func(r *Report) (float64, bool) { return deref(r.Exposed.WaitUS) }},
+	{"transfer", true, false, true, func(r *Report) (float64, bool) { return deref(r.Exposed.TransferUS) }},
+	{"idle", true, false, false, func(r *Report) (float64, bool) {
 		var sum float64
 		for _, x := range r.Idle {
 			sum += x.TotalUS
 		}
 		return sum, r.Source != "flight"
 	}},
-	{"skew", false, false, func(r *Report) (float64, bool) {
+	{"skew", false, false, false, func(r *Report) (float64, bool) {
 		var most float64
 		known := false
 		for i := range r.Collectives {
@@ -43,15 +44,15 @@ var metrics = []struct {
 		}
 		return most, known
 	}},
-	{"residual", false, false, func(r *Report) (float64, bool) { return deref(r.Alignment.ResidualUS) }},
-	{"span", false, false, func(r *Report) (float64, bool) { return r.commonUS(), true }},
-	{"step", false, false, func(r *Report) (float64, bool) {
+	{"residual", false, false, false, func(r *Report) (float64, bool) { return deref(r.Alignment.ResidualUS) }},
+	{"span", false, false, false, func(r *Report) (float64, bool) { return r.commonUS(), true }},
+	{"step", false, false, false, func(r *Report) (float64, bool) {
 		if r.Steps == nil {
 			return 0, false
 		}
 		return r.Steps.P50US, true
 	}},
-	{"problems", false, true, func(r *Report) (float64, bool) {
+	{"problems", false, true, false, func(r *Report) (float64, bool) {
 		return float64(len(r.Problems)), true
 	}},
 }
@@ -96,7 +97,7 @@ func ParseCondition(text string) (*Condition, error) {
 }
 
 // Holds reports whether the condition is true for a report, and describes the result. It returns an error if the
-// report does not contain the number.
+// report does not contain the number, or if the answer depends on an unknown part of it.
 func (c *Condition) Holds(r *Report) (bool, string, error) {
 	for _, x := range metrics {
 		if x.name != c.metric {
@@ -110,15 +111,24 @@ func (c *Condition) Holds(r *Report) (bool, string, error) {
 			}
 			return false, "", fmt.Errorf("%s: there is no %s: %s", c.text, c.metric, why)
 		}
+		most := v
+		if x.open {
+			most += r.Exposed.UnknownUS
+		}
 		shown := text(v)
 		if x.count {
 			shown = fmt.Sprint(v)
 		}
+		unknown := text(most - v)
 		if c.share {
 			if whole := r.ranksUS(); whole > 0 {
-				v /= whole
+				v, most = v/whole, most/whole
 			}
-			shown = fmt.Sprintf("%.1f %%", 100*v)
+			shown, unknown = fmt.Sprintf("%.1f %%", 100*v), fmt.Sprintf("%.1f %%", 100*(most-v))
+		}
+		if v <= c.limit && most > c.limit {
+			return false, "", fmt.Errorf("%s: it is at least %s, and may include %s of communication whose waiting is unknown",
+				c.text, shown, unknown)
 		}
 		return v > c.limit, fmt.Sprintf("%s: it is %s", c.text, shown), nil
 	}

@@ -438,7 +438,7 @@ func (a *accounting) exposures() {
 	}
 	for i := range a.t.Events {
 		e := &a.t.Events[i]
-		if _, told := a.r.waits[i]; e.Class != trace.Comm || e.Name == barrier || e.Group != trace.NoGroup && !told {
+		if e.Class != trace.Comm || e.Name == barrier || !a.known(i) {
 			continue
 		}
 		if moving[e.Name] == nil {

@@ -210,3 +210,78 @@ func TestTwoRuns(t *testing.T) {
 		}
 	}
 }
+
+// partly is a job of two ranks on one clock with three all-reduces of 200 µs each, for which rank 0 waits 300 µs for rank
+// 1. Rank 1's profile lacks the last one. Known are 2 · 2 · 200 = 800 µs of transfer and 2 · 300 of waiting, and unknown
+// are the 500 µs of rank 0 in the last.
+func partly() *trace.Trace {
+	tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}, Clocks: []int{0, 1}}
+	for k := range int64(3) {
+		for r := range int64(2) {
+			at := k * 1_000_000
+			arrive := at + 100_000 + r*300_000
+			tr.Events = append(tr.Events, trace.Event{Rank: int(r), Stream: "s", Name: "gemm", Class: trace.Compute, Start: at, End: arrive,
+				Group: trace.NoGroup})
+			if k == 2 && r == 1 {
+				continue
+			}
+			tr.Events = append(tr.Events, trace.Event{Rank: int(r), Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: arrive,
+				End: at + 600_000, Group: trace.NoGroup, Call: &trace.Call{Group: "g", Seq: k, In: 4, Out: 4, Members: []int{0, 1}}})
+		}
+	}
+	return tr
+}
+
+// TestUnknownExposed checks that communication whose waiting is unknown is counted neither as waiting nor as transfer.
+func TestUnknownExposed(t *testing.T) {
+	r := Of(partly(), 0)
+	x := r.Exposed
+	if x.WaitUS == nil || *x.WaitUS != 600 || *x.TransferUS != 800 || x.UnknownUS != 500 || x.TotalUS != 1900 {
+		t.Fatalf("%+v, %v, %v", x, x.WaitUS, x.TransferUS)
+	}
+	if a := x.ByRank[0]; *a.WaitUS != 600 || *a.TransferUS != 400 || a.UnknownUS != 500 {
+		t.Errorf("%+v", a)
+	}
+	if b := x.ByRank[1]; *b.WaitUS != 0 || *b.TransferUS != 400 || b.UnknownUS != 0 {
+		t.Errorf("%+v", b)
+	}
+	for _, f := range r.Findings { // a rank's transfer
+		if f.Kind == "exposed" && !slices.Contains(f.Details, "on rank 0 no kernel ran during 400 µs of the 400 µs in which it moved data") {
+			t.Errorf("%+v", f)
+		}
+	}
+	for _, k := range r.Critical.ByKind {
+		if k.Kind == "communication" && k.US != 500 {
+			t.Errorf("critical path: %+v", r.Critical.ByKind)
+		}
+	}
+	if text := words(t, r); !regexp.MustCompile(`exposed waiting +exposed transfer +exposed waiting or transfer(.|\n)*600 µs +400 µs +500 µs`).MatchString(text) {
+		t.Error(text)
+	}
+	// The sums over ranks: waiting is 600 to 1100 µs, transfer 800 to 1300.
+	for text, want := range map[string]string{
+		"wait > 599us":     "true wait > 599us: it is 600 µs",
+		"wait > 600us":     "wait > 600us: it is at least 600 µs, and may include 500 µs of communication whose waiting is unknown",
+		"wait > 1099us":    "wait > 1099us: it is at least 600 µs, and may include 500 µs of communication whose waiting is unknown",
+		"wait > 1101us":    "false wait > 1101us: it is 600 µs",
+		"transfer > 799us": "true transfer > 799us: it is 800 µs",
+		"transfer > 1ms":   "transfer > 1ms: it is at least 800 µs, and may include 500 µs of communication whose waiting is unknown",
+		"transfer > 1.4ms": "false transfer > 1.4ms: it is 800 µs",
+		// the span is 2,600 µs on each of two ranks: 800 / 5200 = 15.4 %, and 1300 / 5200 = 25 %
+		"transfer > 20%":   "transfer > 20%: it is at least 15.4 %, and may include 9.6 % of communication whose waiting is unknown",
+		"exposed > 1901us": "false exposed > 1901us: it is 1900 µs",
+	} {
+		c, err := ParseCondition(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		holds, said, err := c.Holds(r)
+		got := fmt.Sprint(holds, " ", said)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}

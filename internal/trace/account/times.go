@@ -11,12 +11,13 @@ import (
 // without returns the length of the time in a that is not in b. Both are unions of intervals.
 func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overlap(a, b) }
 
-// expose measures the communication during which the rank computed nothing. It does not count start skew. If one
-// collective waits while another one moves data, the time counts as transfer. Communication that is not a
-// collective, or whose waiting is unknown, also counts as transfer. Barriers do not, because they move no data.
+// expose measures the communication during which the rank computed nothing. It does not count start skew. If several
+// collectives are in flight, a moment counts as transfer if one of them moves data, or else as unknown if the waiting of
+// one of them is unknown. Barriers move no data.
 func (a *accounting) expose() {
 	n := a.t.Ranks
-	compute, comm, moving := make([][]trace.Interval, n), make([][]trace.Interval, n), make([][]trace.Interval, n)
+	lists := func() [][]trace.Interval { return make([][]trace.Interval, n) }
+	compute, comm, moving, unclear := lists(), lists(), lists(), lists()
 	begun := map[call]int64{} // when the transfer of each call began
 	skew := map[call]int64{}
 	for _, list := range a.shares {
@@ -29,42 +30,56 @@ func (a *accounting) expose() {
 			}
 		}
 	}
+	known := len(a.shares) == 0
 	for i := range a.t.Events {
 		e := &a.t.Events[i]
+		whole := trace.Interval{Lo: e.Start + skew[i], Hi: e.End}
 		switch e.Class {
 		case trace.Compute:
-			compute[e.Rank] = append(compute[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
+			compute[e.Rank] = append(compute[e.Rank], whole)
 		case trace.Comm:
-			comm[e.Rank] = append(comm[e.Rank], trace.Interval{Lo: e.Start + skew[i], Hi: e.End})
-			from := e.Start
-			if at, ok := begun[i]; ok {
-				from = at
+			comm[e.Rank] = append(comm[e.Rank], whole)
+			from, told := begun[i]
+			switch known = known || told; {
+			case !a.known(i):
+				unclear[e.Rank] = append(unclear[e.Rank], whole)
+				continue
+			case !told: // it belongs to no collective
+				from = e.Start
 			}
-			if e.Name == barrier { // a barrier moves no data
-				from = e.End
+			if e.Name != barrier {
+				moving[e.Rank] = append(moving[e.Rank], trace.Interval{Lo: from, Hi: e.End})
 			}
-			moving[e.Rank] = append(moving[e.Rank], trace.Interval{Lo: from, Hi: e.End})
 		}
 	}
-	told := len(begun) > 0 || len(a.shares) == 0
 	x := &a.r.Exposed
 	var wait, transfer float64
 	for r := range n {
 		busy, all := trace.Union(compute[r]), trace.Union(comm[r])
 		total, moved := without(all, busy), without(trace.Union(moving[r]), busy)
 		b := RankExposed{Rank: a.t.ID(r), TotalUS: us(total), HiddenUS: us(trace.Length(all) - total),
-			ComputeUS: us(trace.Length(busy))}
-		if told {
-			w, m := us(total-moved), us(moved)
-			b.WaitUS, b.TransferUS = &w, &m
+			ComputeUS: us(trace.Length(busy)), UnknownUS: us(total)}
+		if known {
+			open := without(trace.Union(slices.Concat(moving[r], unclear[r])), busy) - moved
+			w, m := us(total-moved-open), us(moved)
+			b.WaitUS, b.TransferUS, b.UnknownUS = &w, &m, us(open)
 			wait, transfer = wait+w, transfer+m
 		}
 		x.ByRank = append(x.ByRank, b)
-		x.TotalUS, x.HiddenUS = x.TotalUS+b.TotalUS, x.HiddenUS+b.HiddenUS
+		x.TotalUS, x.HiddenUS, x.UnknownUS = x.TotalUS+b.TotalUS, x.HiddenUS+b.HiddenUS, x.UnknownUS+b.UnknownUS
 	}
-	if told {
+	if known {
 		x.WaitUS, x.TransferUS = &wait, &transfer
 	}
+}
+
+// known reports whether the waiting and the transfer of a communication are known. NCCL's kernels of sends and receives
+// also wait for their peers, and the profile does not show how long. A command of hocket that belongs to no collective
+// only moves data.
+func (a *accounting) known(i int) bool {
+	e := &a.t.Events[i]
+	_, told := a.r.waits[i]
+	return told || e.Group == trace.NoGroup && e.Call == nil
 }
 
 // Idle is the time in which nothing ran on the device of a rank, between its first event and its last, by cause.
@@ -161,13 +176,12 @@ type nameTime struct {
 // collective.
 func (a *accounting) kindOf(i int) string {
 	e := &a.t.Events[i]
-	_, told := a.r.waits[i]
 	switch {
 	case e.Class != trace.Comm:
 		return e.Class.String()
 	case e.Name == barrier:
 		return barrier
-	case told || e.Group == trace.NoGroup && e.Call == nil:
+	case a.known(i):
 		return "transfer"
 	}
 	return "communication" // how much of it is waiting is unknown

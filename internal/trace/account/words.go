@@ -319,6 +319,10 @@ func (r *Report) whole(t *writer) {
 	t.printf("\nof %s in all\n", text(r.commonUS()))
 	rows := [][]string{{"", "compute", "communication hidden", "exposed waiting", "exposed transfer", "idle for host",
 		"for signal", "for event", "launching", "unknown"}}
+	unclear := r.Exposed.UnknownUS > 0 && r.Exposed.TransferUS != nil
+	if unclear {
+		rows[0] = slices.Insert(rows[0], 5, "exposed waiting or transfer")
+	}
 	idle := map[int]Idle{}
 	for _, x := range r.Idle {
 		idle[x.Rank] = x
@@ -328,8 +332,11 @@ func (r *Report) whole(t *writer) {
 		rows = append(rows, []string{fmt.Sprintf("rank %d", x.Rank), text(x.ComputeUS), text(x.HiddenUS),
 			told(x.WaitUS), told(x.TransferUS),
 			text(i.HostUS), text(i.SignalUS), text(i.EventUS), text(i.LaunchUS), text(i.UnknownUS)})
-		if x.WaitUS == nil {
-			rows[len(rows)-1][3] = text(x.TotalUS) + " exposed"
+		switch last := len(rows) - 1; {
+		case x.WaitUS == nil:
+			rows[last][3] = text(x.TotalUS) + " exposed"
+		case unclear:
+			rows[last] = slices.Insert(rows[last], 5, text(x.UnknownUS))
 		}
 	}
 	t.rows(rows[:min(len(rows), shownRows)])
