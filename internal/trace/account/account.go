@@ -161,7 +161,7 @@ func Of(t *trace.Trace, bound int64) *Report {
 		r.Source = "hocket"
 	}
 	a := &accounting{}
-	a.t, a.r, a.bound, a.outlier, a.lost = t, r, bound, map[int]bool{}, map[int]bool{}
+	a.t, a.r, a.bound, a.outlier = t, r, bound, map[int]bool{}
 	t.Sort()
 	a.match()
 	a.align()
@@ -234,7 +234,7 @@ func (a *accounting) split() {
 		ofOp[e.Name]++
 		c := Collective{Index: g, Op: e.Name, Nth: ofOp[e.Name]}
 		if e.Call != nil {
-			c.Group = e.Call.Group
+			c.Group = a.groupOf(e.Call)
 		}
 		var starts ends
 		last := 0
@@ -255,7 +255,7 @@ func (a *accounting) split() {
 			}
 			c.ByRank = append(c.ByRank, x)
 		}
-		if len(shares) > 1 && a.compared() {
+		if len(shares) > 1 && a.compared() && a.onePart(list) {
 			skew := us(starts.hi - starts.lo)
 			c.SkewUS = &skew
 		}
@@ -274,7 +274,7 @@ func (a *accounting) split() {
 
 // sharesOf separates waiting from transfer for each member, if that is possible.
 func (a *accounting) sharesOf(list []call) []share {
-	told := a.untold == "" && len(list) > 1 && len(list) >= a.size(list) && !a.far(list)
+	told := a.untold == "" && len(list) > 1 && len(list) >= a.size(list) && a.onePart(list) && !a.far(list)
 	last := &a.t.Events[list[0]]
 	for _, i := range list {
 		if e := &a.t.Events[i]; e.Start > last.Start {
@@ -287,17 +287,17 @@ func (a *accounting) sharesOf(list []call) []share {
 		e := &a.t.Events[i]
 		begun := min(arrival, e.End)
 		out[k] = share{event: i, wait: begun - e.Start, transfer: e.End - begun, told: told}
-		if begins := a.lanes[last.Rank].begin(); told && a.separate() && e.Start < begins {
+		if begins := a.lanes[last.Rank].begin(); told && a.separately() && e.Start < begins {
 			out[k].skew = min(begins-a.lanes[e.Rank].begin(), begun-e.Start)
 		}
 	}
 	return out
 }
 
-// separate reports whether the ranks were profiled separately, so that their profiles may begin at different times.
-// If the profile contains only communication, separate returns false: the first event is then not the beginning of
+// separately reports whether the ranks were profiled separately, so that their profiles may begin at different times.
+// If the profile contains only communication, separately returns false: the first event is then not the beginning of
 // the profile.
-func (a *accounting) separate() bool { return a.t.Source != "" && !oneClock(a.t.Clocks) && !a.bare }
+func (a *accounting) separately() bool { return a.t.Source != "" && !oneClock(a.t.Clocks) && !a.bare }
 
 // skewed adds up the start skew of all members.
 func (a *accounting) skewed() {
@@ -316,11 +316,14 @@ func (a *accounting) skewed() {
 			continue
 		}
 		x.beforeUS += us(a.lanes[r].begin() - a.origin)
-		if first < 0 || a.lanes[r].begin() < a.lanes[first].begin() {
-			first = r
-		}
 		if last < 0 || a.lanes[r].begin() > a.lanes[last].begin() {
 			last = r
+		}
+	}
+	for r := range a.lanes { // all parts begin at the same time, so the largest skew is in the part of last
+		if len(a.lanes[r].events) > 0 && a.partOf(r) == a.partOf(last) &&
+			(first < 0 || a.lanes[r].begin() < a.lanes[first].begin()) {
+			first = r
 		}
 	}
 	x.US = us(a.lanes[last].begin() - a.lanes[first].begin())
@@ -356,11 +359,6 @@ func (a *matching) size(list []call) int {
 // far reports whether the ends of a collective on different ranks are too far apart for its members to belong
 // together.
 func (a *matching) far(list []call) bool {
-	for _, i := range list {
-		if a.lost[a.t.Events[i].Rank] {
-			return true
-		}
-	}
 	return !a.exact() && trace.EndsTogether(a.t.Events[list[0]].Name) && a.apart(list) > a.bound
 }
 

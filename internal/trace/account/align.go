@@ -8,10 +8,12 @@ import (
 	"math"
 	"slices"
 
+	"hocket.example/hocket/internal/ranklist"
 	"hocket.example/hocket/internal/trace"
 )
 
-// Clock describes how the clock of one rank was aligned with that of the first rank.
+// Clock describes how the clock of one rank was aligned with that of the first rank, or with that of the first rank of
+// its part (see Alignment).
 type Clock struct {
 	Rank     int     `json:"rank"`
 	OffsetUS float64 `json:"offset_us"` // the offset that is added to the rank's times at the start of the profile
@@ -29,9 +31,13 @@ type Alignment struct {
 	// collectives, or "none".
 	Method string  `json:"method"`
 	Clocks []Clock `json:"clocks,omitempty"`
+	// Parts are the sets of ranks that collectives connect, by their numbers. The clocks of different parts are not
+	// compared: each part begins at time 0. Parts is nil if all ranks are connected.
+	Parts [][]int `json:"parts,omitempty"`
 }
 
-// align shifts the times of all ranks to the clock of the first rank.
+// align shifts the times of all ranks to the clock of the first rank. If collectives do not connect all ranks, each
+// connected part has its own clock, which begins with the first event of the part.
 func (a *matching) align() {
 	a.r.Alignment.Method = "one clock"
 	if a.exact() {
@@ -147,16 +153,36 @@ func (a *matching) apart(list []call) int64 {
 	return all.hi - all.lo
 }
 
-// settle sets the residual. If the residual exceeds the bound, the ranks are not compared.
+// settle sets the residual, and names the parts whose alignment no second collective checks. If the residual exceeds the
+// bound, the ranks are not compared. least is the number of collectives that check the clocks of a part.
 func (a *matching) settle(shared [][]call, least int) {
-	if len(a.lost) > 0 {
+	if a.untold != "" {
 		return
 	}
 	kept := slices.DeleteFunc(slices.Clone(shared),
 		func(list []call) bool { return a.outlier[a.t.Events[list[0]].Group] })
-	if len(kept) < least {
-		a.problem("alignment", a.t.ID(0),
-			"the ranks share only one collective, by which their clocks were aligned, so the alignment cannot be checked")
+	count, ranks := map[int]int{}, map[int][]int{} // by part
+	for _, list := range kept {
+		count[a.partOf(a.t.Events[list[0]].Rank)]++
+	}
+	for r := range a.t.Ranks {
+		ranks[a.partOf(r)] = append(ranks[a.partOf(r)], a.t.ID(r))
+	}
+	checked := false
+	for _, p := range slices.Sorted(maps.Keys(ranks)) {
+		switch {
+		case count[p] >= least:
+			checked = true
+		case len(ranks[p]) > 1:
+			who := "the ranks"
+			if len(ranks) > 1 {
+				who = "ranks " + ranklist.String(ranks[p])
+			}
+			a.problem("alignment", ranks[p][0],
+				"%s share only one collective, by which their clocks were aligned, so the alignment cannot be checked", who)
+		}
+	}
+	if !checked {
 		return
 	}
 	ns := a.spread(kept)
@@ -166,6 +192,20 @@ func (a *matching) settle(shared [][]call, least int) {
 		a.refuse("ends of collectives differ by up to %s, beyond the bound of %s: the clocks do not agree, or the collectives do not belong together",
 			trace.Microseconds(us), trace.Microseconds(float64(a.bound)/1e3))
 	}
+}
+
+// partOf returns the number of the part of a rank (see Alignment).
+func (a *matching) partOf(rank int) int {
+	if a.part == nil {
+		return 0
+	}
+	return a.part[rank]
+}
+
+// onePart reports whether all members of a collective are in one part, so that their times can be compared.
+func (a *matching) onePart(list []call) bool {
+	first := a.partOf(a.t.Events[list[0]].Rank)
+	return !slices.ContainsFunc(list, func(i call) bool { return a.partOf(a.t.Events[i].Rank) != first })
 }
 
 // refuse records why waiting is unknown.
@@ -217,7 +257,8 @@ func (a *matching) byClock(clocks []int, shared [][]call) map[int]*onClock {
 }
 
 // fitAll aligns one clock after another with the clock of the first rank. The next clock is always the one that has
-// the most ends in common with the clocks that are already aligned.
+// the most ends in common with the clocks that are already aligned. When no clock that is left has any, the first of
+// them begins the next part.
 func (a *matching) fitAll(clocks []int, shared [][]call) {
 	all := a.byClock(clocks, shared)
 	// by number of a shared collective: its ends on the clocks that are already aligned
@@ -230,8 +271,10 @@ func (a *matching) fitAll(clocks []int, shared [][]call) {
 	for c := range all {
 		left[c] = true
 	}
+	var parts [][]*onClock
 	put := func(clock int) {
 		delete(left, clock)
+		parts[len(parts)-1] = append(parts[len(parts)-1], all[clock])
 		for k, list := range all[clock].shared {
 			first := there[k].n == 0
 			for _, i := range list {
@@ -250,22 +293,58 @@ func (a *matching) fitAll(clocks []int, shared [][]call) {
 			}
 		}
 	}
-	put(clocks[0])
-	for ready.Len() > 0 {
-		next := heap.Pop(&ready).(sharing).clock
-		if !left[next] {
+	for _, first := range clocks {
+		if !left[first] {
 			continue
 		}
-		points := a.points(all[next], shared, there)
-		a.shiftClock(all[next], fit(points, a.outlier), len(points))
-		put(next)
+		parts = append(parts, nil)
+		put(first)
+		for ready.Len() > 0 {
+			next := heap.Pop(&ready).(sharing).clock
+			if !left[next] {
+				continue
+			}
+			points := a.points(all[next], shared, there)
+			l := fit(points, a.outlier)
+			a.r.Alignment.Clocks = append(a.r.Alignment.Clocks, a.clocksOf(all[next], l, len(points))...)
+			a.shiftClock(all[next], l)
+			put(next)
+		}
 	}
-	for r, c := range clocks {
-		if left[c] {
-			a.lost[r] = true
-			a.untold = "some ranks share no collective with the others"
-			a.problem("alignment", a.t.ID(r),
-				"rank %d shares no collective with rank %d, so its clock is not aligned", a.t.ID(r), a.t.ID(0))
+	if len(parts) > 1 {
+		a.separate(parts)
+	}
+}
+
+// separate records which ranks are in which part, and shifts the times of each part so that its first event is at the
+// time of the first event of the first part. Waits of hocket's commands for signals may connect parts, so times of
+// hocket's own traces are not compared at all.
+func (a *matching) separate(parts [][]*onClock) {
+	if a.t.Source == "" {
+		a.refuse("some ranks share no collective with the others")
+		return
+	}
+	a.part = make([]int, a.t.Ranks)
+	var origin int64
+	for p, clocks := range parts {
+		var all ends
+		var ids []int
+		for _, c := range clocks {
+			for _, i := range c.events {
+				all.add(a.t.Events[i].Start)
+			}
+			for _, r := range c.ranks {
+				a.part[r] = p
+				ids = append(ids, a.t.ID(r))
+			}
+		}
+		slices.Sort(ids)
+		a.r.Alignment.Parts = append(a.r.Alignment.Parts, ids)
+		if p == 0 {
+			origin = all.lo
+		}
+		for _, c := range clocks {
+			a.shiftClock(c, line{offset: origin - all.lo})
 		}
 	}
 }
@@ -412,12 +491,10 @@ func leastSquares(points []point) line {
 }
 
 // shiftClock moves all times of a clock.
-func (a *matching) shiftClock(clock *onClock, l line, n int) {
-	first := int64(math.MaxInt64)
+func (a *matching) shiftClock(clock *onClock, l line) {
 	move := func(at *int64) { *at += l.behind(*at) }
 	for _, i := range clock.events {
 		e := &a.t.Events[i]
-		first = min(first, e.Start)
 		move(&e.Start)
 		move(&e.End)
 		if e.Issued != 0 {
@@ -432,9 +509,16 @@ func (a *matching) shiftClock(clock *onClock, l line, n int) {
 		move(&a.t.Steps[i].Start)
 		move(&a.t.Steps[i].End)
 	}
-	for _, r := range clock.ranks {
-		a.r.Alignment.Clocks = append(a.r.Alignment.Clocks, Clock{Rank: a.t.ID(r),
-			OffsetUS: float64(l.behind(first)) / 1e3,
-			DriftPPM: l.drift * 1e6, Collectives: n})
+}
+
+// clocksOf describes the alignment of the ranks of a clock by n collectives, before the clock is shifted.
+func (a *matching) clocksOf(clock *onClock, l line, n int) (out []Clock) {
+	first := int64(math.MaxInt64)
+	for _, i := range clock.events {
+		first = min(first, a.t.Events[i].Start)
 	}
+	for _, r := range clock.ranks {
+		out = append(out, Clock{Rank: a.t.ID(r), OffsetUS: float64(l.behind(first)) / 1e3, DriftPPM: l.drift * 1e6, Collectives: n})
+	}
+	return out
 }

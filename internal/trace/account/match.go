@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"hocket.example/hocket/internal/ranklist"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -19,10 +20,11 @@ type matching struct {
 	t       *trace.Trace // a copy of the trace, with the times on one clock
 	r       *Report
 	bound   int64
-	members [][]call     // members of each collective, by its number
-	outlier map[int]bool // collectives whose ends are not used to fit clocks
-	lost    map[int]bool // ranks whose clocks are not aligned
-	untold  string       // the reason why waiting is unknown; empty if it is known
+	members [][]call        // members of each collective, by its number
+	outlier map[int]bool    // collectives whose ends are not used to fit clocks
+	part    []int           // by rank: its part (see Alignment); nil if all ranks are in one
+	alike   map[string]bool // names that groups with different members have
+	untold  string          // the reason why waiting is unknown; empty if it is known
 }
 
 // match finds the collectives of a trace. In hocket's own traces, each event of a collective has the number of the
@@ -104,13 +106,33 @@ func (a *matching) matchByGroup() {
 		}
 		s.calls[e.Rank] = append(s.calls[e.Rank], i)
 	}
+	a.alike = map[string]bool{}
+	keyOf := map[string]string{}
+	for key, s := range groups {
+		if other, known := keyOf[s.name]; known && other != key && s.name != "" {
+			a.alike[s.name] = true
+		}
+		keyOf[s.name] = key
+	}
 	for _, key := range slices.Sorted(maps.Keys(groups)) {
 		a.matchSeries(groups[key])
 	}
 }
 
+// groupOf returns the name of the group of a call. It includes the members if another group has the same name.
+func (a *matching) groupOf(c *trace.Call) string {
+	switch {
+	case !a.alike[c.Group]:
+		return c.Group
+	case len(c.Members) == 0:
+		return c.Group + " (of unknown ranks)"
+	}
+	return fmt.Sprintf("%s (ranks %s)", c.Group, ranklist.String(slices.Sorted(slices.Values(c.Members))))
+}
+
 func (a *matching) matchSeries(s *series) {
 	ranks := slices.Sorted(maps.Keys(s.calls))
+	name := a.groupOf(a.t.Events[s.calls[ranks[0]][0]].Call)
 	numbered := true
 	longest := ranks[0]
 	for _, r := range ranks {
@@ -139,7 +161,7 @@ func (a *matching) matchSeries(s *series) {
 		if lack := len(s.calls[longest]) - len(s.calls[r]); lack > 0 {
 			a.problem("missing", a.t.ID(r),
 				"the profile of rank %d has %d of the %d collectives that rank %d has in group %q",
-				a.t.ID(r), len(s.calls[r]), len(s.calls[longest]), a.t.ID(longest), s.name)
+				a.t.ID(r), len(s.calls[r]), len(s.calls[longest]), a.t.ID(longest), name)
 		}
 	}
 	var absent []string
@@ -150,11 +172,11 @@ func (a *matching) matchSeries(s *series) {
 	}
 	if len(absent) > 0 {
 		a.problem("missing", a.t.ID(longest), "group %q has no calls of rank %s: its waits are unknown; give the profiles of all its ranks",
-			s.name, strings.Join(absent, ", "))
+			name, strings.Join(absent, ", "))
 	}
 	for _, k := range slices.Sorted(maps.Keys(at)) {
 		a.members = append(a.members, at[k])
-		a.compare(s.name, k+1, at[k])
+		a.compare(name, k+1, at[k])
 	}
 }
 

@@ -285,3 +285,75 @@ func TestUnknownExposed(t *testing.T) {
 		}
 	}
 }
+
+// pairs is a job of two groups of two ranks that both have the name tp, without a collective of all ranks. In each of four
+// steps ranks 0 and 3 compute for 1000 µs, rank 1 for 4000 and rank 2 for 2000. An all-reduce takes 200 µs. So rank 0 waits
+// 3000 µs for rank 1, and rank 3 waits 1000 for rank 2, in each step. The clock of rank r is off by r · 7.654321 s.
+func pairs() *trace.Trace {
+	tr := &trace.Trace{Ranks: 4, Source: "kineto", IDs: []int{0, 1, 2, 3}, Clocks: []int{0, 1, 2, 3}}
+	works := []int64{1_000_000, 4_000_000, 2_000_000, 1_000_000}
+	for r := range 4 {
+		pair := r / 2 * 2
+		step := max(works[pair], works[pair+1]) + 200_000
+		for k := range int64(4) {
+			at := k*step + int64(r)*7_654_321_000
+			tr.Events = append(tr.Events,
+				trace.Event{Rank: r, Stream: "s", Name: "gemm", Class: trace.Compute, Start: at, End: at + works[r], Group: trace.NoGroup},
+				trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at + works[r], End: at + step,
+					Group: trace.NoGroup, Call: &trace.Call{Group: "tp", Seq: -1, In: 4, Out: 4, Members: []int{pair, pair + 1}}})
+		}
+	}
+	return tr
+}
+
+// TestParts checks that groups of ranks that share no collective are aligned each for itself.
+func TestParts(t *testing.T) {
+	r := Of(pairs(), 0)
+	if r.Untold != "" || r.Alignment.ResidualUS == nil || *r.Alignment.ResidualUS != 0 ||
+		fmt.Sprint(r.Alignment.Parts) != "[[0 1] [2 3]]" || len(r.Collectives) != 8 {
+		t.Fatalf("%q, %+v, %d collectives", r.Untold, r.Alignment, len(r.Collectives))
+	}
+	for _, c := range r.Collectives {
+		late, waits, group := 1, 3000.0, "tp (ranks 0-1)"
+		if c.ByRank[0].Rank == 2 {
+			late, waits, group = 2, 1000, "tp (ranks 2-3)"
+		}
+		if c.Late == nil || c.Late.Rank != late || c.Late.US != waits || *c.TransferUS != 200 || *c.SkewUS != waits ||
+			c.Group != group {
+			t.Errorf("%+v, late %+v", c, c.Late)
+		}
+	}
+	// 4 · 3000 + 4 · 1000 of waiting, and 4 · 4 · 200 of transfer.
+	if x := r.Exposed; *x.WaitUS != 16_000 || *x.TransferUS != 3200 || x.UnknownUS != 0 {
+		t.Errorf("%+v: %v, %v", x, *x.WaitUS, *x.TransferUS)
+	}
+	// Both parts begin at 0. The first one lasts longer, 4 · 4200 µs, so the critical path is in it.
+	if r.SpanUS != 16_800 || r.Critical == nil || r.Critical.SpanUS != 16_800 ||
+		slices.ContainsFunc(r.Critical.Path, func(p CriticalPart) bool { return p.Rank != 1 }) {
+		t.Errorf("span %v, critical path %+v", r.SpanUS, r.Critical)
+	}
+	if text := words(t, r); !strings.Contains(text, "put on 2 clocks by ends of collectives (ranks 0-1; 2-3), which are not "+
+		"compared with each other\n") {
+		t.Error(text)
+	}
+	for _, p := range r.Problems { // offsets of seconds look like profiles of several runs
+		if p.Kind != "runs" {
+			t.Errorf("%+v", p)
+		}
+	}
+	// A broadcast between the parts does not end on all ranks together, so it aligns no clocks.
+	tr := pairs()
+	for r := range 4 {
+		tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "broadcast", Class: trace.Comm, Start: 1e15, End: 1e15 + 1000,
+			Group: trace.NoGroup, Call: &trace.Call{Group: "world", Seq: -1, In: 4, Out: 4, Members: []int{0, 1, 2, 3}}})
+	}
+	r = Of(tr, 0)
+	for _, c := range r.Collectives {
+		if known := c.Op != "broadcast"; (c.TransferUS != nil) != known || (c.SkewUS != nil) != known {
+			t.Errorf("%+v", c)
+		}
+	}
+	if len(r.Collectives) != 9 || r.Exposed.UnknownUS != 4 {
+		t.Errorf("%d collectives, %v µs unknown", len(r.Collectives), r.Exposed.UnknownUS)
+	}
+}

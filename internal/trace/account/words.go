@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"hocket.example/hocket/internal/ranklist"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -113,6 +114,17 @@ func (a *Alignment) words() string {
 		by = "on one clock"
 	case "ends":
 		by = "put on one clock by ends of collectives"
+		if len(a.Parts) > 0 {
+			var parts []string
+			for _, ids := range a.Parts[:min(len(a.Parts), 8)] {
+				parts = append(parts, ranklist.String(ids))
+			}
+			if len(a.Parts) > 8 {
+				parts = append(parts, "…")
+			}
+			by = fmt.Sprintf("put on %d clocks by ends of collectives (ranks %s), which are not compared with each other",
+				len(a.Parts), strings.Join(parts, "; "))
+		}
 	default:
 		return "clocks not compared"
 	}
