@@ -58,9 +58,21 @@ type Collective struct {
 	// of the bytes. Both are in 10⁹ bytes per second.
 	GBs    float64 `json:"gb_s,omitempty"`
 	BusGBs float64 `json:"bus_gb_s,omitempty"`
-	// The collective is number Nth of the OfOp collectives with the same operation.
-	Nth  int `json:"-"`
-	OfOp int `json:"-"`
+	// The collective is number Nth, from 1, of the OfOp collectives with the same operation.
+	Nth  int `json:"nth"`
+	OfOp int `json:"of_op"`
+	// Seq is the number of the call in its group, from 1, as torch counts and prints it (collective_seq_id). It is set
+	// only for flight records.
+	Seq *int64 `json:"seq,omitempty"`
+}
+
+// Label identifies the collective in tables and sentences: "all_reduce 5", which is the fifth all_reduce in the order of
+// starts. In flight records it is "all_reduce, call 5", which is the fifth call of its group.
+func (c *Collective) Label() string {
+	if c.Seq != nil {
+		return fmt.Sprintf("%s, call %d", c.Op, *c.Seq)
+	}
+	return fmt.Sprintf("%s %d", c.Op, c.Nth)
 }
 
 // Late describes the rank for which the other ranks waited in a collective.

@@ -189,7 +189,8 @@ func (a *matching) settle(shared [][]call, least int) {
 	us := float64(ns) / 1e3
 	a.r.Alignment.ResidualUS = &us
 	if ns > a.bound {
-		a.refuse("ends of collectives differ by up to %s, beyond the bound of %s: the clocks do not agree, or the collectives do not belong together",
+		a.refuse("ends of collectives differ by up to %s, beyond the bound of %s, so the clocks do not agree, or the collectives do not belong together: "+
+			"give the profiles of one run, over the same steps; --max-residual accepts less exact clocks",
 			trace.Microseconds(us), trace.Microseconds(float64(a.bound)/1e3))
 	}
 }

@@ -20,7 +20,10 @@ type flights struct {
 	r       *Report
 	records []*flight.Record  // by rank
 	byGroup map[string][]made // calls by group, in the order of ranks and of the calls of each rank
+	names   map[string]string // names of groups by their keys
 	given   map[int]bool      // ranks for which there is a record
+	silent  map[int]bool      // ranks whose records have no entries
+	gaps    map[lacking]gap
 	origin  int64
 	behind  map[int][]int64 // by rank: how much later than the first rank it made each call that has completed
 }
@@ -39,7 +42,7 @@ const mostProblems = 1 << 16
 // ranks called with different arguments, which collectives are incomplete, and which ranks have not arrived. A
 // record contains the times of the host's calls by the host's wall clock, but no times of transfers.
 func OfFlight(records []*flight.Record) *Report {
-	f := &flights{behind: map[int][]int64{}, byGroup: map[string][]made{}, given: map[int]bool{},
+	f := &flights{behind: map[int][]int64{}, gaps: map[lacking]gap{}, byGroup: map[string][]made{}, given: map[int]bool{},
 		records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records),
 			Collectives: []Collective{}, Problems: []Problem{}, Findings: []Finding{}}}
 	f.r.Alignment.Method = "none"
@@ -57,10 +60,19 @@ func OfFlight(records []*flight.Record) *Report {
 			f.r.SpanUS = max(f.r.SpanUS, us(e.Created-f.origin))
 		}
 	}
+	f.nameGroups()
+	f.silent = map[int]bool{}
+	for _, r := range f.records {
+		f.silent[r.Rank] = len(r.Entries) == 0
+	}
 	for _, g := range slices.Sorted(maps.Keys(f.byGroup)) {
 		f.group(g)
 	}
+	f.absent()
+	f.empty()
 	f.trailing()
+	severity := map[string]int{"missing": 1, "late": 2} // calls that differ come first
+	slices.SortStableFunc(f.r.Problems, func(x, y Problem) int { return cmp.Compare(severity[x.Kind], severity[y.Kind]) })
 	slices.SortStableFunc(f.r.Collectives, func(a, b Collective) int { return cmp.Compare(a.first(), b.first()) })
 	ofOp := map[string]int{}
 	for i := range f.r.Collectives {
@@ -87,16 +99,33 @@ func (c *Collective) first() float64 {
 // calls are the entries of one collective, by rank.
 type calls map[int]*flight.Entry
 
+// nameGroups chooses the names of the groups: their descriptions, with the key if several groups have the same.
+func (f *flights) nameGroups() {
+	f.names = map[string]string{}
+	count := map[string]int{}
+	for key := range f.byGroup {
+		f.names[key] = key
+		for _, r := range f.records {
+			if name := r.GroupName(key); name != key {
+				f.names[key] = name
+			}
+		}
+		count[f.names[key]]++
+	}
+	for key, name := range f.names {
+		if count[name] > 1 && name != key {
+			f.names[key] = fmt.Sprintf("%s (%s)", name, key)
+		}
+	}
+}
+
 func (f *flights) group(key string) {
 	bySeq := map[int64]calls{}
-	name, members := key, []int(nil)
+	name, members := f.names[key], []int(nil)
 	least := map[int]int64{}
 	for _, r := range f.records {
-		if g := r.Groups[key]; g.Name != "" || g.Members != nil {
-			name = cmp.Or(g.Name, key)
-			if g.Members != nil {
-				members = g.Members
-			}
+		if m := r.Groups[key].Members; m != nil {
+			members = m
 		}
 	}
 	for _, e := range f.byGroup[key] {
@@ -121,16 +150,16 @@ func (f *flights) group(key string) {
 	members = slices.Compact(members)
 	given := slices.DeleteFunc(slices.Clone(members), func(m int) bool { return !f.given[m] })
 	for _, seq := range slices.Sorted(maps.Keys(bySeq)) {
-		f.collective(name, members, given, seq, bySeq[seq], least)
+		f.collective(key, name, members, given, seq, bySeq[seq], least)
 	}
 }
 
-func (f *flights) collective(group string, members, given []int, seq int64, list calls, least map[int]int64) {
+func (f *flights) collective(key, group string, members, given []int, seq int64, list calls, least map[int]int64) {
 	ranks := slices.Sorted(maps.Keys(list))
 	e := list[ranks[0]]
 	where := fmt.Sprintf("call %d of group %q, %s", seq, group, e.Op)
 	var entries []Entry
-	c := Collective{Op: e.Op, Group: group}
+	c := Collective{Op: e.Op, Group: group, Seq: &seq}
 	open := false
 	var span ends
 	for _, r := range ranks {
@@ -146,8 +175,9 @@ func (f *flights) collective(group string, members, given []int, seq int64, list
 			}
 		}
 	}
-	skew := us(span.hi - span.lo)
-	c.SkewUS = &skew
+	if skew := us(span.hi - span.lo); len(ranks) > 1 {
+		c.SkewUS = &skew
+	}
 	problems := Disagreements(where, entries)
 	for i := range problems {
 		problems[i].Text += stack(list[problems[i].Rank])
@@ -156,9 +186,9 @@ func (f *flights) collective(group string, members, given []int, seq int64, list
 	if open { // otherwise a rank without a record may have made the call
 		given = members
 	}
-	missing := f.missing(where, given, seq, list, least)
+	missing := f.missing(key, where, given, seq, list, least)
 	if len(problems) == 0 && !missing && len(ranks) > 1 {
-		f.late(&c, where, list, open)
+		f.late(&c, key, where, list, open)
 	}
 	f.r.Collectives = append(f.r.Collectives, c)
 }
@@ -171,23 +201,82 @@ func stack(e *flight.Entry) string {
 	return "; it called from " + strings.Join(e.Stack[:min(len(e.Stack), 4)], " < ")
 }
 
+// empty reports the records without entries. Nothing follows from them about the calls of their ranks.
+func (f *flights) empty() {
+	for _, r := range f.records {
+		if !f.silent[r.Rank] {
+			continue
+		}
+		status := ""
+		for _, g := range slices.Sorted(maps.Keys(r.Enqueued)) {
+			status += fmt.Sprintf("; by its status it has made %s of group %q", plural(int(min(r.Enqueued[g], 1<<31)), "call"), cmp.Or(f.names[g], r.GroupName(g)))
+		}
+		f.problem("missing", r.Rank, "the record of rank %d has no entries, so its calls are unknown%s", r.Rank, status)
+	}
+}
+
+// gap is a range of calls that the record of a rank lacks although the rank has made them.
+type gap struct{ first, last int64 }
+
+// absent reports the calls that ranks have made and that their records lack.
+func (f *flights) absent() {
+	keys := slices.SortedFunc(maps.Keys(f.gaps), func(x, y lacking) int {
+		return cmp.Or(cmp.Compare(x.rank, y.rank), strings.Compare(x.group, y.group))
+	})
+	for _, k := range keys {
+		g := f.gaps[k]
+		f.problem("missing", k.rank, "the record of rank %d lacks calls between %d and %d of group %q, which the rank has made: "+
+			"it was written before them, or entries were lost", k.rank, g.first, g.last, f.names[k.group])
+	}
+}
+
+// lacking is a rank and the key of a group.
+type lacking struct {
+	rank  int
+	group string
+}
+
+// hasMade reports whether a rank has made a call that its record lacks: the call is complete on another rank, which is
+// possible only after all members have made it, or the rank's own status counts it.
+func (f *flights) hasMade(key string, rank int, seq int64, list calls) bool {
+	for _, e := range list {
+		if e.State == "completed" && trace.EndsTogether(e.Op) {
+			return true
+		}
+	}
+	for _, r := range f.records {
+		if n, known := r.Enqueued[key]; r.Rank == rank && known && n >= seq {
+			return true
+		}
+	}
+	return false
+}
+
 // missing names the members that did not make a call that others made. A call that is older than the oldest call in
-// a rank's record does not count as missing.
-func (f *flights) missing(where string, members []int, seq int64, list calls, least map[int]int64) bool {
+// a rank's record does not count as missing, and no call does for a rank whose record is empty.
+func (f *flights) missing(key, where string, members []int, seq int64, list calls, least map[int]int64) bool {
 	found := false
 	for _, m := range members {
 		oldest, some := least[m]
-		if list[m] != nil || some && seq < oldest {
+		if list[m] != nil || some && seq < oldest || f.silent[m] {
 			continue
 		}
 		if found = true; len(f.r.Problems) >= mostProblems {
 			break
 		}
-		if !f.given[m] {
+		switch {
+		case !f.given[m]:
 			f.problem("missing", m, "%s: it is not complete, and rank %d gave no record", where, m)
-			continue
+		case f.hasMade(key, m, seq, list):
+			k := lacking{m, key}
+			g, more := f.gaps[k]
+			if !more {
+				g = gap{seq, seq}
+			}
+			f.gaps[k] = gap{min(g.first, seq), max(g.last, seq)}
+		default:
+			f.problem("missing", m, "%s: rank %d has not called it; its last call is %s", where, m, f.last(m))
 		}
-		f.problem("missing", m, "%s: rank %d has not called it; its last call is %s", where, m, f.last(m))
 	}
 	return found
 }
@@ -204,7 +293,7 @@ func (f *flights) last(rank int) string {
 
 // late records which rank made a call last. If the call is not complete and the devices of only some ranks have
 // begun it, the other ranks are late.
-func (f *flights) late(c *Collective, where string, list calls, open bool) {
+func (f *flights) late(c *Collective, key, where string, list calls, open bool) {
 	ranks := slices.Sorted(maps.Keys(list))
 	last, first := ranks[0], ranks[0]
 	var begun, waiting []int
@@ -234,15 +323,56 @@ func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	switch {
 	case by <= lateHost:
 	case open:
+		doubt := f.earlier(key, last, first, by)
 		c.Late = &Late{Rank: last, US: us(by),
-			After: "its host called later, according to wall clocks that are not checked" + stack(list[last])}
+			After: "its host called later, according to wall clocks that are not checked" + doubt + stack(list[last])}
 		f.problem("late", last,
 			"%s: all ranks have called it and not all have completed it; rank %d called last, %s after rank %d, "+
-				"by the hosts' wall clocks%s", where, last, short(by), first, stack(list[last]))
+				"by the hosts' wall clocks, which are not checked%s%s", where, last, short(by), first, doubt, stack(list[last]))
 	default:
 		f.behind[last] = append(f.behind[last], by)
 	}
 }
+
+// earlier compares the time by which a rank called after another in an open call with that in the completed calls of the
+// group. If the median of those is a difference of the clocks, the same rank, or the other, is late by the rest. It
+// returns "" if there are too few calls, or if they differ by less than clocks do.
+func (f *flights) earlier(key string, rank, other int, by int64) string {
+	at := map[int64]int64{}
+	var before []int64
+	for _, e := range f.byGroup[key] {
+		if e.rank == other && e.State == "completed" && !e.P2P {
+			at[e.Seq] = e.Created
+		}
+	}
+	for _, e := range f.byGroup[key] {
+		if from, both := at[e.Seq]; both && e.rank == rank && e.State == "completed" && !e.P2P {
+			before = append(before, e.Created-from)
+		}
+	}
+	if len(before) < leastEarlier {
+		return ""
+	}
+	slices.Sort(before)
+	median := before[len(before)/2]
+	if abs(median) <= lateHost {
+		return ""
+	}
+	usual := fmt.Sprintf("; in the median of %d completed calls it called %s after rank %d", len(before), short(median), other)
+	if median < 0 {
+		usual = fmt.Sprintf("; in the median of %d completed calls it called %s before rank %d", len(before), short(-median), other)
+	}
+	switch rest := by - median; {
+	case rest > lateHost:
+		return fmt.Sprintf("%s: if the clocks differ by that, it was late by %s", usual, short(rest))
+	case rest < -lateHost:
+		return fmt.Sprintf("%s: if the clocks differ by that, rank %d was late here, by %s", usual, other, short(-rest))
+	}
+	return usual + ": if the clocks differ by that, no rank was late"
+}
+
+// leastEarlier is the number of completed calls from which their times are compared with that of an open call.
+const leastEarlier = 3
 
 // trailing reports which ranks made their call last in collectives that have completed.
 func (f *flights) trailing() {

@@ -271,7 +271,7 @@ func Disagreements(where string, calls []Entry) []Problem {
 			if e.In < 0 && e.Out < 0 {
 				return "unknown size"
 			}
-			return fmt.Sprintf("%d → %d elements", e.In, e.Out)
+			return fmt.Sprintf("%d elements in and %d out", e.In, e.Out)
 		})
 	}
 	return out

@@ -357,3 +357,59 @@ func TestParts(t *testing.T) {
 		t.Errorf("%d collectives, %v µs unknown", len(r.Collectives), r.Exposed.UnknownUS)
 	}
 }
+
+// TestFlightGaps checks that no rank is accused of a missing call that it must have made: because its record is empty, or
+// because the call is complete on another rank, or because its own status counts it.
+func TestFlightGaps(t *testing.T) {
+	record := func(rank, enqueued int, states ...string) *flight.Record {
+		r := &flight.Record{Rank: rank, Groups: map[string]flight.Group{"0": {Name: "tp", Members: []int{0, 1}}},
+			Enqueued: map[string]int64{"0": int64(enqueued)}}
+		for i, s := range states {
+			r.Entries = append(r.Entries, flight.Entry{Op: "all_reduce", Group: "0", Seq: int64(i + 1), State: s, In: 8, Out: 8,
+				DType: "Half", Created: int64(1e9 + i*1e6)})
+		}
+		return r
+	}
+	full := record(0, 4, "completed", "completed", "completed", "started")
+	for _, c := range []struct {
+		other *flight.Record
+		want  []string
+	}{
+		{record(1, 4), []string{`the record of rank 1 has no entries, so its calls are unknown; by its status it has made 4 calls of group "tp"`}},
+		{record(1, 1, "completed"), []string{"call 4 of group \"tp\", all_reduce: rank 1 has not called it; its last call is 1, all_reduce, completed",
+			`the record of rank 1 lacks calls between 2 and 3 of group "tp", which the rank has made: it was written before them, or entries were lost`}},
+		{record(1, 4, "completed"), []string{
+			`the record of rank 1 lacks calls between 2 and 4 of group "tp", which the rank has made: it was written before them, or entries were lost`}},
+	} {
+		r := OfFlight([]*flight.Record{full, c.other})
+		var got []string
+		for _, p := range r.Problems {
+			if p.Kind != "missing" || p.Rank != 1 {
+				t.Errorf("%+v", p)
+			}
+			got = append(got, p.Text)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("got  %q\nwant %q", got, c.want)
+		}
+		if want := strings.ToUpper(c.want[0][:1]) + c.want[0][1:] + "."; r.Verdict() != want {
+			t.Errorf("verdict %q; want %q", r.Verdict(), want)
+		}
+		for _, c := range r.Collectives { // a single member has no skew
+			if (c.SkewUS != nil) != (len(c.ByRank) > 1) {
+				t.Errorf("%+v", c)
+			}
+		}
+	}
+	two := &flight.Record{Groups: map[string]flight.Group{"3": {Name: "tp"}, "5": {Name: "tp"}, "7": {Name: "undefined"}}}
+	for k, g := range []string{"3", "5", "7"} {
+		two.Entries = append(two.Entries, flight.Entry{Op: "all_reduce", Group: g, Seq: 1, State: "completed", Created: int64(k + 1)})
+	}
+	var groups []string
+	for _, c := range OfFlight([]*flight.Record{two}).Collectives {
+		groups = append(groups, c.Group)
+	}
+	if want := []string{"tp (3)", "tp (5)", "7"}; !slices.Equal(groups, want) {
+		t.Errorf("groups %q; want %q", groups, want)
+	}
+}

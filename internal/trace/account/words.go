@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
 
 	"hocket.example/hocket/internal/ranklist"
 	"hocket.example/hocket/internal/trace"
@@ -62,36 +64,39 @@ func (r *Report) words(t *writer) {
 	if r.Untold != "" {
 		t.printf("waiting cannot be separated from transfer: %s\n", r.Untold)
 	}
-	t.printf("\n")
+	var found []string
 	list, more := r.Shown()
 	for _, f := range list {
-		t.printf("%s\n", f.Text)
+		found = append(found, f.Text)
 		for _, line := range f.Details {
-			t.printf("  %s\n", line)
+			found = append(found, "  "+line)
 		}
 	}
 	if more != "" {
-		t.printf("%s\n", more)
+		found = append(found, more)
 	}
 	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == "late" || f.Kind == "signal" }) &&
 		r.Untold == "" && len(r.Collectives) > 0 {
 		switch known := slices.ContainsFunc(r.Collectives, func(c Collective) bool { return c.TransferUS != nil }); {
 		case known || r.Ranks < 2:
-			t.printf("no rank waited for another for longer than the error of the clocks\n")
+			found = append(found, "no rank waited for another for longer than the error of the clocks")
 		default:
-			t.printf("waits are unknown: no collective has the profiles of all its members\n")
+			found = append(found, "waits are unknown: no collective has the profiles of all its members")
 		}
 	}
 	if s := r.StartSkew; s != nil {
-		t.printf("%s\n", s.Words())
+		found = append(found, s.Words())
 	}
-	for _, p := range r.Problems[:min(len(r.Problems), shownRows)] {
-		if p.Text != r.Untold || r.Source == "flight" {
-			t.printf("%s: %s\n", p.Kind, p.Text)
+	for k, p := range r.Problems[:min(len(r.Problems), shownRows)] {
+		if p.Text != r.Untold && (r.Source != "flight" || k > 0) { // the verdict has the first of a flight record
+			found = append(found, p.Kind+": "+p.Text)
 		}
 	}
 	if n := len(r.Problems) - shownRows; n > 0 {
-		t.printf("… and %s more: --json has them all\n", plural(n, "problem"))
+		found = append(found, fmt.Sprintf("… and %s more: --json has them all", plural(n, "problem")))
+	}
+	if len(found) > 0 {
+		t.printf("\n%s\n", strings.Join(found, "\n"))
 	}
 }
 
@@ -139,6 +144,9 @@ func (a *Alignment) words() string {
 
 // Verdict says which kind of work limited the run, how much communication was exposed, and what cost most time.
 func (r *Report) Verdict() string {
+	if r.Source == "flight" {
+		return r.flightVerdict()
+	}
 	c := r.Critical
 	if c == nil || len(c.ByKind) == 0 || r.SpanUS <= 0 {
 		return r.Facts()
@@ -168,6 +176,16 @@ func (r *Report) Verdict() string {
 			100*r.Exposed.TotalUS/max(r.ranksUS(), 1e-9))
 	}
 	return s + loss
+}
+
+// flightVerdict returns the first problem of flight records, which are in the order of severity.
+func (r *Report) flightVerdict() string {
+	if len(r.Problems) == 0 {
+		return "All calls that several ranks recorded are equal, and no rank is missing."
+	}
+	text := r.Problems[0].Text
+	first, size := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + text[size:] + "."
 }
 
 // bounds maps the kinds of KindTime to names in sentences.
@@ -240,8 +258,9 @@ func (r *Report) merged() []Finding {
 // words describes which ranks waited in one collective, for which rank, and why.
 func (c *Collective) words() (verdict string, details []string) {
 	name := fmt.Sprintf("%s %d of %d", c.Op, c.Nth, c.OfOp)
-	if c.TransferUS == nil {
-		return fmt.Sprintf("%s: rank %d was late by %s", name, c.Late.Rank, text(c.Late.US)), lines(c.Late.After)
+	if c.Seq != nil {
+		return fmt.Sprintf("%s of group %q: rank %d was late by %s", c.Label(), c.Group, c.Late.Rank, text(c.Late.US)),
+			lines(c.Late.After)
 	}
 	var who []string
 	for _, m := range c.sortedByWait() {
@@ -284,21 +303,21 @@ func (r *Report) table(t *writer) {
 		t.printf("it has no collectives\n")
 		return
 	}
-	rows := [][]string{{"", "op", "group", "bytes", "transfer", "bus GB/s", "skew", "last", "waits by rank"}}
+	rows := [][]string{{"collective", "group", "bytes", "transfer", "bus GB/s", "skew", "last", "waits by rank"}}
 	for i := range r.Collectives[:min(len(r.Collectives), shownRows)] {
 		c := &r.Collectives[i]
-		row := []string{fmt.Sprint(c.Index), c.Op, c.Group, "?", "?", "", told(c.SkewUS), "", c.waits()}
+		row := []string{c.Label(), c.Group, "?", "?", "", told(c.SkewUS), "", c.waits()}
 		if c.Bytes != nil {
-			row[3] = fmt.Sprint(*c.Bytes)
+			row[2] = fmt.Sprint(*c.Bytes)
 		}
 		if c.TransferUS != nil {
-			row[4] = text(*c.TransferUS)
+			row[3] = text(*c.TransferUS)
 		}
 		if c.BusGBs > 0 {
-			row[5] = fmt.Sprintf("%.1f", c.BusGBs)
+			row[4] = fmt.Sprintf("%.1f", c.BusGBs)
 		}
 		if c.Late != nil {
-			row[7] = fmt.Sprintf("rank %d", c.Late.Rank)
+			row[6] = fmt.Sprintf("rank %d", c.Late.Rank)
 		}
 		rows = append(rows, row)
 	}

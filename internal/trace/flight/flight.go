@@ -29,6 +29,9 @@ type Record struct {
 	Rank    int // number of the rank; -1 if the file does not contain it
 	Entries []Entry
 	Groups  map[string]Group // groups of ranks, by the names that the entries use
+	// Enqueued is the number of the last call of each group that the rank has made, according to the status that torch
+	// writes next to the entries; empty if it has none.
+	Enqueued map[string]int64
 
 	text int // bytes of the text of entries and groups read so far
 }
@@ -37,6 +40,14 @@ type Record struct {
 type Group struct {
 	Name    string
 	Members []int // nil if unknown
+}
+
+// GroupName returns the name of the group with a key: its description, or else the key.
+func (r *Record) GroupName(key string) string {
+	if name := r.Groups[key].Name; name != "" && name != "undefined" {
+		return name
+	}
+	return key
 }
 
 // Entry is one call of a collective.
@@ -108,6 +119,12 @@ func ReadJSON(r io.Reader) (*Record, error) {
 				return err
 			}
 			return out.groups(raw, scan.Decode)
+		case "pg_status":
+			raw, err := scan.Raw(maxEntry)
+			if err != nil {
+				return err
+			}
+			return out.status(raw, scan.Decode)
 		case "rank":
 			raw, err := scan.Raw(32)
 			if n, bad := strconv.Atoi(string(raw)); bad == nil && n >= 0 {
@@ -164,10 +181,14 @@ func ReadPickle(r io.Reader) (*Record, error) {
 			return nil, err
 		}
 	}
-	if groups := top.Get("pg_config"); groups != nil {
-		err = into(groups, out.groups)
+	for key, add := range map[string]func([]byte, func([]byte, any) error) error{"pg_config": out.groups, "pg_status": out.status} {
+		if v := top.Get(key); v != nil {
+			if err := into(v, add); err != nil {
+				return nil, err
+			}
+		}
 	}
-	return out, err
+	return out, nil
 }
 
 // plain converts a value of a pickle to types that encoding/json supports, down to the given depth. left is the
@@ -312,6 +333,28 @@ func (r *Record) groups(raw []byte, decode func(raw []byte, into any) error) err
 			g.Members = ranks
 		}
 		r.Groups[names.Quoted(key)] = g
+	}
+	return nil
+}
+
+// status reads the numbers of the last calls of each group. Torch writes them as texts.
+func (r *Record) status(raw []byte, decode func(raw []byte, into any) error) error {
+	if err := r.count(raw); err != nil {
+		return fmt.Errorf("pg_status: %w", err)
+	}
+	var all map[string]struct {
+		Enqueued json.RawMessage `json:"last_enqueued_collective"`
+	}
+	if decode(raw, &all) != nil {
+		return nil // the status only adds to the entries
+	}
+	for key, s := range all {
+		if n, err := strconv.ParseInt(string(bytes.Trim(s.Enqueued, `"`)), 10, 64); err == nil && n >= 0 {
+			if r.Enqueued == nil {
+				r.Enqueued = map[string]int64{}
+			}
+			r.Enqueued[names.Quoted(key)] = n
+		}
 	}
 	return nil
 }

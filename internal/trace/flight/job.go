@@ -33,7 +33,7 @@ func OneJob(records []*Record, names []string) error {
 			if !known {
 				groups[key] = owner{members, i}
 			} else if !slices.Equal(g.members, members) {
-				return fmt.Errorf("group %q has the ranks %v in %s, and %v in %s; %s", key, g.members, names[g.of], members,
+				return fmt.Errorf("group %q has the ranks %v in %s, and %v in %s; %s", r.GroupName(key), g.members, names[g.of], members,
 					names[i], help)
 			}
 		}
@@ -42,7 +42,7 @@ func OneJob(records []*Record, names []string) error {
 		for _, e := range r.Entries {
 			if g, known := groups[e.Group]; known && r.Rank >= 0 && !slices.Contains(g.members, r.Rank) {
 				return fmt.Errorf("%s is of rank %d, and calls %s in group %q, whose ranks are %v in %s; %s, or mend the "+
-					"rank in the file's name", names[i], r.Rank, e.Op, e.Group, g.members, names[g.of], help)
+					"rank in the file's name", names[i], r.Rank, e.Op, r.GroupName(e.Group), g.members, names[g.of], help)
 			}
 		}
 	}
@@ -80,7 +80,7 @@ func checkTimes(records []*Record, names []string, help string) error {
 		f, known := first[k]
 		if gap := time.Duration(e.Created - f.at); known && err == nil && gap > leastBetweenJobs {
 			err = fmt.Errorf("call %d of group %q, %s, begins in %s %v after it has completed in %s, by the hosts' clocks; %s",
-				k.seq, k.group, k.op, names[i], gap.Round(time.Second), names[f.of], help)
+				k.seq, records[i].GroupName(k.group), k.op, names[i], gap.Round(time.Second), names[f.of], help)
 		}
 	})
 	return err

@@ -187,6 +187,21 @@ func TestEpochTimes(t *testing.T) {
 	}
 }
 
+// TestFlightStatus reads the number of the last call from the status of a flight record, which may be a text. A status of
+// another form is ignored.
+func TestFlightStatus(t *testing.T) {
+	for status, want := range map[string]int64{`{"0":{"last_enqueued_collective":"7"}}`: 7, `{"0":{"last_enqueued_collective":8}}`: 8,
+		`{"0":{"last_enqueued_collective":"-1"}}`: 0, `[1]`: 0, `{"0":3}`: 0} {
+		p, err := Read([]string{write(t, "status.rank1.json", []byte(`{"entries":[],"pg_status":`+status+`}`))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, known := p.Flight[0].Enqueued["0"]; n != want || known != (want > 0) {
+			t.Errorf("%s: %d, %v", status, n, known)
+		}
+	}
+}
+
 // TestOldCategories reads a profile whose categories and streams have the names of old versions of torch.
 func TestOldCategories(t *testing.T) {
 	put := func(cat, tid, name string, ts, dur, correlation int) string {
