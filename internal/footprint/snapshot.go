@@ -2,6 +2,7 @@ package footprint
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"compress/gzip"
 	"errors"
@@ -65,10 +66,10 @@ func ReadSnapshot(r io.Reader) ([]*Snapshot, error) {
 }
 
 func readSnapshot(r *bufio.Reader) ([]*Snapshot, error) {
-	switch head, err := r.Peek(1); {
-	case errors.Is(err, io.EOF):
+	switch head, err := r.Peek(64); {
+	case len(head) == 0 && errors.Is(err, io.EOF):
 		return nil, errors.New("the file is empty: torch.cuda.memory._dump_snapshot(file) writes a snapshot")
-	case len(head) > 0 && (head[0] == '{' || head[0] == '['):
+	case bytes.HasPrefix(bytes.TrimSpace(head), []byte("{")), bytes.HasPrefix(bytes.TrimSpace(head), []byte("[")):
 		begin, _ := r.Peek(1 << 14)
 		return nil, fmt.Errorf("it is %s; a snapshot is a pickle, as torch.cuda.memory._dump_snapshot(file) writes it",
 			cmp.Or(files.What(begin), "JSON"))
@@ -161,8 +162,11 @@ func (d *snapshotReader) dict(v any, where string, k int) *pickle.Dict {
 // number returns a numeric field.
 func (d *snapshotReader) number(m *pickle.Dict, key, where string, k int) int64 {
 	n, ok := m.Get(key).(int64)
-	if !ok || n < 0 {
-		d.failf("%s %d: %s is %s, which is no number", where, k, key, pickle.Brief(m.Get(key)))
+	switch {
+	case !ok:
+		d.failf("%s %d: %s is %s, and not a number", where, k, key, pickle.Brief(m.Get(key)))
+	case n < 0:
+		d.failf("%s %d: %s is %d, but must not be negative", where, k, key, n)
 	}
 	return n
 }
@@ -257,6 +261,8 @@ type Explanation struct {
 	PrivateWaiting int64 `json:"waiting_in_private_pools"`
 	// Kept is the number of bytes that were allocated before the trace and not freed in it.
 	Kept int64 `json:"kept"`
+	// Ignored is the number of events of the trace by their action, for actions that are not known. Sums may lack them.
+	Ignored map[string]int `json:"ignored_actions,omitempty"`
 	// Blocks is the number of allocations traced.
 	Blocks int `json:"blocks"`
 	// Bound is the most memory that was live at once: a plan for the same lifetimes needs at least this much. Peak is
@@ -264,7 +270,8 @@ type Explanation struct {
 	Bound  int64  `json:"bound"`
 	Peak   int64  `json:"peak"`
 	AtPeak []Held `json:"at_peak"`
-	// Curve is the state after each event. The field At of its points is the number of allocations so far.
+	// Curve is the state before the first event and after each. The field At of its points is the number of allocations so
+	// far. It has no point between the two events of a block that does not wait.
 	Curve []Point `json:"-"`
 }
 
@@ -274,6 +281,7 @@ type Explanation struct {
 func (s *Snapshot) Explain() *Explanation {
 	x := &Explanation{Device: s.Device, NoHistory: len(s.Events) == 0}
 	var reserved, allocated, waiting int64
+	blocks := 0 // the number of blocks that wait
 	for _, g := range s.Segments {
 		reserved += g.Bytes
 		if g.Private {
@@ -289,6 +297,7 @@ func (s *Snapshot) Explain() *Explanation {
 				}
 			case "active_pending_free", "active_awaiting_free":
 				waiting += b.Bytes
+				blocks++
 				if g.Private {
 					x.PrivateWaiting += b.Bytes
 				}
@@ -302,27 +311,44 @@ func (s *Snapshot) Explain() *Explanation {
 	for _, e := range s.Events {
 		r, a, w := e.change()
 		reserved, allocated, waiting = reserved-r, allocated-a, waiting-w
+		switch e.Action {
+		case "free_requested":
+			blocks--
+		case "free_completed":
+			blocks++
+		}
 	}
 	reserved, allocated, waiting = max(reserved, 0), max(allocated, 0), max(waiting, 0)
 	x.ReservedPeak, x.AllocatedPeak, x.Waiting = reserved, allocated, waiting
 	sites := newLedger(s)
 	if waiting > 0 {
-		sites.add("", waiting, 1) // waiting since before the trace
+		sites.add("", waiting, max(blocks, 1)) // waiting since before the trace
 		x.WaitingBySite = sites.bySite()
+	}
+	if !x.NoHistory {
+		x.Curve = append(x.Curve, Point{0, reserved, allocated, waiting})
 	}
 	for k, e := range s.Events {
 		r, a, w := e.change()
 		reserved, allocated, waiting = reserved+r, allocated+a, waiting+w
 		sites.event(&e)
 		x.ReservedPeak, x.AllocatedPeak = max(x.ReservedPeak, reserved), max(x.AllocatedPeak, allocated)
-		if e.Action == "alloc" {
+		switch e.Action {
+		case "alloc":
 			x.Blocks++
+		case "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot",
+			"oom", "user_defined", "workspace_snapshot":
+		default:
+			if x.Ignored == nil {
+				x.Ignored = map[string]int{}
+			}
+			x.Ignored[e.Action]++
 		}
-		x.Curve = append(x.Curve, Point{float64(x.Blocks), reserved, allocated, waiting})
 		if next := k + 1; e.Action == "free_requested" && next < len(s.Events) &&
 			s.Events[next].Action == "free_completed" && s.Events[next].Addr == e.Addr {
 			continue
 		}
+		x.Curve = append(x.Curve, Point{float64(x.Blocks), reserved, allocated, waiting})
 		if waiting > x.Waiting {
 			x.Waiting, x.WaitingBySite = waiting, sites.bySite()
 		}
