@@ -139,6 +139,7 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 		if err := account.WriteAgainst(a.text, a.out.Against, a.out.Unlike); err != nil {
 			return err
 		}
+		about.Against, about.Unlike = a.out.Against, a.out.Unlike
 	}
 	if o.html != "" {
 		if err := writeOutput(o.html, func(w io.Writer) error { return report.WriteRun(w, r, about) }); err != nil {

@@ -119,6 +119,9 @@ function inspect(frame) {
   // All columns of a program are in view: the folded ones are narrow.
   const columns = d.getElementById("columns");
   if (columns && columns.scrollWidth > columns.clientWidth + 1) faults.push("the columns are " + columns.scrollWidth + " wide, in " + columns.clientWidth);
+  const times = d.getElementById("exposed");
+  if (times && seen(times) && width >= 1400 && times.scrollWidth > times.parentElement.clientWidth + 1)
+    faults.push("the ranks' times are " + times.scrollWidth + " wide, in " + times.parentElement.clientWidth);
   // A colour of a legend has one meaning, and differs from the ground.
   const meaning = new Map();
   for (const chip of d.querySelectorAll(".legend .chip")) {
@@ -166,7 +169,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...at) { painted.p
 		t.Run(scheme, func(t *testing.T) {
 			root := visit(t, `<!DOCTYPE html><html><head><title></title></head><body><script>`+inspect+`
 const out = [];
-for (const [name, text] of Object.entries(`+string(quoted)+`)) for (const width of [1600, 1000, 390]) {
+for (const [name, text] of Object.entries(`+string(quoted)+`)) for (const width of [1600, 1400, 1000, 390]) {
   const frame = document.createElement("iframe");
   frame.style = "border:0;height:1000px;width:" + width + "px";
   frame.onload = () => {
@@ -179,8 +182,8 @@ for (const [name, text] of Object.entries(`+string(quoted)+`)) for (const width 
 }
 </script></body></html>`, "", "--blink-settings=preferredColorScheme="+setting)
 			got := strings.Split(root.one(t, "head").one(t, "title").content(), "\n")
-			if len(got) != 3*len(list) {
-				t.Fatalf("%d frames were inspected, want %d", len(got), 3*len(list))
+			if len(got) != 4*len(list) {
+				t.Fatalf("%d frames were inspected, want %d", len(got), 4*len(list))
 			}
 			for _, line := range got {
 				parts := strings.Split(line, "; ")

@@ -99,9 +99,9 @@ func hostile(t *testing.T) map[string][]string {
 			strings.Join(events, ",")))
 		records = append(records, fmt.Sprintf(`{"rank":%d,"entries":[{"process_group":["0",%s],`+
 			`"collective_seq_id":1,"profiling_name":%s,"input_sizes":[[%d]],"output_sizes":[[4]],`+
-			`"input_dtypes":[%s],"state":%s,"time_created_ns":100,"frames":[{"name":%s,"filename":%s,`+
+			`"input_dtypes":[%s],"state":"completed","time_created_ns":100,"frames":[{"name":%s,"filename":%s,`+
 			`"line":3}]}],"pg_config":{"0":{"desc":%s,"ranks":"[0, 1, 2]"}}}`,
-			rank, q("g"+evil), q("nccl:x"+evil), 4+rank, q("F"+evil), q("s"+evil), q("f"+evil), q(evil), q("d"+evil)))
+			rank, q("g"+evil), q("nccl:x"+evil), 4+rank, q("F"+evil), q("f"+evil), q(evil), q("d"+evil)))
 	}
 	sqlite, err := os.ReadFile("../trace/nsys/testdata/export.sqlite")
 	if err != nil {

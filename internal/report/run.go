@@ -30,6 +30,9 @@ type Run struct {
 	Facts string
 	// Notes are shown first, as a list of problems.
 	Notes []string
+	// Against holds the differences from an older profile, and Unlike the warnings about them. Both may be empty.
+	Against []account.Difference
+	Unlike  []string
 }
 
 // maxEvents is the largest number of events that a page shows. If there are more, it shows the longest ones.
@@ -39,6 +42,9 @@ const maxEvents = 400_000
 type runView struct {
 	frame
 	Timed    bool // whether the report has times
+	Lanes    bool // whether the timeline has events
+	Exposed  bool // whether there are times of ranks
+	Critical bool // whether there is a critical path
 	Waits    bool // whether the wait for some collective is known
 	Findings []account.Finding
 	More     string // about the other findings; may be empty
@@ -46,7 +52,11 @@ type runView struct {
 	Ops      []legend
 	Program  []programLine
 	Costs    bool // whether some line of the program has a time
-	Data     template.JS
+	// AgainstHead are the columns of Against, whose rows are texts. Unlike are warnings about them.
+	AgainstHead []string
+	Against     [][]string
+	Unlike      []string
+	Data        template.JS
 }
 
 // programLine is a line of the program, with the time that its events took. Hot marks the line that took the most.
@@ -98,6 +108,7 @@ type lane struct {
 // collective has those fields of an account.Collective that the script needs.
 type collective struct {
 	Index      int           `json:"index"`
+	Label      string        `json:"label"`
 	Op         string        `json:"op"`
 	Group      string        `json:"group"`
 	Bytes      *int64        `json:"bytes"`
@@ -112,7 +123,7 @@ type collective struct {
 }
 
 func newCollective(c *account.Collective) collective {
-	x := collective{Index: c.Index, Op: c.Op, Group: c.Group, Bytes: c.Bytes, TransferUS: c.TransferUS,
+	x := collective{Index: c.Index, Label: c.Label(), Op: c.Op, Group: c.Group, Bytes: c.Bytes, TransferUS: c.TransferUS,
 		SkewUS: c.SkewUS,
 		BusGBs: math.Round(c.BusGBs*10) / 10, Late: c.Late, Waits: []int64{}}
 	for k, m := range c.ByRank {
@@ -151,6 +162,7 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 	}
 	v.Data, v.Problems = template.JS(data), slices.Clone(o.Notes)
 	v.Program, v.Costs = program(r, o)
+	v.Lanes, v.Exposed, v.Critical = len(doc.Lanes) > 0, len(doc.Exposed) > 0, doc.Critical != nil
 	if v.Timed = o.Facts == ""; !v.Timed {
 		for i := range v.Ops {
 			v.Ops[i].Total = "" // the order of issue has no times
@@ -163,6 +175,10 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 	}
 	v.Verdict = r.Verdict()
 	v.Findings, v.More = r.Shown()
+	v.AgainstHead, v.Unlike = account.AgainstHead, o.Unlike
+	for i := range o.Against {
+		v.Against = append(v.Against, o.Against[i].Row())
+	}
 	v.Waits = slices.ContainsFunc(r.Collectives, func(c account.Collective) bool { return c.TransferUS != nil })
 	if r.StartSkew != nil {
 		v.About += "; " + r.StartSkew.Words()

@@ -11,6 +11,7 @@ import (
 
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/internal/trace/account"
+	"hocket.example/hocket/internal/trace/flight"
 )
 
 // large returns a trace of n events on eight ranks with two streams each.
@@ -125,10 +126,10 @@ if (!$("path").checked) faults.push("c does not show the critical path");
 press("Escape");
 if (chosen !== -1 || hits.length) faults.push("Escape leaves the search");
 change("all", "0", (a, b) => b[0] <= 0 && b[1] >= whole);
-document.querySelectorAll("#collectives th button")[5].click();
+document.querySelectorAll("#collectives th button")[4].click();
 const cells = [...document.querySelectorAll("#collectives tbody tr")].map((tr) => tr.children[0].textContent);
 document.querySelectorAll("#collectives tbody tr")[0].click();
-if (chosen < 0 || "#" + ev.group[chosen] !== cells[0]) faults.push("a row leads elsewhere");
+if (chosen < 0 || "all_reduce " + (ev.group[chosen] + 1) !== cells[0]) faults.push("a row leads elsewhere");
 out = [ev.start.length, lanes.length, document.querySelectorAll("#collectives tbody tr").length, document.body.dataset.ready].join(" ");
 `)
 	words := strings.Fields(got)
@@ -140,6 +141,45 @@ out = [ev.start.length, lanes.length, document.querySelectorAll("#collectives tb
 		t.Errorf("open after %s ms; want 2000, tenfold on a busy machine", words[3])
 	}
 	t.Logf("%d bytes, open after %d ms", len(text), ms)
+}
+
+// TestBrowserFlight checks the page of flight records: it begins with the diagnosis, every part that is shown has a row, and
+// the number of a call is the one that torch prints.
+func TestBrowserFlight(t *testing.T) {
+	var records []*flight.Record
+	for rank := range 2 {
+		records = append(records, &flight.Record{Rank: rank, Entries: []flight.Entry{{Op: "all_reduce", Group: "0", Seq: 41, In: 8, Out: 8,
+			State: "completed", Created: 1}, {Op: "all_reduce", Group: "0", Seq: 42, In: 8 + int64(rank), Out: 8, State: "started", Created: 9}}})
+	}
+	got := driveRun(t, runPage(t, account.OfFlight(records), Run{Title: "flight"}), `
+const seen = [...document.querySelectorAll("main section")].filter((e) => e.offsetHeight > 0);
+for (const e of seen) if (!e.querySelector("tbody tr, article")) faults.push(e.textContent.trim().slice(0, 40) + " is empty");
+out = document.getElementById("verdict").textContent.trim() + " | " + seen.map((e) => e.querySelector("h2").textContent.trim()).join(", ") +
+  " | " + [...document.querySelectorAll("#collectives tbody tr")].map((r) => r.cells[0].textContent).sort().join(", ");`)
+	const want = "Call 42 of group \"0\", all_reduce: rank 1 has all_reduce of 9 elements in and 8 out, rank 0 has 8 elements in and 8 out. | " +
+		"Problems, Collectives | all_reduce, call 41, all_reduce, call 42"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestAgainstOnPage checks that the page has the comparison with an older profile.
+func TestAgainstOnPage(t *testing.T) {
+	of := func(long int64) *account.Report {
+		return account.Of(&trace.Trace{Ranks: 1, Events: []trace.Event{{Stream: "main", Name: "gemm", Class: trace.Compute, Start: 0,
+			End: long, Group: trace.NoGroup}}}, 0)
+	}
+	r, old := of(30_000), of(20_000) // half as long again
+	text := runPage(t, r, Run{Title: "a", Against: r.Against(old), Unlike: []string{"the ranks differ"}})
+	for _, want := range []string{"Compared with the older profile", `<p class="problem">the ranks differ</p>`,
+		`<td class="left">gemm, per call</td><td>20.0 µs</td><td>30.0 µs</td><td>&#43;50.0 %</td><td>1</td>`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page has no %s", want)
+		}
+	}
+	if strings.Contains(runPage(t, r, Run{Title: "a"}), "Compared with") {
+		t.Error("a page without an older profile has a comparison")
+	}
 }
 
 // TestBrowserRunSplit checks that waiting and transfer of a collective are drawn separately and described.

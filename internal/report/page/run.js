@@ -7,7 +7,7 @@ const ev = data.events, lanes = data.lanes, names = data.names, fills = data.fil
 function time(ns) {
   const us = ns / 1000;
   if (data.virtual) return `step ${Math.round(ns)}`;
-  if (us >= 1e6) return (us / 1e6).toFixed(3) + " s";
+  if (us >= 1e7) return (us / 1e6).toFixed(1) + " s";
   if (us >= 1e4) return (us / 1e3).toFixed(1) + " ms";
   if (us >= 100) return us.toFixed(0) + " µs";
   return us.toFixed(1) + " µs";
@@ -382,8 +382,7 @@ function fill(table, columns, rows, go, sortBy, falling) {
 function tables() {
   const waits = (c) => c.waits.reduce((s, ns) => s + ns, 0);
   $("shown").textContent = fill($("collectives"), [
-    { name: "number", key: (c) => c.index, text: (c) => "#" + c.index },
-    { name: "op", kind: "left", key: (c) => c.op, text: (c) => c.op },
+    { name: "collective", kind: "left", key: (c) => c.index, text: (c) => c.label },
     { name: "group", kind: "left", key: (c) => c.group, text: (c) => c.group },
     { name: "begins", key: (c) => c.start, text: (c) => time(c.start) },
     { name: "size", key: (c) => c.bytes, text: (c) => bytes(c.bytes) },
@@ -393,7 +392,7 @@ function tables() {
     { name: "waits, all ranks", key: waits, text: (c) => c.transfer_us === null ? "?" : time(waits(c)) },
     { name: "last", key: (c) => c.late ? c.late.rank : -1, text: (c) => c.late ? "rank " + c.late.rank : "" },
     { name: "because", kind: "why", key: (c) => c.late ? c.late.after : "", text: (c) => c.late ? why(c.late) : "" },
-  ], collectives.slice(), (c) => showCollective(c.index), 8, true);
+  ], collectives.slice(), (c) => showCollective(c.index), 7, true);
   const critical = data.critical;
   if (critical) {
     $("pathsum").textContent = `${micro(critical.span_us)}: ` + critical.by_kind.map((k) => `${k.kind} ${micro(k.us)}`).join(", ");
@@ -467,7 +466,7 @@ function heat() {
   };
   c.onmousemove = (e) => {
     const [x, r] = of(e), k = x ? x.ranks.indexOf(r) : -1;
-    tip(e, k >= 0 ? `${x.op} ${x.index}: rank ${r} waited ${time(x.waits[k])}` : "");
+    tip(e, k >= 0 ? `${x.label}: rank ${r} waited ${time(x.waits[k])}` : "");
   };
   c.onmouseleave = () => tip(null, "");
   c.onclick = (e) => { const [x] = of(e); if (x) showCollective(x.index); };

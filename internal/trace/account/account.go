@@ -12,8 +12,10 @@ import (
 
 // Report describes how the time of a run was spent. Times are in microseconds.
 type Report struct {
-	Source      string       `json:"source"` // the tool that recorded the trace: "hocket", "kineto", "nsys" or "flight"
-	Ranks       int          `json:"ranks"`
+	Source string `json:"source"` // the tool that recorded the trace: "hocket", "kineto", "nsys" or "flight"
+	Ranks  int    `json:"ranks"`
+	// Absent are the ranks of the job of which there is no profile, if the profiles say how many ranks the job has.
+	Absent      []int        `json:"absent_ranks,omitempty"`
 	Alignment   Alignment    `json:"alignment"`
 	Collectives []Collective `json:"collectives"`
 	Exposed     Exposed      `json:"exposed"`
@@ -180,6 +182,11 @@ func Of(t *trace.Trace, bound int64) *Report {
 	a.renumber() // shifting times may change the order in which collectives start
 	for i := range t.Ranks {
 		r.ids = append(r.ids, t.ID(i))
+	}
+	for id := range t.World {
+		if _, given := slices.BinarySearch(r.ids, id); !given { // ranks are sorted by their numbers
+			r.Absent = append(r.Absent, id)
+		}
 	}
 	lo, hi := t.Bounds()
 	a.origin = lo

@@ -98,7 +98,7 @@ func (r *Report) Unlike(old *Report) []string {
 	count(old, was)
 	count(r, is)
 	for _, op := range ops {
-		note("calls of "+op, was[op], is[op])
+		note(op+" collectives", was[op], is[op])
 	}
 	if len(differ) > 0 {
 		out = append(out, fmt.Sprintf("the older and the newer profile have %s: compare the times per call, not the span",
@@ -197,17 +197,25 @@ func WriteAgainst(w io.Writer, list []Difference, warnings []string) error {
 	for _, s := range warnings {
 		t.printf("warning: %s\n", s)
 	}
-	rows := [][]string{{"", "was", "is", "change", "calls"}}
-	for _, d := range list {
-		row := []string{d.What, told(d.Was), told(d.Is), "", d.calls()}
-		if d.WasTimes > 0 || d.Times > 0 {
-			row[0] += ", per call"
-		}
-		if d.Was != nil && d.Is != nil && *d.Was > 0 {
-			row[3] = fmt.Sprintf("%+.1f %%", 100*(*d.Is / *d.Was - 1))
-		}
-		rows = append(rows, row)
+	rows := [][]string{AgainstHead}
+	for i := range list {
+		rows = append(rows, list[i].Row())
 	}
 	t.rows(rows)
 	return t.err
+}
+
+// AgainstHead are the names of the columns of Difference.Row.
+var AgainstHead = []string{"", "was", "is", "change", "calls, all ranks"}
+
+// Row returns the texts of a difference for a table.
+func (d *Difference) Row() []string {
+	row := []string{d.What, told(d.Was), told(d.Is), "", d.calls()}
+	if d.WasTimes > 0 || d.Times > 0 {
+		row[0] += ", per call"
+	}
+	if d.Was != nil && d.Is != nil && *d.Was > 0 {
+		row[3] = fmt.Sprintf("%+.1f %%", 100*(*d.Is / *d.Was - 1))
+	}
+	return row
 }

@@ -432,7 +432,7 @@ func (c *comparison) idled(took, other int64) {
 		}
 	}
 	a, e := c.a, &c.a.t.Events[longest.event]
-	text := fmt.Sprintf("nothing ran on its stream for %s, and for %s on that of rank %d; %s of that was before %s",
+	text := fmt.Sprintf("nothing ran on its stream for %s, and for %s on that of rank %d; its longest gap took %s, before %s",
 		short(took), short(other), c.other(), short(longest.long()), e.Name)
 	kind, why := a.idleBefore(longest)
 	c.add(kind, e.Name, took-other, took, other, "%s%s", text, why)
@@ -484,12 +484,12 @@ func (l *lane) meanwhile(from, to int64) string {
 	case len(l.host) == 0:
 		return ""
 	case most > (to-from)/2:
-		return fmt.Sprintf("; the host was in %s for %s of that", best.Name, short(most))
+		return fmt.Sprintf("; until then its host was in %s for %s", best.Name, short(most))
 	case k > 0 && k == least && l.hostEnd[k] > from: // some calls were not examined
 		return ""
 	}
 	if quiet := to - from - trace.Length(trace.Union(during)); quiet > (to-from)/2 {
-		return fmt.Sprintf("; for %s of that the host did nothing that was recorded", short(quiet))
+		return fmt.Sprintf("; until then nothing that its host did was recorded for %s", short(quiet))
 	}
 	return ""
 }

@@ -115,7 +115,7 @@ func scenarios() []scenario {
 			x.play = late(func(p *player) { p.last(at.rank, name).long += 700_000 })
 			list = append(list, x)
 
-			x.name, x.cause, x.by, x.text = "late rank", gap, "gelu", "was before gelu"
+			x.name, x.cause, x.by, x.text = "late rank", gap, "gelu", ", before gelu"
 			if torch {
 				x.text = ", which its host issued "
 			}

@@ -55,7 +55,7 @@ func sentence(f *Finding) string {
 	return f.Text + ": " + strings.Join(f.Details, "; ")
 }
 
-const aTime = `([0-9.]+ (?:µs|ms))`
+const aTime = `([0-9.]+ (?:µs|ms|s))`
 
 // match holds the parts of a sentence. n and s return the next number or text.
 type match struct{ parts []string }
@@ -101,8 +101,11 @@ func micro(written string) float64 {
 	if err != nil {
 		return math.NaN()
 	}
-	if unit == "ms" {
+	switch unit {
+	case "ms":
 		v *= 1e3
+	case "s":
+		v *= 1e6
 	}
 	return v
 }
@@ -423,8 +426,8 @@ func (f *facts) cause(text string, w *span) error {
 		}
 		return first(atMost("there", m.s(), a), other(m), atMost("other", m.s(), b))
 	}
-	if m := matched(`nothing ran on its stream for TIME, and for TIME on that of rank (\d+); TIME of that was `+
-		`before (.+?)(, which its host .*|; the trace does not say why|; the profile does not say when its host `+
+	if m := matched(`nothing ran on its stream for TIME, and for TIME on that of rank (\d+); its longest gap `+
+		`took TIME, before (.+?)(, which its host .*|; the trace does not say why|; the profile does not say when its host `+
 		`issued that)`, text); m != nil {
 		total, its := m.s(), m.s()
 		return first(atMost("all gaps", total, w.to-w.from), atMost("its gaps", its, w.otherTo-w.otherFrom), other(m),
@@ -532,7 +535,7 @@ func (f *facts) why(text string, e *trace.Event, gap, slack int64) error {
 			ran = append(ran, trace.Interval{Lo: max(h.Start, gap), Hi: min(h.End, e.Issued)})
 		}
 	}
-	if m := matched(`; the host was in (.+) for TIME of that`, rest); m != nil {
+	if m := matched(`; until then its host was in (.+) for TIME`, rest); m != nil {
 		name, long := m.s(), micro(m.s())
 		for _, h := range f.t.Host {
 			d := float64(min(h.End, e.Issued)-max(h.Start, gap)) / 1e3
@@ -542,7 +545,7 @@ func (f *facts) why(text string, e *trace.Event, gap, slack int64) error {
 		}
 		return fmt.Errorf("the host was not in %s for so long", name)
 	}
-	if m := matched(`; for TIME of that the host did nothing that was recorded`, rest); m != nil {
+	if m := matched(`; until then nothing that its host did was recorded for TIME`, rest); m != nil {
 		return atMost("quiet", m.s(), e.Issued-gap-trace.Length(trace.Union(ran))+slack)
 	}
 	if rest != "" {

@@ -102,8 +102,11 @@ func (r *Report) words(t *writer) {
 
 // Facts describes in one line the run that the report is about.
 func (r *Report) Facts() string {
-	return fmt.Sprintf("%s of %s, %s; %s", plural(len(r.Collectives), "collective"), plural(r.Ranks, "rank"), r.Source,
-		r.Alignment.words())
+	ranks := plural(r.Ranks, "rank")
+	if n := len(r.Absent); n > 0 {
+		ranks += fmt.Sprintf(" of %d (without %s)", n+r.Ranks, ranklist.String(r.Absent))
+	}
+	return fmt.Sprintf("%s of %s, %s; %s", plural(len(r.Collectives), "collective"), ranks, r.Source, r.Alignment.words())
 }
 
 // Words returns a sentence that describes the start skew.
@@ -152,16 +155,19 @@ func (r *Report) Verdict() string {
 		return r.Facts()
 	}
 	kind := slices.MaxFunc(c.ByKind, func(a, b KindTime) int { return cmp.Compare(a.US, b.US) })
+	took := "The run took " + text(r.commonUS())
+	if r.StartSkew != nil {
+		took += ", counted from when the profiles of all ranks had begun"
+	}
 	loss := ""
 	list, _ := r.Shown()
 	if len(list) > 0 {
 		loss = " The largest loss: " + list[0].Text + "."
 	}
 	if loss != "" && list[0].US > kind.US { // the critical path explains less
-		return fmt.Sprintf("The run took %s.%s", text(r.commonUS()), loss)
+		return took + "." + loss
 	}
-	s := fmt.Sprintf("The run took %s, bounded by %s: %s of the critical path", text(r.commonUS()), bounds[kind.Kind],
-		text(kind.US))
+	s := fmt.Sprintf("%s, bounded by %s: %s of the critical path", took, bounds[kind.Kind], text(kind.US))
 	most := c.longest[kind.Kind]
 	switch {
 	case strings.HasPrefix(most.name, "before "): // idle

@@ -272,7 +272,7 @@ func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error 
 	switch w.State {
 	case "scheduled", "started", "completed":
 	default:
-		return fmt.Errorf("entry %d: the state is %q; torch writes scheduled, started or completed", n, names.Quoted(w.State))
+		return fmt.Errorf("entry %d: the state is %.40q; torch writes scheduled, started or completed", n, w.State)
 	}
 	name := strings.TrimPrefix(names.Quoted(w.Name), "nccl:")
 	e := Entry{Op: trace.CollectiveOp(name), Seq: w.Seq, P2P: w.P2P, State: names.Quoted(w.State), Created: w.Created,

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -128,6 +129,14 @@ func open(path string, read func(r *bufio.Reader, size int64) error) error {
 
 // readFile reads one file of any format.
 func readFile(path string, words *trace.Names) (t *trace.Trace, f *flight.Record, err error) {
+	const advice = "is not read: write it to a file; a gzipped file need not be unpacked"
+	info, bad := os.Stat(path)
+	switch {
+	case bad == nil && info.Mode()&fs.ModeNamedPipe != 0:
+		return nil, nil, errors.New("a pipe " + advice)
+	case bad != nil && path == "-":
+		return nil, nil, errors.New("standard input " + advice)
+	}
 	err = open(path, func(r *bufio.Reader, size int64) error {
 		var err error
 		t, f, err = read(r, path, size, words)
