@@ -31,7 +31,7 @@ func TestDocuments(t *testing.T) {
 		t.Skip("it runs every command of the documents")
 	}
 	hk := buildCommand(t)
-	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md",
+	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md", "docs/hangs.md",
 		"docs/commands.md", "docs/collectives.md", "docs/training.md", "docs/stablehlo.md", "docs/schedules.md", "docs/start-model.md",
 		"docs/start-all-reduce.md", "docs/start-profile.md", "docs/start-schedule.md", "docs/start-server.md"} {
 		t.Run(file, func(t *testing.T) {

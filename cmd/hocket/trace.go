@@ -126,8 +126,7 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 				"timelines that hocket run --trace writes name lines")
 		case last > lines:
 			return usagef("--program: an event of %s is of line %d, but %s has %d lines", paths[0], last, o.program,
-				lines).helping(
-				"give the program that was run")
+				lines).helping("give the program that was run")
 		}
 	}
 	a.out.Ranks, a.out.Report = r.Ranks, r

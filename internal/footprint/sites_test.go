@@ -110,7 +110,8 @@ func TestNoHistory(t *testing.T) {
 	}
 }
 
-// TestOtherFiles checks that the error for a timeline names its command, also if the file is gzipped and begins with spaces.
+// TestOtherFiles checks that the error for a timeline names its command, also if the file is gzipped and begins with
+// spaces.
 func TestOtherFiles(t *testing.T) {
 	const text = " \n{\"schemaVersion\": 1, \"traceEvents\": []}"
 	var z bytes.Buffer
@@ -129,9 +130,9 @@ func TestOtherFiles(t *testing.T) {
 	}
 }
 
-// TestWaitingBefore explains a snapshot that begins while three blocks of 2 MiB wait: two events complete their frees, and
-// the third waits until the end. In the trace a block of 1 MiB is freed at once, and so never waits. So 6 MiB in 3 blocks
-// wait at most, and the picture says the same as the sentence.
+// TestWaitingBefore explains a snapshot that begins while three blocks of 2 MiB wait: two events complete their
+// frees, and the third waits until the end. In the trace a block of 1 MiB is freed at once, and so never waits. So 6
+// MiB in 3 blocks wait at most, and the picture says the same as the sentence.
 func TestWaitingBefore(t *testing.T) {
 	const mib = int64(1 << 20)
 	event := func(action string, addr, size int64) fields {
@@ -139,14 +140,16 @@ func TestWaitingBefore(t *testing.T) {
 	}
 	segment := fields{
 		{"address", int64(0)}, {"total_size", 16 * mib}, {"stream", int64(0)}, {"device", int64(0)},
-		{"blocks", []any{fields{{"size", 4 * mib}, {"state", "inactive"}}, fields{{"size", 2 * mib}, {"state", "active_pending_free"}},
+		{"blocks", []any{fields{{"size", 4 * mib}, {"state", "inactive"}}, fields{{"size", 2 * mib}, {"state",
+			"active_pending_free"}},
 			fields{{"size", 10 * mib}, {"state", "inactive"}}}},
 	}
 	var b bytes.Buffer
 	k := &pickler{w: bufio.NewWriter(&b)}
 	k.bytes(0x80, 2)
 	k.value(fields{{"segments", []any{segment}}, {"device_traces", []any{[]any{event("alloc", 8*mib, mib),
-		event("free_requested", 8*mib, mib), event("free_completed", 8*mib, mib), event("explode", 0, 1), event("free_completed", 0, 2*mib),
+		event("free_requested", 8*mib, mib), event("free_completed", 8*mib, mib), event("explode", 0, 1),
+		event("free_completed", 0, 2*mib),
 		event("free_completed", 2*mib, 2*mib)}}}})
 	k.bytes('.')
 	if err := k.w.Flush(); err != nil {
@@ -164,11 +167,13 @@ func TestWaitingBefore(t *testing.T) {
 	if err := WriteSnapshotHTML(&page, "a", []*Explanation{x}); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(page.String(), "up to 6.0 MiB waited") || !strings.Contains(page.String(), "waiting for other streams, at most 6.0 MiB") {
+	if !strings.Contains(page.String(), "up to 6.0 MiB waited") || !strings.Contains(page.String(),
+		"waiting for other streams, at most 6.0 MiB") {
 		t.Error("the sentence or the legend of the page does not say 6.0 MiB")
 	}
 	x.WriteText(&text)
-	if !strings.Contains(text.String(), "ignored    1         events of the unknown action explode: the sums may lack them\n") {
+	if !strings.Contains(text.String(), "ignored    1         events of the unknown action explode: the sums may "+
+		"lack them\n") {
 		t.Error(text.String())
 	}
 }

@@ -270,8 +270,8 @@ type Explanation struct {
 	Bound  int64  `json:"bound"`
 	Peak   int64  `json:"peak"`
 	AtPeak []Held `json:"at_peak"`
-	// Curve is the state before the first event and after each. The field At of its points is the number of allocations so
-	// far. It has no point between the two events of a block that does not wait.
+	// Curve is the state before the first event and after each. The field At of its points is the number of allocations
+	// so far. It has no point between the two events of a block that does not wait.
 	Curve []Point `json:"-"`
 }
 
@@ -336,7 +336,8 @@ func (s *Snapshot) Explain() *Explanation {
 		switch e.Action {
 		case "alloc":
 			x.Blocks++
-		case "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot",
+		case "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
+			"snapshot",
 			"oom", "user_defined", "workspace_snapshot":
 		default:
 			if x.Ignored == nil {

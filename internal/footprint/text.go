@@ -67,7 +67,8 @@ func (x *Explanation) WriteText(w io.Writer) {
 	}
 	fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", tensor.Size(x.Rounding))
 	for _, action := range slices.Sorted(maps.Keys(x.Ignored)) {
-		fmt.Fprintf(tw, "ignored\t%d\tevents of the unknown action %s: the sums may lack them\n", x.Ignored[action], names.Quoted(action))
+		fmt.Fprintf(tw, "ignored\t%d\tevents of the unknown action %s: the sums may lack them\n", x.Ignored[action],
+			names.Quoted(action))
 	}
 	if x.Planned() {
 		fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",

@@ -143,20 +143,23 @@ out = [ev.start.length, lanes.length, document.querySelectorAll("#collectives tb
 	t.Logf("%d bytes, open after %d ms", len(text), ms)
 }
 
-// TestBrowserFlight checks the page of flight records: it begins with the diagnosis, every part that is shown has a row, and
-// the number of a call is the one that torch prints.
+// TestBrowserFlight checks the page of flight records: it begins with the diagnosis, every part that is shown has a
+// row, and the number of a call is the one that torch prints.
 func TestBrowserFlight(t *testing.T) {
 	var records []*flight.Record
 	for rank := range 2 {
-		records = append(records, &flight.Record{Rank: rank, Entries: []flight.Entry{{Op: "all_reduce", Group: "0", Seq: 41, In: 8, Out: 8,
-			State: "completed", Created: 1}, {Op: "all_reduce", Group: "0", Seq: 42, In: 8 + int64(rank), Out: 8, State: "started", Created: 9}}})
+		records = append(records, &flight.Record{Rank: rank, Entries: []flight.Entry{{Op: "all_reduce", Group: "0",
+			Seq: 41, In: 8, Out: 8,
+			State: "completed", Created: 1}, {Op: "all_reduce", Group: "0", Seq: 42, In: 8 + int64(rank), Out: 8,
+			State: "started", Created: 9}}})
 	}
 	got := driveRun(t, runPage(t, account.OfFlight(records), Run{Title: "flight"}), `
 const seen = [...document.querySelectorAll("main section")].filter((e) => e.offsetHeight > 0);
 for (const e of seen) if (!e.querySelector("tbody tr, article")) faults.push(e.textContent.trim().slice(0, 40) + " is empty");
 out = document.getElementById("verdict").textContent.trim() + " | " + seen.map((e) => e.querySelector("h2").textContent.trim()).join(", ") +
   " | " + [...document.querySelectorAll("#collectives tbody tr")].map((r) => r.cells[0].textContent).sort().join(", ");`)
-	const want = "Call 42 of group \"0\", all_reduce: rank 1 has all_reduce of 9 elements in and 8 out, rank 0 has 8 elements in and 8 out. | " +
+	const want = "Call 42 of group \"0\", all_reduce: rank 1 has all_reduce of 9 elements in and 8 out, rank 0 has 8 " +
+		"elements in and 8 out. | " +
 		"Problems, Collectives | all_reduce, call 41, all_reduce, call 42"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -166,7 +169,8 @@ out = document.getElementById("verdict").textContent.trim() + " | " + seen.map((
 // TestAgainstOnPage checks that the page has the comparison with an older profile.
 func TestAgainstOnPage(t *testing.T) {
 	of := func(long int64) *account.Report {
-		return account.Of(&trace.Trace{Ranks: 1, Events: []trace.Event{{Stream: "main", Name: "gemm", Class: trace.Compute, Start: 0,
+		return account.Of(&trace.Trace{Ranks: 1, Events: []trace.Event{{Stream: "main", Name: "gemm",
+			Class: trace.Compute, Start: 0,
 			End: long, Group: trace.NoGroup}}}, 0)
 	}
 	r, old := of(30_000), of(20_000) // half as long again

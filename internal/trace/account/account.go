@@ -68,8 +68,8 @@ type Collective struct {
 	Seq *int64 `json:"seq,omitempty"`
 }
 
-// Label identifies the collective in tables and sentences: "all_reduce 5", which is the fifth all_reduce in the order of
-// starts. In flight records it is "all_reduce, call 5", which is the fifth call of its group.
+// Label identifies the collective in tables and sentences: "all_reduce 5", which is the fifth all_reduce in the order
+// of starts. In flight records it is "all_reduce, call 5", which is the fifth call of its group.
 func (c *Collective) Label() string {
 	if c.Seq != nil {
 		return fmt.Sprintf("%s, call %d", c.Op, *c.Seq)

@@ -153,8 +153,8 @@ func (a *matching) apart(list []call) int64 {
 	return all.hi - all.lo
 }
 
-// settle sets the residual, and names the parts whose alignment no second collective checks. If the residual exceeds the
-// bound, the ranks are not compared. least is the number of collectives that check the clocks of a part.
+// settle sets the residual, and names the parts whose alignment no second collective checks. If the residual exceeds
+// the bound, the ranks are not compared. least is the number of collectives that check the clocks of a part.
 func (a *matching) settle(shared [][]call, least int) {
 	if a.untold != "" {
 		return
@@ -189,7 +189,8 @@ func (a *matching) settle(shared [][]call, least int) {
 	us := float64(ns) / 1e3
 	a.r.Alignment.ResidualUS = &us
 	if ns > a.bound {
-		a.refuse("ends of collectives differ by up to %s, beyond the bound of %s, so the clocks do not agree, or the collectives do not belong together: "+
+		a.refuse("ends of collectives differ by up to %s, beyond the bound of %s, so the clocks do not agree, or the "+
+			"collectives do not belong together: "+
 			"give the profiles of one run, over the same steps; --max-residual accepts less exact clocks",
 			trace.Microseconds(us), trace.Microseconds(float64(a.bound)/1e3))
 	}
@@ -519,7 +520,8 @@ func (a *matching) clocksOf(clock *onClock, l line, n int) (out []Clock) {
 		first = min(first, a.t.Events[i].Start)
 	}
 	for _, r := range clock.ranks {
-		out = append(out, Clock{Rank: a.t.ID(r), OffsetUS: float64(l.behind(first)) / 1e3, DriftPPM: l.drift * 1e6, Collectives: n})
+		out = append(out, Clock{Rank: a.t.ID(r), OffsetUS: float64(l.behind(first)) / 1e3, DriftPPM: l.drift * 1e6,
+			Collectives: n})
 	}
 	return out
 }

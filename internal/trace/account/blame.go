@@ -432,7 +432,8 @@ func (c *comparison) idled(took, other int64) {
 		}
 	}
 	a, e := c.a, &c.a.t.Events[longest.event]
-	text := fmt.Sprintf("nothing ran on its stream for %s, and for %s on that of rank %d; its longest gap took %s, before %s",
+	text := fmt.Sprintf("nothing ran on its stream for %s, and for %s on that of rank %d; its longest gap took %s, "+
+		"before %s",
 		short(took), short(other), c.other(), short(longest.long()), e.Name)
 	kind, why := a.idleBefore(longest)
 	c.add(kind, e.Name, took-other, took, other, "%s%s", text, why)

@@ -127,7 +127,8 @@ func (c *Condition) Holds(r *Report) (bool, string, error) {
 			shown, unknown = fmt.Sprintf("%.1f %%", 100*v), fmt.Sprintf("%.1f %%", 100*(most-v))
 		}
 		if v <= c.limit && most > c.limit {
-			return false, "", fmt.Errorf("%s: it is at least %s, and may include %s of communication whose waiting is unknown",
+			return false, "", fmt.Errorf("%s: it is at least %s, and may include %s of communication whose waiting is "+
+				"unknown",
 				c.text, shown, unknown)
 		}
 		return v > c.limit, fmt.Sprintf("%s: it is %s", c.text, shown), nil

@@ -180,7 +180,7 @@ func (f *flights) collective(key, group string, members, given []int, seq int64,
 	}
 	problems := Disagreements(where, entries)
 	for i := range problems {
-		problems[i].Text += stack(list[problems[i].Rank])
+		problems[i].Text += stack(problems[i].Rank, list[problems[i].Rank])
 	}
 	f.r.Problems = append(f.r.Problems, problems...)
 	if open { // otherwise a rank without a record may have made the call
@@ -194,11 +194,11 @@ func (f *flights) collective(key, group string, members, given []int, seq int64,
 }
 
 // stack returns a text with the position in the code at which a rank made its call.
-func stack(e *flight.Entry) string {
+func stack(rank int, e *flight.Entry) string {
 	if len(e.Stack) == 0 {
 		return ""
 	}
-	return "; it called from " + strings.Join(e.Stack[:min(len(e.Stack), 4)], " < ")
+	return fmt.Sprintf("; rank %d called from %s", rank, strings.Join(e.Stack[:min(len(e.Stack), 4)], " < "))
 }
 
 // empty reports the records without entries. Nothing follows from them about the calls of their ranks.
@@ -209,7 +209,8 @@ func (f *flights) empty() {
 		}
 		status := ""
 		for _, g := range slices.Sorted(maps.Keys(r.Enqueued)) {
-			status += fmt.Sprintf("; by its status it has made %s of group %q", plural(int(min(r.Enqueued[g], 1<<31)), "call"), cmp.Or(f.names[g], r.GroupName(g)))
+			status += fmt.Sprintf("; by its status it has made %s of group %q", plural(int(min(r.Enqueued[g], 1<<31)),
+				"call"), cmp.Or(f.names[g], r.GroupName(g)))
 		}
 		f.problem("missing", r.Rank, "the record of rank %d has no entries, so its calls are unknown%s", r.Rank, status)
 	}
@@ -225,7 +226,8 @@ func (f *flights) absent() {
 	})
 	for _, k := range keys {
 		g := f.gaps[k]
-		f.problem("missing", k.rank, "the record of rank %d lacks calls between %d and %d of group %q, which the rank has made: "+
+		f.problem("missing", k.rank, "the record of rank %d lacks calls between %d and %d of group %q, which the rank "+
+			"has made: "+
 			"it was written before them, or entries were lost", k.rank, g.first, g.last, f.names[k.group])
 	}
 }
@@ -285,7 +287,7 @@ func (f *flights) last(rank int) string {
 	for _, r := range f.records {
 		if n := len(r.Entries); r.Rank == rank && n > 0 {
 			e := &r.Entries[n-1]
-			return fmt.Sprintf("%d, %s, %s%s", e.Seq, e.Op, e.State, stack(e))
+			return fmt.Sprintf("%d, %s, %s%s", e.Seq, e.Op, e.State, stack(rank, e))
 		}
 	}
 	return "not in its record"
@@ -315,7 +317,7 @@ func (f *flights) late(c *Collective, key, where string, list calls, open bool) 
 		for _, r := range waiting {
 			f.problem("late", r,
 				"%s: rank %d has called it, and its device has not begun it, as those of ranks %v have%s", where, r,
-				begun, stack(list[r]))
+				begun, stack(r, list[r]))
 		}
 		return
 	}
@@ -325,18 +327,19 @@ func (f *flights) late(c *Collective, key, where string, list calls, open bool) 
 	case open:
 		doubt := f.earlier(key, last, first, by)
 		c.Late = &Late{Rank: last, US: us(by),
-			After: "its host called later, according to wall clocks that are not checked" + doubt + stack(list[last])}
+			After: "its host called later, according to wall clocks that are not checked" + doubt + stack(last, list[last])}
 		f.problem("late", last,
 			"%s: all ranks have called it and not all have completed it; rank %d called last, %s after rank %d, "+
-				"by the hosts' wall clocks, which are not checked%s%s", where, last, short(by), first, doubt, stack(list[last]))
+				"by the hosts' wall clocks, which are not checked%s%s", where, last, short(by), first, doubt, stack(last,
+				list[last]))
 	default:
 		f.behind[last] = append(f.behind[last], by)
 	}
 }
 
-// earlier compares the time by which a rank called after another in an open call with that in the completed calls of the
-// group. If the median of those is a difference of the clocks, the same rank, or the other, is late by the rest. It
-// returns "" if there are too few calls, or if they differ by less than clocks do.
+// earlier compares the time by which a rank called after another in an open call with that in the completed calls of
+// the group. If the median of those is a difference of the clocks, the same rank, or the other, is late by the rest.
+// It returns "" if there are too few calls, or if they differ by less than clocks do.
 func (f *flights) earlier(key string, rank, other int, by int64) string {
 	at := map[int64]int64{}
 	var before []int64
@@ -358,9 +361,11 @@ func (f *flights) earlier(key string, rank, other int, by int64) string {
 	if abs(median) <= lateHost {
 		return ""
 	}
-	usual := fmt.Sprintf("; in the median of %d completed calls it called %s after rank %d", len(before), short(median), other)
+	usual := fmt.Sprintf("; in the median of %d completed calls it called %s after rank %d", len(before),
+		short(median), other)
 	if median < 0 {
-		usual = fmt.Sprintf("; in the median of %d completed calls it called %s before rank %d", len(before), short(-median), other)
+		usual = fmt.Sprintf("; in the median of %d completed calls it called %s before rank %d", len(before),
+			short(-median), other)
 	}
 	switch rest := by - median; {
 	case rest > lateHost:

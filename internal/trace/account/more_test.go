@@ -68,7 +68,8 @@ func TestFlightStates(t *testing.T) {
 		})
 	}
 	r := OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed"), record(2, "completed", "started")})
-	if !found(r, "missing", 1, "rank 1 has not called it; its last call is 1, all_reduce, completed; it called from step (train.py:7)") {
+	if !found(r, "missing", 1, "rank 1 has not called it; its last call is 1, all_reduce, completed; rank 1 called "+
+		"from step (train.py:7)") {
 		t.Errorf("want a problem that rank 1 did not make call 2: %+v", r.Problems)
 	}
 	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "scheduled"), record(2, "completed", "started")})
@@ -211,22 +212,25 @@ func TestTwoRuns(t *testing.T) {
 	}
 }
 
-// partly is a job of two ranks on one clock with three all-reduces of 200 µs each, for which rank 0 waits 300 µs for rank
-// 1. Rank 1's profile lacks the last one. Known are 2 · 2 · 200 = 800 µs of transfer and 2 · 300 of waiting, and unknown
-// are the 500 µs of rank 0 in the last.
+// partly is a job of two ranks on one clock with three all-reduces of 200 µs each, for which rank 0 waits 300 µs for
+// rank 1. Rank 1's profile lacks the last one. Known are 2 · 2 · 200 = 800 µs of transfer and 2 · 300 of waiting, and
+// unknown are the 500 µs of rank 0 in the last.
 func partly() *trace.Trace {
 	tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}, Clocks: []int{0, 1}}
 	for k := range int64(3) {
 		for r := range int64(2) {
 			at := k * 1_000_000
 			arrive := at + 100_000 + r*300_000
-			tr.Events = append(tr.Events, trace.Event{Rank: int(r), Stream: "s", Name: "gemm", Class: trace.Compute, Start: at, End: arrive,
+			tr.Events = append(tr.Events, trace.Event{Rank: int(r), Stream: "s", Name: "gemm", Class: trace.Compute,
+				Start: at, End: arrive,
 				Group: trace.NoGroup})
 			if k == 2 && r == 1 {
 				continue
 			}
-			tr.Events = append(tr.Events, trace.Event{Rank: int(r), Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: arrive,
-				End: at + 600_000, Group: trace.NoGroup, Call: &trace.Call{Group: "g", Seq: k, In: 4, Out: 4, Members: []int{0, 1}}})
+			tr.Events = append(tr.Events, trace.Event{Rank: int(r), Stream: "s", Name: "all_reduce", Class: trace.Comm,
+				Start: arrive,
+				End:   at + 600_000, Group: trace.NoGroup, Call: &trace.Call{Group: "g", Seq: k, In: 4, Out: 4,
+					Members: []int{0, 1}}})
 		}
 	}
 	return tr
@@ -246,7 +250,8 @@ func TestUnknownExposed(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	for _, f := range r.Findings { // a rank's transfer
-		if f.Kind == "exposed" && !slices.Contains(f.Details, "on rank 0 no kernel ran during 400 µs of the 400 µs in which it moved data") {
+		if f.Kind == "exposed" && !slices.Contains(f.Details, "on rank 0 no kernel ran during 400 µs of the 400 µs in "+
+			"which it moved data") {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -260,15 +265,19 @@ func TestUnknownExposed(t *testing.T) {
 	}
 	// The sums over ranks: waiting is 600 to 1100 µs, transfer 800 to 1300.
 	for text, want := range map[string]string{
-		"wait > 599us":     "true wait > 599us: it is 600 µs",
-		"wait > 600us":     "wait > 600us: it is at least 600 µs, and may include 500 µs of communication whose waiting is unknown",
-		"wait > 1099us":    "wait > 1099us: it is at least 600 µs, and may include 500 µs of communication whose waiting is unknown",
+		"wait > 599us": "true wait > 599us: it is 600 µs",
+		"wait > 600us": "wait > 600us: it is at least 600 µs, and may include 500 µs of communication whose " +
+			"waiting is unknown",
+		"wait > 1099us": "wait > 1099us: it is at least 600 µs, and may include 500 µs of communication whose " +
+			"waiting is unknown",
 		"wait > 1101us":    "false wait > 1101us: it is 600 µs",
 		"transfer > 799us": "true transfer > 799us: it is 800 µs",
-		"transfer > 1ms":   "transfer > 1ms: it is at least 800 µs, and may include 500 µs of communication whose waiting is unknown",
+		"transfer > 1ms": "transfer > 1ms: it is at least 800 µs, and may include 500 µs of communication whose " +
+			"waiting is unknown",
 		"transfer > 1.4ms": "false transfer > 1.4ms: it is 800 µs",
 		// the span is 2,600 µs on each of two ranks: 800 / 5200 = 15.4 %, and 1300 / 5200 = 25 %
-		"transfer > 20%":   "transfer > 20%: it is at least 15.4 %, and may include 9.6 % of communication whose waiting is unknown",
+		"transfer > 20%": "transfer > 20%: it is at least 15.4 %, and may include 9.6 % of communication whose " +
+			"waiting is unknown",
 		"exposed > 1901us": "false exposed > 1901us: it is 1900 µs",
 	} {
 		c, err := ParseCondition(text)
@@ -286,9 +295,10 @@ func TestUnknownExposed(t *testing.T) {
 	}
 }
 
-// pairs is a job of two groups of two ranks that both have the name tp, without a collective of all ranks. In each of four
-// steps ranks 0 and 3 compute for 1000 µs, rank 1 for 4000 and rank 2 for 2000. An all-reduce takes 200 µs. So rank 0 waits
-// 3000 µs for rank 1, and rank 3 waits 1000 for rank 2, in each step. The clock of rank r is off by r · 7.654321 s.
+// pairs is a job of two groups of two ranks that both have the name tp, without a collective of all ranks. In each of
+// four steps ranks 0 and 3 compute for 1000 µs, rank 1 for 4000 and rank 2 for 2000. An all-reduce takes 200 µs. So
+// rank 0 waits 3000 µs for rank 1, and rank 3 waits 1000 for rank 2, in each step. The clock of rank r is off by r ·
+// 7.654321 s.
 func pairs() *trace.Trace {
 	tr := &trace.Trace{Ranks: 4, Source: "kineto", IDs: []int{0, 1, 2, 3}, Clocks: []int{0, 1, 2, 3}}
 	works := []int64{1_000_000, 4_000_000, 2_000_000, 1_000_000}
@@ -298,7 +308,8 @@ func pairs() *trace.Trace {
 		for k := range int64(4) {
 			at := k*step + int64(r)*7_654_321_000
 			tr.Events = append(tr.Events,
-				trace.Event{Rank: r, Stream: "s", Name: "gemm", Class: trace.Compute, Start: at, End: at + works[r], Group: trace.NoGroup},
+				trace.Event{Rank: r, Stream: "s", Name: "gemm", Class: trace.Compute, Start: at, End: at + works[r],
+					Group: trace.NoGroup},
 				trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at + works[r], End: at + step,
 					Group: trace.NoGroup, Call: &trace.Call{Group: "tp", Seq: -1, In: 4, Out: 4, Members: []int{pair, pair + 1}}})
 		}
@@ -332,7 +343,8 @@ func TestParts(t *testing.T) {
 		slices.ContainsFunc(r.Critical.Path, func(p CriticalPart) bool { return p.Rank != 1 }) {
 		t.Errorf("span %v, critical path %+v", r.SpanUS, r.Critical)
 	}
-	if text := words(t, r); !strings.Contains(text, "put on 2 clocks by ends of collectives (ranks 0-1; 2-3), which are not "+
+	if text := words(t, r); !strings.Contains(text, "put on 2 clocks by ends of collectives (ranks 0-1; 2-3), which "+
+		"are not "+
 		"compared with each other\n") {
 		t.Error(text)
 	}
@@ -344,7 +356,8 @@ func TestParts(t *testing.T) {
 	// A broadcast between the parts does not end on all ranks together, so it aligns no clocks.
 	tr := pairs()
 	for r := range 4 {
-		tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "broadcast", Class: trace.Comm, Start: 1e15, End: 1e15 + 1000,
+		tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "broadcast", Class: trace.Comm,
+			Start: 1e15, End: 1e15 + 1000,
 			Group: trace.NoGroup, Call: &trace.Call{Group: "world", Seq: -1, In: 4, Out: 4, Members: []int{0, 1, 2, 3}}})
 	}
 	r = Of(tr, 0)
@@ -358,14 +371,15 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestFlightGaps checks that no rank is accused of a missing call that it must have made: because its record is empty, or
-// because the call is complete on another rank, or because its own status counts it.
+// TestFlightGaps checks that no rank is accused of a missing call that it must have made: because its record is
+// empty, or because the call is complete on another rank, or because its own status counts it.
 func TestFlightGaps(t *testing.T) {
 	record := func(rank, enqueued int, states ...string) *flight.Record {
 		r := &flight.Record{Rank: rank, Groups: map[string]flight.Group{"0": {Name: "tp", Members: []int{0, 1}}},
 			Enqueued: map[string]int64{"0": int64(enqueued)}}
 		for i, s := range states {
-			r.Entries = append(r.Entries, flight.Entry{Op: "all_reduce", Group: "0", Seq: int64(i + 1), State: s, In: 8, Out: 8,
+			r.Entries = append(r.Entries, flight.Entry{Op: "all_reduce", Group: "0", Seq: int64(i + 1), State: s, In: 8,
+				Out:   8,
 				DType: "Half", Created: int64(1e9 + i*1e6)})
 		}
 		return r
@@ -376,7 +390,8 @@ func TestFlightGaps(t *testing.T) {
 		want  []string
 	}{
 		{record(1, 4), []string{`the record of rank 1 has no entries, so its calls are unknown; by its status it has made 4 calls of group "tp"`}},
-		{record(1, 1, "completed"), []string{"call 4 of group \"tp\", all_reduce: rank 1 has not called it; its last call is 1, all_reduce, completed",
+		{record(1, 1, "completed"), []string{"call 4 of group \"tp\", all_reduce: rank 1 has not called it; its last " +
+			"call is 1, all_reduce, completed",
 			`the record of rank 1 lacks calls between 2 and 3 of group "tp", which the rank has made: it was written before them, or entries were lost`}},
 		{record(1, 4, "completed"), []string{
 			`the record of rank 1 lacks calls between 2 and 4 of group "tp", which the rank has made: it was written before them, or entries were lost`}},
@@ -403,7 +418,8 @@ func TestFlightGaps(t *testing.T) {
 	}
 	two := &flight.Record{Groups: map[string]flight.Group{"3": {Name: "tp"}, "5": {Name: "tp"}, "7": {Name: "undefined"}}}
 	for k, g := range []string{"3", "5", "7"} {
-		two.Entries = append(two.Entries, flight.Entry{Op: "all_reduce", Group: g, Seq: 1, State: "completed", Created: int64(k + 1)})
+		two.Entries = append(two.Entries, flight.Entry{Op: "all_reduce", Group: g, Seq: 1, State: "completed",
+			Created: int64(k + 1)})
 	}
 	var groups []string
 	for _, c := range OfFlight([]*flight.Record{two}).Collectives {

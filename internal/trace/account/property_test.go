@@ -446,7 +446,8 @@ func TestAgainstPerCall(t *testing.T) {
 	if err := WriteAgainst(&b, r.Against(old), r.Unlike(old)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"warning: the older and the newer profile have 6 and 8 all_reduce collectives: ", "-25.0 %", "12 → 16"} {
+	for _, want := range []string{"warning: the older and the newer profile have 6 and 8 all_reduce collectives: ",
+		"-25.0 %", "12 → 16"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is not in\n%s", want, b.String())
 		}

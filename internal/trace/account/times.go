@@ -12,8 +12,8 @@ import (
 func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overlap(a, b) }
 
 // expose measures the communication during which the rank computed nothing. It does not count start skew. If several
-// collectives are in flight, a moment counts as transfer if one of them moves data, or else as unknown if the waiting of
-// one of them is unknown. Barriers move no data.
+// collectives are in flight, a moment counts as transfer if one of them moves data, or else as unknown if the waiting
+// of one of them is unknown. Barriers move no data.
 func (a *accounting) expose() {
 	n := a.t.Ranks
 	lists := func() [][]trace.Interval { return make([][]trace.Interval, n) }

@@ -76,14 +76,15 @@ func TestSteadilyLate(t *testing.T) {
 	}
 }
 
-// TestVerdictOfLongPath checks the sums over a critical path that is longer than the list in the report. 500 times, gemm
-// takes 100 µs and gelu 40 µs: 500 · 140 = 70,000 µs, of which gemm takes 50,000.
+// TestVerdictOfLongPath checks the sums over a critical path that is longer than the list in the report. 500 times,
+// gemm takes 100 µs and gelu 40 µs: 500 · 140 = 70,000 µs, of which gemm takes 50,000.
 func TestVerdictOfLongPath(t *testing.T) {
 	const n = 500
 	tr := &trace.Trace{Ranks: 1}
 	at := int64(0)
 	add := func(name string, long int64) {
-		tr.Events = append(tr.Events, trace.Event{Stream: "main", Name: name, Class: trace.Compute, Start: at, End: at + long,
+		tr.Events = append(tr.Events, trace.Event{Stream: "main", Name: name, Class: trace.Compute, Start: at, End: at +
+			long,
 			Group: trace.NoGroup})
 		at += long
 	}

@@ -263,8 +263,8 @@ func nanoseconds(raw json.RawMessage, most int64) (int64, error) {
 	return v*1e3 + n, nil
 }
 
-// shortFloat writes a number without an exponent, with four digits after the point. For numbers above most, which may have
-// many digits, it writes the next number above most.
+// shortFloat writes a number without an exponent, with four digits after the point. For numbers above most, which may
+// have many digits, it writes the next number above most.
 func shortFloat(x *big.Float, most int64) string {
 	limit := new(big.Float).SetInt64(most + 1)
 	switch {

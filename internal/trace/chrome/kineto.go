@@ -179,8 +179,8 @@ func (f *file) finish() (*trace.Trace, error) {
 	return t, nil
 }
 
-// noDevice returns the error for a file without events of a device. It names the categories of the other events, because
-// those of the device may have unknown names.
+// noDevice returns the error for a file without events of a device. It names the categories of the other events,
+// because those of the device may have unknown names.
 func (f *file) noDevice() error {
 	const help = "was the profiler told to record CUDA activities?"
 	var cats []string
@@ -192,7 +192,8 @@ func (f *file) noDevice() error {
 	if len(cats) > 0 {
 		others = ", and events of the unused categories " + strings.Join(cats, ", ")
 	}
-	return fmt.Errorf("it has no events of a device, which have the category kernel, gpu_memcpy or gpu_memset%s: %s", others, help)
+	return fmt.Errorf("it has no events of a device, which have the category kernel, gpu_memcpy or gpu_memset%s: %s",
+		others, help)
 }
 
 // twice reports whether sorted events consist of equal pairs. A few equal events are possible, because the times of

@@ -181,7 +181,8 @@ func ReadPickle(r io.Reader) (*Record, error) {
 			return nil, err
 		}
 	}
-	for key, add := range map[string]func([]byte, func([]byte, any) error) error{"pg_config": out.groups, "pg_status": out.status} {
+	for key, add := range map[string]func([]byte, func([]byte, any) error) error{"pg_config": out.groups,
+		"pg_status": out.status} {
 		if v := top.Get(key); v != nil {
 			if err := into(v, add); err != nil {
 				return nil, err

@@ -33,7 +33,8 @@ func OneJob(records []*Record, names []string) error {
 			if !known {
 				groups[key] = owner{members, i}
 			} else if !slices.Equal(g.members, members) {
-				return fmt.Errorf("group %q has the ranks %v in %s, and %v in %s; %s", r.GroupName(key), g.members, names[g.of], members,
+				return fmt.Errorf("group %q has the ranks %v in %s, and %v in %s; %s", r.GroupName(key), g.members,
+					names[g.of], members,
 					names[i], help)
 			}
 		}

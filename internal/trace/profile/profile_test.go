@@ -100,30 +100,44 @@ func TestRefused(t *testing.T) {
 	one := timeline(event("k", 1, 2, ""))
 	for want, text := range map[string]string{
 		"it is empty": "",
-		"it is none of the formats that can be read":                                   "What is this?",
-		"it is UTF-16 text: convert it":                                                "\xff\xfeS\x00t\x00",
-		"its columns are separated by semicolons":                                      "Start (ns);Duration (ns);Device;Strm;Name\n1;2;NVIDIA (0);7;k\n",
-		"a memory snapshot of torch: hocket memory":                                    "\x80\x02}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces]u.",
-		"is neither a timeline nor a flight record":                                    `{"a":1}`,
-		"no events of a device":                                                        timeline(),
-		`event 2 at line 1, column 95, "b": it ends 3 µs before it begins`:             timeline(event("a", 1, 2, ""), event("b", 9, -3, "")),
-		`ts: "1e99" is out of range`:                                                   strings.Replace(one, `"ts":1`, `"ts":1e99`, 1),
-		`ts: "9223372036854775807" is out of range: it is in microseconds`:             strings.Replace(one, `"ts":1`, `"ts":9223372036854775807`, 1),
-		`ts: "\"never\"" is not a number`:                                              strings.Replace(one, `"ts":1`, `"ts":"never"`, 1),
-		`dur: "\"2\"" is not a number of microseconds`:                                 strings.Replace(one, `"dur":2`, `"dur":"2"`, 1),
-		"dur: it is missing":                                                           strings.Replace(one, `"dur":2,`, ``, 1),
-		"dur: \"2000000000000000\" is out of range":                                    strings.Replace(one, `"dur":2`, `"dur":2000000000000000`, 1),
-		`'{' follows the end of the document: the file has several documents`:          one + "\n" + one,
-		"distributedInfo: -1 is not the number of a rank":                              `{"distributedInfo":{"rank":-1},` + one[1:],
-		"distributedInfo: 1000000000 is not the number of a rank":                      `{"distributedInfo":{"rank":1000000000},` + one[1:],
-		"distributedInfo: rank 2 in a job of 2 ranks":                                  `{"distributedInfo":{"rank":2,"world_size":2},` + one[1:],
-		"baseTimeNanoseconds: -5 is not":                                               `{"baseTimeNanoseconds":-5,` + one[1:],
-		"it has each event of the device twice":                                        timeline(event("a", 1, 2, ""), event("b", 4, 2, ""), event("a", 1, 2, ""), event("b", 4, 2, "")),
-		`and events of the unused categories "GPU kernels": was the profiler`:          strings.Replace(one, `"kernel"`, `"GPU kernels"`, 1),
+		"it is none of the formats that can be read": "What is this?",
+		"it is UTF-16 text: convert it":              "\xff\xfeS\x00t\x00",
+		"its columns are separated by semicolons": "Start (ns);Duration " +
+			"(ns);Device;Strm;Name\n1;2;NVIDIA (0);7;k\n",
+		"a memory snapshot of torch: hocket memory": "\x80\x02}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces]u.",
+		"is neither a timeline nor a flight record": `{"a":1}`,
+		"no events of a device":                     timeline(),
+		`event 2 at line 1, column 95, "b": it ends 3 µs before it begins`: timeline(event("a", 1, 2, ""),
+			event("b", 9, -3, "")),
+		`ts: "1e99" is out of range`: strings.Replace(one, `"ts":1`,
+			`"ts":1e99`, 1),
+		`ts: "9223372036854775807" is out of range: it is in microseconds`: strings.Replace(one, `"ts":1`,
+			`"ts":9223372036854775807`, 1),
+		`ts: "\"never\"" is not a number`: strings.Replace(one, `"ts":1`,
+			`"ts":"never"`, 1),
+		`dur: "\"2\"" is not a number of microseconds`: strings.Replace(one, `"dur":2`,
+			`"dur":"2"`, 1),
+		"dur: it is missing": strings.Replace(one, `"dur":2,`,
+			``, 1),
+		"dur: \"2000000000000000\" is out of range": strings.Replace(one, `"dur":2`,
+			`"dur":2000000000000000`, 1),
+		`'{' follows the end of the document: the file has several documents`: one + "\n" + one,
+		"distributedInfo: -1 is not the number of a " +
+			"rank": `{"distributedInfo":{"rank":-1},` + one[1:],
+		"distributedInfo: 1000000000 is not the number of a " +
+			"rank": `{"distributedInfo":{"rank":1000000000},` + one[1:],
+		"distributedInfo: rank 2 in a job of 2 " +
+			"ranks": `{"distributedInfo":{"rank":2,"world_size":2},` + one[1:],
+		"baseTimeNanoseconds: -5 is not": `{"baseTimeNanoseconds":-5,` +
+			one[1:],
+		"it has each event of the device twice": timeline(event("a", 1, 2, ""),
+			event("b", 4, 2, ""), event("a", 1, 2, ""), event("b", 4, 2, "")),
+		`and events of the unused categories "GPU kernels": was the profiler`: strings.Replace(one, `"kernel"`,
+			`"GPU kernels"`, 1),
 		`entry 1: the state is "banana"; torch writes scheduled, started or completed`: `{"entries":[{"state":"banana"}]}`,
-		"where a value is expected":                                                    `{"traceEvents":[,]}`,
-		"where ',' is expected":                                                        `{"traceEvents":[{} {}]}`,
-		"is not a key":                                                                 `{traceEvents:[]}`,
+		"where a value is expected": `{"traceEvents":[,]}`,
+		"where ',' is expected":     `{"traceEvents":[{} {}]}`,
+		"is not a key":              `{traceEvents:[]}`,
 		"a value of more than 1048576 bytes": `{"traceEvents":[{"name":"` +
 			strings.Repeat("x", 1<<20) + `"}]}`,
 		"its times are steps of a schedule":                                                `{"hocket":{"virtual":true},` + one[1:],
@@ -160,16 +174,20 @@ func TestRefused(t *testing.T) {
 	if _, err := Read(mixed); err == nil || !strings.Contains(err.Error(), "give one kind") {
 		t.Errorf("two kinds: %v", err)
 	}
+	if _, err := Read([]string{"-"}); err == nil || !strings.Contains(err.Error(), "write it to a file") {
+		t.Errorf("standard input: %v", err)
+	}
 	if _, err := Read([]string{t.TempDir()}); err == nil {
 		t.Error("a folder is read")
 	}
 }
 
-// TestEpochTimes reads times since 1970, as torch writes them before version 2.4, to the nanosecond. In each file the first
-// event begins at 1685000000000002 µs, and the second 7 µs and some nanoseconds later.
+// TestEpochTimes reads times since 1970, as torch writes them before version 2.4, to the nanosecond. In each file the
+// first event begins at 1685000000000002 µs, and the second 7 µs and some nanoseconds later.
 func TestEpochTimes(t *testing.T) {
 	const from = int64(1685000000000002)
-	for ts, ns := range map[string]int64{"1685000000000009": 7000, "1685000000000009.345": 7345, "1685000000000009.0004": 7000,
+	for ts, ns := range map[string]int64{"1685000000000009": 7000, "1685000000000009.345": 7345,
+		"1685000000000009.0004":                  7000,
 		"1685000000000009.123456789012345678901": 7123, "1.685000000000009345e15": 7345, "1685000000000009345E-3": 7345,
 		"1685000000000009.9999": 8000} {
 		first := fmt.Sprintf(`{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%d,"dur":3.002}`, from)
@@ -181,16 +199,18 @@ func TestEpochTimes(t *testing.T) {
 		}
 		e := p.Trace.Events
 		if e[0].Start != from*1000 || e[0].Duration() != 3002 || e[1].Start-e[0].Start != ns {
-			t.Errorf("%s: begins at %d, lasts %d, and the second begins %d ns later; want %d", ts, e[0].Start, e[0].Duration(),
+			t.Errorf("%s: begins at %d, lasts %d, and the second begins %d ns later; want %d", ts, e[0].Start,
+				e[0].Duration(),
 				e[1].Start-e[0].Start, ns)
 		}
 	}
 }
 
-// TestFlightStatus reads the number of the last call from the status of a flight record, which may be a text. A status of
-// another form is ignored.
+// TestFlightStatus reads the number of the last call from the status of a flight record, which may be a text. A
+// status of another form is ignored.
 func TestFlightStatus(t *testing.T) {
-	for status, want := range map[string]int64{`{"0":{"last_enqueued_collective":"7"}}`: 7, `{"0":{"last_enqueued_collective":8}}`: 8,
+	for status, want := range map[string]int64{`{"0":{"last_enqueued_collective":"7"}}`: 7,
+		`{"0":{"last_enqueued_collective":8}}`:    8,
 		`{"0":{"last_enqueued_collective":"-1"}}`: 0, `[1]`: 0, `{"0":3}`: 0} {
 		p, err := Read([]string{write(t, "status.rank1.json", []byte(`{"entries":[],"pg_status":`+status+`}`))})
 		if err != nil {
@@ -205,7 +225,8 @@ func TestFlightStatus(t *testing.T) {
 // TestOldCategories reads a profile whose categories and streams have the names of old versions of torch.
 func TestOldCategories(t *testing.T) {
 	put := func(cat, tid, name string, ts, dur, correlation int) string {
-		return fmt.Sprintf(`{"ph":"X","cat":%q,"name":%q,"pid":0,"tid":%q,"ts":%d,"dur":%d,"args":{"correlation":%d}}`, cat, name,
+		return fmt.Sprintf(`{"ph":"X","cat":%q,"name":%q,"pid":0,"tid":%q,"ts":%d,"dur":%d,"args":{"correlation":%d}}`,
+			cat, name,
 			tid, ts, dur, correlation)
 	}
 	p, err := Read([]string{write(t, "old.json", []byte(timeline(put("Kernel", "stream 7", "gemm", 20, 5, 1),
