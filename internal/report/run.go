@@ -162,6 +162,9 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 	}
 	v.Data, v.Problems = template.JS(data), slices.Clone(o.Notes)
 	v.Program, v.Costs = program(r, o)
+	if len(doc.Lanes) == 0 {
+		v.Keys, v.Hint = nil, "" // they are about the timeline
+	}
 	v.Lanes, v.Exposed, v.Critical = len(doc.Lanes) > 0, len(doc.Exposed) > 0, doc.Critical != nil
 	if v.Timed = o.Facts == ""; !v.Timed {
 		for i := range v.Ops {
@@ -183,7 +186,10 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 	if r.StartSkew != nil {
 		v.About += "; " + r.StartSkew.Words()
 	}
-	for _, p := range r.Problems {
+	for k, p := range r.Problems {
+		if k == 0 && r.Source == "flight" {
+			continue // it is the verdict
+		}
 		v.Problems = append(v.Problems, p.Kind+": "+p.Text)
 	}
 	if left > 0 {
