@@ -260,7 +260,9 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 		}
 	}
 	n := max(o.schedules, 1)
+	a.progress.at("running interleavings", n, 0)
 	for i := range n {
+		a.progress.of(i, n)
 		seed := uint64(o.seed) + uint64(i)
 		in := schedule.Inputs(p, elements, seed)
 		got, err := schedule.Run(ctx, p, in, elements, seed)
@@ -269,13 +271,14 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 			err, code, kind = schedule.Differ(p, got.Memory, in), exitHocket, "differs"
 		}
 		switch {
-		case ctx.Err() != nil:
-			return ended(err)
+		case ctx.Err() != nil: // also if the run did not notice it
+			return ended(ctx.Err())
 		case err != nil:
 			f := &failure{code: code, kind: kind, err: fmt.Errorf("interleaving %d of %d: %w", i+1, n, err)}
 			return ended(f.helping("this repeats it: hocket run %s --no-prove --schedules 1 --seed %d", arg, seed))
 		}
 	}
+	a.progress.end()
 	out.Interleavings = n
 	what := "equal to plain arithmetic"
 	if p.Collective == schedule.Undefined {

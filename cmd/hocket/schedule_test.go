@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -235,6 +236,25 @@ func TestRunScheduleCompare(t *testing.T) {
 	err := json.Unmarshal([]byte(out), &got)
 	if err != nil || code != exitDone || got.Compare.Verdict != "exact" || got.Compare.Against != "all_reduce" {
 		t.Errorf("exit %d, %v, %s", code, err, out)
+	}
+}
+
+// TestEndedScheduleRun: a run of a schedule that is interrupted, or exceeds --timeout, fails as a program's does. No
+// single interleaving of a small schedule notices the end.
+func TestEndedScheduleRun(t *testing.T) {
+	const schedule = "../../examples/schedules/exchange.json"
+	code, out, errs := hocketRun(t, "run", schedule, "--schedules", "1000000000", "--timeout", "1ns")
+	if code != exitMachine || out != "" ||
+		!strings.Contains(errs, "the command did not end within 1ns: it was running interleavings") {
+		t.Errorf("--timeout: exit %d, %s%s", code, out, errs)
+	}
+	a, stdout, stderr := testApp(strings.NewReader(""))
+	a.progress = newProgress(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	code = a.finish(ctx, a.execute(ctx, []string{"run", schedule, "--schedules", "1000000000"}))
+	if code != exitInterrupted || stdout.String() != "" || !strings.Contains(stderr.String(), "interrupted") {
+		t.Errorf("interrupted: exit %d, %s%s", code, stdout, stderr)
 	}
 }
 
