@@ -16,7 +16,7 @@ type checkFlags struct {
 	redundant, fix         bool
 	strategy, machine, out string
 	certificate            string
-	launches               int // number of launches of a collective schedule
+	launches               int // 1 for one launch of a collective schedule, and 2 for any number
 }
 
 func (a *app) checkCommand() *cobra.Command {
@@ -38,7 +38,7 @@ The proof does not cover the values that a program computes: see run --compare.`
   hocket check examples/mlp.hkt --dim T=4096 --json
   hocket check examples/mlp.hkt --strategy auto --machine h200x4
   hocket check examples/row_parallel_chunked.hkt --redundant
-  hocket check examples/schedules/exchange.json --launches 2`,
+  hocket check examples/schedules/exchange.json --launches 1`,
 		Args: onePROGRAM,
 	}
 	flags := a.addBindFlags(c)
@@ -50,8 +50,8 @@ The proof does not cover the values that a program computes: see run --compare.`
 	f.BoolVar(&o.fix, "fix", false, "repair the program: print it with the missing waits and barriers")
 	f.StringVarP(&o.out, "output", "o", "", "write the repaired program to `FILE` instead")
 	f.StringVar(&o.certificate, "certificate", "", "write a certificate of the proof, for run --certificate, to `FILE`")
-	f.IntVar(&o.launches, "launches", 1,
-		"number of launches of a collective schedule to check: 2 also finds conflicts between two launches")
+	f.IntVar(&o.launches, "launches", 2,
+		"prove any number of launches of a collective schedule after each other: 2; only one launch: 1")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		schedule, err := a.isSchedule(c.Context(), args[0])
 		if err != nil {

@@ -127,7 +127,7 @@ func TestCheckSchedule(t *testing.T) {
 // without the proof says that nothing was proved, and names the seed that repeats a wrong result.
 func TestRefutedSchedule(t *testing.T) {
 	hasty := exchangeWithout(t, `"name": "wait"`, `"name": "nop"`)
-	code, out, errs := hocketRun(t, "check", hasty)
+	code, out, errs := hocketRun(t, "check", hasty, "--launches", "1")
 	if code != exitProgram || strings.Count(errs, ": error: ") != 2 ||
 		strings.LastIndex(errs, ": error: ") > strings.Index(errs, ": warning: ") {
 		t.Errorf("exit %d, %s%s", code, out, errs)
@@ -138,7 +138,7 @@ func TestRefutedSchedule(t *testing.T) {
 			t.Errorf("%s\nwant %s", errs, says)
 		}
 	}
-	_, out, _ = hocketRun(t, "check", "--json", hasty)
+	_, out, _ = hocketRun(t, "check", "--json", hasty, "--launches", "1")
 	var got struct {
 		Schedule struct {
 			Findings []struct {
@@ -180,7 +180,7 @@ func TestRefutedSchedule(t *testing.T) {
 		t.Errorf("exit %d, %s", code, out)
 	}
 	many := testcorpus.Need(t, "schedules") + "/plans/sn_allgather_ring_n8.json"
-	if code, _, errs := hocketRun(t, "check", many); code != exitDone || strings.Count(errs, ": warning: ") != 5 ||
+	if code, _, errs := hocketRun(t, "check", many, "--launches", "1"); code != exitDone || strings.Count(errs, ": warning: ") != 5 ||
 		!strings.Contains(errs, "and 60 more warnings: --json lists all") {
 		t.Errorf("exit %d, %s", code, errs)
 	}
@@ -239,6 +239,41 @@ func TestRunScheduleCompare(t *testing.T) {
 	}
 }
 
+// TestLaunchesOfSchedules: by default check proves any number of launches. The line of a schedule that is right for one
+// launch only says under which condition.
+func TestLaunchesOfSchedules(t *testing.T) {
+	const double = "../../internal/schedule/testdata/double_broadcast.json"
+	// Without the last wait a kernel ends while its peer still writes the output.
+	text, err := os.ReadFile("../../examples/schedules/exchange.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := bytes.LastIndex(text, []byte(`"name": "wait"`))
+	early := filepath.Join(t.TempDir(), "early.json")
+	text = append(text[:i:i], bytes.Replace(text[i:], []byte(`"wait"`), []byte(`"nop"`), 1)...)
+	if err := os.WriteFile(early, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		words []string
+		code  int
+		says  string
+	}{
+		{[]string{"check", "../../examples/schedules/exchange.json"}, exitDone,
+			"ok: exchange on 2 ranks, any number of launches: all_reduce in every interleaving\n"},
+		{[]string{"check", double}, exitProgram, "race: bc_double on 2 ranks, any number of launches: refuted\n"},
+		{[]string{"check", double, "--launches", "1"}, exitDone,
+			"ok: bc_double on 2 ranks, one launch: broadcast in every interleaving\n"},
+		{[]string{"check", early}, exitProgram, "race: exchange on 2 ranks, any number of launches: refuted\n"},
+		{[]string{"check", early, "--launches", "1"}, exitDone,
+			"ok: exchange on 2 ranks, one launch: all_reduce in every interleaving that begins and ends on all ranks at once\n"},
+	} {
+		if code, out, errs := hocketRun(t, c.words...); code != c.code || out != c.says {
+			t.Errorf("%s: exit %d, %s%s", c.words, code, out, errs)
+		}
+	}
+}
+
 // TestEndedScheduleRun: a run of a schedule that is interrupted, or exceeds --timeout, fails as a program's does. No
 // single interleaving of a small schedule notices the end.
 func TestEndedScheduleRun(t *testing.T) {
@@ -275,7 +310,7 @@ func TestImportCorpus(t *testing.T) {
 		if info, err := os.Stat(file); err != nil || info.Size() > int64(longtest.Of(12<<10, 1<<30)) {
 			continue
 		}
-		proved, _, _ := hocketRun(t, "check", file)
+		proved, _, _ := hocketRun(t, "check", file, "--launches", "1") // the program waits for all ranks at both ends
 		failed := ""
 		for _, words := range [][]string{{"import", file, "-o", program}, {"check", program}, {"run", program, "--compare"}} {
 			if text, err := os.ReadFile(program); words[0] == "run" && (err != nil || !strings.Contains(string(text), "refines")) {

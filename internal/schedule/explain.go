@@ -221,8 +221,8 @@ func (s *sim) deadlocked() bool {
 		f.Lines = append(f.Lines, fmt.Sprintf("and so on, %d blocks in a circle", len(chain)))
 	}
 	f.Message = fmt.Sprintf("%s waits for ever; %d of %d blocks do not end", f.Places[0], len(stuck), len(s.blocks))
-	if s.blocks[chain[0]].launch > 0 {
-		f.Message += " their second launch"
+	if launch := s.blocks[chain[0]].launch; launch > 0 {
+		f.Message += fmt.Sprintf(" launch %d", launch+1)
 	}
 	s.findings = append(s.findings, f)
 	return true

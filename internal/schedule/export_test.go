@@ -64,3 +64,11 @@ func Reach(p *Plan, state []Progress) error {
 	}
 	return nil
 }
+
+// Simulate checks exactly the given number of launches, in the first interleaving.
+func Simulate(p *Plan, launches int) *Report {
+	if p.Fault != nil {
+		return Check(p, Options{})
+	}
+	return simulate(p, launches, 0).report()
+}

@@ -69,9 +69,22 @@ type Report struct {
 
 // Options are the parameters of a check.
 type Options struct {
-	// Launches is the number of consecutive launches that are checked, 1 or 2. With 2, a conflict between the two launches
-	// is an error.
+	// Launches is 1 for a check of one launch. With 2, the check covers any number of consecutive launches, and a conflict
+	// between launches is an error.
 	Launches int
+}
+
+// launches returns the number of launches that Check simulates. Two suffice for a proof of any number, or three if
+// launches alternate between the halves of scratch, which docs/schedules.md explains. If counters do not return to their
+// initial values, afterMany covers the later launches.
+func (o Options) launches(p *Plan) int {
+	switch {
+	case o.Launches < 2:
+		return 1
+	case p.Double:
+		return 3
+	}
+	return 2
 }
 
 // Check decides whether plan p is correct. A plan is correct if every interleaving terminates, orders all conflicting
@@ -79,7 +92,7 @@ type Options struct {
 // one signal, the order is the same in every interleaving, so one simulation with vector clocks suffices. For other
 // plans, Check either refutes the plan or returns Undecided.
 func Check(p *Plan, o Options) *Report {
-	launches := max(1, min(o.Launches, 2))
+	launches := o.launches(p)
 	if p.Fault != nil {
 		return &Report{Verdict: p.Fault.Kind, Findings: []*Finding{p.Fault}, Notes: p.Notes}
 	}
@@ -93,6 +106,9 @@ func Check(p *Plan, o Options) *Report {
 		}
 		r.Steps += t.steps
 	}
+	if r.Verdict == OK && launches > 1 {
+		s.afterMany(r)
+	}
 	if r.Verdict == OK && s.ambiguous != "" {
 		r.Verdict = Undecided
 		r.Findings = []*Finding{{Kind: Undecided, Message: s.ambiguous}}
@@ -100,7 +116,7 @@ func Check(p *Plan, o Options) *Report {
 	return r
 }
 
-// mostThreads is the maximum number of moved cells of a plan, for one launch and for two, up to which the order that
+// mostThreads is the maximum number of moved cells of a plan, for one launch and for several, up to which the order that
 // packets establish is computed for each thread separately.
 var mostThreads = [...]int{1: 1 << 22, 2: 1 << 18}
 
@@ -123,7 +139,7 @@ func simulate(p *Plan, launches int, seed uint64) *sim {
 	if !p.packets || !raced(s) && s.ambiguous == "" {
 		return s
 	}
-	if p.moved <= mostThreads[launches] {
+	if p.moved <= mostThreads[min(launches, 2)] {
 		if s = run(byThreads); s.follow == byThreads {
 			return s
 		}
@@ -143,6 +159,15 @@ func (s *sim) report() *Report {
 			r.Findings = append(r.Findings, f)
 		}
 	}
+	slices.SortStableFunc(r.Findings, func(f, g *Finding) int { // others often follow from conflicts within a launch
+		switch {
+		case f.Edge == g.Edge:
+			return 0
+		case g.Edge:
+			return -1
+		}
+		return 1
+	})
 	for _, kind := range []Verdict{Deadlock, Race, Wrong} {
 		for i, f := range r.Findings {
 			if f.Kind == kind && r.Verdict == OK {
@@ -152,32 +177,73 @@ func (s *sim) report() *Report {
 			}
 		}
 	}
-	if r.Verdict != Deadlock {
-		r.Warnings = append(r.Warnings, s.leftOver()...)
+	if r.Verdict == Deadlock {
+		return r
+	}
+	for i := range s.counters {
+		c := &s.p.Counters[i]
+		switch n := s.rest(i); {
+		case n > 0:
+			r.Warnings = append(r.Warnings, &Finding{Kind: Left, Edge: true, Message: fmt.Sprintf(
+				"%s has %d more %s than waits in each launch: waits of later launches end before their own signals",
+				c.Name, n, plural(n, "signal"))})
+		case n < 0:
+			f := &Finding{Kind: Left, Edge: true, Message: fmt.Sprintf(
+				"%s ends %d below its initial value in each launch: later launches wait for ever", c.Name, -n)}
+			if s.launches == 1 || r.Verdict != OK {
+				r.Warnings = append(r.Warnings, f)
+				continue
+			}
+			f.Kind, r.Verdict, r.Findings = Deadlock, Deadlock, []*Finding{f}
+		}
 	}
 	return r
 }
 
-// leftOver lists the counters whose final value differs from their initial value. If the final value is higher, the
-// next launch does not wait for the signals that are left over; if it is lower, later launches wait forever.
-func (s *sim) leftOver() []*Finding {
-	var out []*Finding
-	for i := range s.counters {
-		c := &s.counters[i]
-		if !c.consumed || !s.p.Counters[i].Kept {
-			continue
-		}
-		if n := c.count() - c.taken; n > s.p.Counters[i].Init {
-			out = append(out, &Finding{Kind: Left, Edge: true, Message: fmt.Sprintf(
-				"%s ends with %d more signals than waits: the next launch does not wait for its own",
-				s.p.Counters[i].Name, n-s.p.Counters[i].Init)})
-		} else if n < s.p.Counters[i].Init {
-			out = append(out, &Finding{Kind: Left, Edge: true, Message: fmt.Sprintf(
-				"%s ends %d below its initial value: later launches wait for ever", s.p.Counters[i].Name,
-				s.p.Counters[i].Init-n)})
+// rest returns by how much each launch changes a counter that keeps its value: the signals without a wait, or, if
+// negative, the waits without a signal.
+func (s *sim) rest(i int) int {
+	c := &s.counters[i]
+	if !c.consumed || !s.p.Counters[i].Kept {
+		return 0
+	}
+	return (c.count() - c.taken - c.init) / s.launches
+}
+
+// afterMany looks for errors of launches that follow many others, and adds them to a report without errors. If a launch
+// gives a counter more signals than it has waits, the waits of later launches get signals of ever earlier launches. In
+// the end, they order no accesses of two successive launches.
+func (s *sim) afterMany(r *Report) {
+	p, raised := *s.p, ""
+	p.Counters = slices.Clone(p.Counters)
+	for i := range p.Counters {
+		if n := s.rest(i); n > 0 {
+			p.Counters[i].Init += s.counters[i].count()
+			if raised == "" {
+				raised = fmt.Sprintf("%s has %d more %s than waits", p.Counters[i].Name, n, plural(n, "signal"))
+			}
 		}
 	}
-	return out
+	if raised == "" {
+		return
+	}
+	later := simulate(&p, s.launches, 0).report()
+	r.Steps += later.Steps
+	if later.Verdict == OK {
+		return
+	}
+	r.Verdict, r.Findings = later.Verdict, later.Findings
+	for _, f := range r.Findings {
+		f.Lines = append([]string{"it happens after many launches, of which the last are called 1 and 2 here: in each, " +
+			raised + ", so in the end its waits do not wait"}, f.Lines...)
+	}
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return noun
+	}
+	return noun + "s"
 }
 
 // Told returns one line of text: the schedule, the collective and the verdict.
@@ -192,8 +258,11 @@ func (r *Report) Told(name string, c Collective, ranks, launches int) string {
 		what = string(c) + " in every interleaving"
 	}
 	number := "one launch"
-	if launches == 2 {
-		number = "two launches"
+	if launches > 1 {
+		number = "any number of launches"
+	}
+	if r.Verdict == OK && slices.ContainsFunc(r.Warnings, func(f *Finding) bool { return f.Kind == Race }) {
+		what += " that begins and ends on all ranks at once"
 	}
 	return fmt.Sprintf("%s on %d ranks, %s: %s", name, ranks, number, what)
 }
