@@ -347,9 +347,11 @@ func (s *sim) results(r, launch int) {
 	if out.Cells > 0 {
 		first = s.value(out.Base)
 	}
-	if has, due := out.Cells, s.p.due(r, first); has < due && launch == 0 {
+	exact := s.p.Collective == AllReduce || s.p.Collective == ReduceScatter
+	if has, due := out.Cells, s.p.due(r, first); (has < due || has > due && exact) && launch == 0 {
 		s.wrong++
-		text := fmt.Sprintf("rank %d has %d output chunks, and %s gives it %d", r, has/s.p.Parts, s.p.Collective, due/s.p.Parts)
+		text := fmt.Sprintf("rank %d has %d output %s, and %s gives it %d", r, has/s.p.Parts, plural(has/s.p.Parts, "chunk"),
+			s.p.Collective, due/s.p.Parts)
 		if due == nothing {
 			text = fmt.Sprintf("no rank has an input chunk, so there is nothing that %s could give", s.p.Collective)
 		}

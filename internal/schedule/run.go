@@ -97,9 +97,36 @@ func reference(p *Plan, in [][]float64, width int) [][]float64 {
 	return out
 }
 
+// wrongSize returns an error if a rank's output has another number of elements than the collective's result.
+func wrongSize(p *Plan, m *Memory, in [][]float64) error {
+	for r, list := range in {
+		has, want, more := len(m.Of(p, r, Output)), len(list), false
+		switch p.Collective {
+		case AllReduce:
+		case AllToAll:
+			more = true
+		case ReduceScatter:
+			want /= p.Ranks
+		case AllGather:
+			want, more = want*p.Ranks, true
+		default:
+			return nil
+		}
+		if has < want || has > want && !more {
+			chunk := m.Width * p.Parts
+			return fmt.Errorf("rank %d has %d output %s, but %s of %d input %s for each rank gives it %d", r, has/chunk,
+				plural(has/chunk, "chunk"), p.Collective, len(list)/chunk, plural(len(list)/chunk, "chunk"), want/chunk)
+		}
+	}
+	return nil
+}
+
 // Differ returns an error that describes how an outcome differs from a direct computation on the inputs, or nil if there
 // is no difference.
 func Differ(p *Plan, m *Memory, in [][]float64) error {
+	if err := wrongSize(p, m, in); err != nil {
+		return err
+	}
 	for r, list := range reference(p, in, m.Width) {
 		for i, v := range m.Of(p, r, Output) {
 			if i < len(list) && !math.IsNaN(list[i]) && v != list[i] {

@@ -177,6 +177,46 @@ func TestWrongNamesTheContribution(t *testing.T) {
 	}
 }
 
+// TestWrongSizes checks that a check and a run both refute a plan whose outputs have another size than its collective's
+// result, and that they name the sizes.
+func TestWrongSizes(t *testing.T) {
+	scatter := exchange(t).Clone() // an all_reduce of 2 ranks with 2 chunks, so a reduce_scatter has 1 chunk
+	scatter.Collective, scatter.InPlace = "reducescatter", new(false)
+	for r := range scatter.GPUs {
+		scatter.GPUs[r].InputChunks, scatter.GPUs[r].OutputChunks = new(2), new(2)
+	}
+	if r := check(t, scatter, 1); r.Verdict != schedule.Wrong ||
+		!strings.HasSuffix(r.Findings[0].Message, " has 2 output chunks, and reduce_scatter gives it 1") {
+		t.Error(r.Verdict, r.Findings)
+	}
+	p, err := scatter.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := schedule.Inputs(p, 2, 1)
+	got, err := schedule.Run(t.Context(), p, in, 2, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "rank 0 has 2 output chunks, but reduce_scatter of 2 input chunks for each rank gives it 1"
+	if err := schedule.Differ(p, got.Memory, in); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	double := exchange(t).Clone()
+	double.InPlace = new(true)
+	double.GPUs[1].InputChunks, double.GPUs[1].OutputChunks = new(2), new(4)
+	if r := check(t, double, 1); r.Verdict != schedule.Wrong ||
+		!strings.HasPrefix(r.Findings[0].Message, "rank 1 has input_chunks 2 and output_chunks 4, but the two must be equal") {
+		t.Error(r.Verdict, r.Findings)
+	}
+	gather := pairXML(t).Clone()
+	gather.Coll, gather.Chunks = "allgather", 1
+	if _, err := gather.Plan(); err == nil ||
+		!strings.HasPrefix(err.Error(), "nchunksperloop is 1, but all_gather of 2 ranks needs a multiple of 2") {
+		t.Error(err)
+	}
+}
+
 // TestPacketsReadAsData checks that a plan that reads packets as plain data is refuted, since half of a packet consists
 // of flags. The plan is the exchange with packets in place of the first put; its signal and barriers still order the
 // put before the reads.

@@ -86,6 +86,10 @@ func (b *builder) memory() error {
 		return fmt.Errorf("nchunksperloop is %d", f.Chunks)
 	}
 	n := len(f.GPUs)
+	if (p.Collective == schedule.AllGather || p.Collective == schedule.ReduceScatter) && f.Chunks%n != 0 {
+		return fmt.Errorf("nchunksperloop is %d, but %s of %d ranks needs a multiple of %d: each rank has a part of the chunks",
+			f.Chunks, p.Collective, n, n)
+	}
 	for r := range f.GPUs {
 		g := &f.GPUs[r]
 		if g.ID != r {
@@ -377,7 +381,12 @@ func (b *builder) span(kind string, off, n int) (schedule.Span, error) {
 		return schedule.Span{}, b.errorf("there is no buffer %q", kind)
 	}
 	if off < 0 || off > maxChunks || off+n > buf.Cells {
-		b.fault("chunks %d to %d are outside the %s buffer, which has %d", off, off+n-1, buf.Kind, buf.Cells)
+		size := fmt.Sprint(buf.Cells)
+		if part := map[string]schedule.Collective{"i": schedule.AllGather, "o": schedule.ReduceScatter}[kind]; part != "" &&
+			part == b.p.Collective {
+			size += ", nchunksperloop divided by ngpus"
+		}
+		b.fault("chunks %d to %d are outside the %s buffer, which has %s", off, off+n-1, buf.Kind, size)
 		return schedule.Span{Cell: buf.Base}, nil
 	}
 	return schedule.Span{Cell: buf.Base + off, N: n}, nil

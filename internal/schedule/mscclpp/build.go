@@ -138,6 +138,7 @@ func (b *builder) memory() error {
 		in, out, both, offset := b.extent(r)
 		base := p.Cells
 		if both {
+			b.sameSize(r)
 			small, large := in, out
 			if b.p.Collective == schedule.ReduceScatter {
 				small, large = out, in
@@ -209,6 +210,19 @@ func (b *builder) extent(r int) (in, out int, both bool, offset int) {
 		return max(in, out), max(in, out), true, 0
 	}
 	return in, out, false, 0
+}
+
+// sameSize records an error if rank r has different numbers of input and output chunks, although the two are one buffer.
+// A number of 0 is accepted: the buffer then has the size of the other.
+func (b *builder) sameSize(r int) {
+	in, out := *b.f.GPUs[r].InputChunks, *b.f.GPUs[r].OutputChunks
+	switch b.p.Collective {
+	case schedule.AllReduce, schedule.AllToAll, schedule.Broadcast:
+		if in > 0 && out > 0 && in != out && b.p.Fault == nil {
+			b.p.Fault = &schedule.Finding{Kind: schedule.Wrong, Message: fmt.Sprintf("rank %d has input_chunks %d and "+
+				"output_chunks %d, but the two must be equal, since with inplace they are one buffer", r, in, out)}
+		}
+	}
 }
 
 func lcm(a, b int) int {
