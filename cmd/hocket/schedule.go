@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 
@@ -42,6 +44,9 @@ type scheduleResult struct {
 	Interleavings int `json:"interleavings,omitempty"`
 }
 
+// byteOrder is the mark with which some editors begin a text in UTF-8.
+const byteOrder = "\ufeff"
+
 // aSchedule is what errors call a collective schedule.
 const aSchedule = "a collective schedule"
 
@@ -50,17 +55,31 @@ type schedules struct {
 	programs
 }
 
-// isSchedule reports whether arg names a collective schedule rather than a program. If arg is standard input,
-// isSchedule reads its text, which can then be read again.
+// isSchedule reports whether arg names a collective schedule rather than a program, by its suffix or by its beginning.
+// If arg is standard input, isSchedule reads its text, which can then be read again.
 func (a *schedules) isSchedule(ctx context.Context, arg string) (bool, error) {
 	if arg != "-" {
-		return strings.HasSuffix(arg, ".json") || strings.HasSuffix(arg, ".xml"), nil
+		switch strings.ToLower(filepath.Ext(arg)) {
+		case ".json", ".xml":
+			return true, nil
+		case ".hkt":
+			return false, nil
+		}
+		f, _, err := files.Open(arg)
+		if err != nil {
+			return false, nil // the reader of programs reports it
+		}
+		defer f.Close()
+		begin := make([]byte, 1<<14)
+		n, _ := io.ReadFull(f, begin)
+		return strings.HasPrefix(files.What(bytes.TrimPrefix(begin[:n], []byte(byteOrder))), "a schedule of "), nil
 	}
 	text, err := readText(ctx, stdinName, a.stdin)
 	if err != nil {
 		return false, err
 	}
 	a.stdin = strings.NewReader(text)
+	text = strings.TrimPrefix(text, byteOrder)
 	return mscclpp.IsPlan(text) || msccl.IsAlgorithm(text), nil
 }
 
@@ -74,6 +93,7 @@ func (a *schedules) readSchedule(ctx context.Context, arg string) (schedule.File
 		return (&failure{code: exitUsage, kind: "input",
 			err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md lists the formats, operations and keys")
 	}
+	src = strings.TrimPrefix(src, byteOrder)
 	if msccl.IsAlgorithm(src) {
 		f, err := msccl.Parse([]byte(src))
 		if err != nil {

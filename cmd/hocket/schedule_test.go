@@ -274,6 +274,31 @@ func TestLaunchesOfSchedules(t *testing.T) {
 	}
 }
 
+// TestScheduleByContent: check, run and import recognize a schedule by its content if the suffix is not a schedule's,
+// and ignore the mark of byte order that some editors write.
+func TestScheduleByContent(t *testing.T) {
+	dir := t.TempDir()
+	for name, file := range map[string]string{"plan": "../../examples/schedules/exchange.json", "plan.JSON": "../../examples/schedules/exchange.json",
+		"plan.txt": "../../internal/schedule/testdata/pair.xml", "marked.json": "../../examples/schedules/exchange.json"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "marked.json" {
+			text = append([]byte("\xef\xbb\xbf"), text...)
+		}
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, words := range [][]string{{"check", path}, {"run", path}, {"import", path, "-o", filepath.Join(dir, "p.hkt")}} {
+			if code, _, errs := hocketRun(t, words...); code != exitDone {
+				t.Errorf("%s: exit %d, %s", words, code, errs)
+			}
+		}
+	}
+}
+
 // TestEndedScheduleRun: a run of a schedule that is interrupted, or exceeds --timeout, fails as a program's does. No
 // single interleaving of a small schedule notices the end.
 func TestEndedScheduleRun(t *testing.T) {

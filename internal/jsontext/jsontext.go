@@ -30,8 +30,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.err }
 
-// Decode decodes a text that consists of one value. An unknown key of a struct and text after the value are errors. All
-// errors are of type *Error.
+// Decode decodes a text that consists of one value. An unknown key of a struct, a key that an object has twice, and text
+// after the value are errors. All errors are of type *Error.
 func Decode(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -46,6 +46,97 @@ func Decode(text []byte, into any) error {
 		rest := text[end:]
 		return at(text, end+int64(len(rest)-len(bytes.TrimLeft(rest, " \t\r\n"))),
 			errors.New("there is text after the end of the value"))
+	}
+	if err := repeated(text); err != nil {
+		return err
+	}
+	return nil
+}
+
+// AtKey returns an error at the value of a key of the outermost object, or at the beginning if the object lacks the key.
+func AtKey(text []byte, key string, err error) *Error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.Token()
+	for d.More() {
+		token, fault := d.Token()
+		if fault != nil {
+			break
+		}
+		end := d.InputOffset()
+		var value json.RawMessage
+		if d.Decode(&value) != nil {
+			break
+		}
+		if token == key {
+			e := at(text, end+int64(bytes.Index(text[end:], value)), err)
+			e.Field = key
+			return e
+		}
+	}
+	return at(text, 0, err)
+}
+
+// repeated returns an error at the first key that its object already has, or nil. The text is valid JSON.
+func repeated(text []byte) *Error {
+	type object struct {
+		first int             // index of the object's first key in names; -1 for a list
+		has   map[string]bool // the keys, if there are many
+	}
+	const many = 16
+	var open []object
+	var names [][]byte
+	isKey := false // whether the next string is a key
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '{':
+			open, isKey = append(open, object{first: len(names)}), true
+		case '[':
+			open, isKey = append(open, object{first: -1}), false
+		case '}', ']':
+			if first := open[len(open)-1].first; first >= 0 {
+				names = names[:first]
+			}
+			open = open[:len(open)-1]
+		case ',':
+			isKey = open[len(open)-1].first >= 0
+		case '"':
+			begin := i
+			for i++; text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+			if !isKey {
+				continue
+			}
+			isKey = false
+			name, o := text[begin+1:i], &open[len(open)-1]
+			if bytes.IndexByte(name, '\\') >= 0 {
+				var s string
+				if json.Unmarshal(text[begin:i+1], &s) == nil {
+					name = []byte(s)
+				}
+			}
+			same := o.has[string(name)]
+			for _, other := range names[o.first:] {
+				if o.has != nil {
+					break
+				}
+				same = same || bytes.Equal(other, name)
+			}
+			if same {
+				return at(text, int64(begin), fmt.Errorf("key %.40q is repeated: its object has it twice", name))
+			}
+			names = append(names, name)
+			if n := len(names) - o.first; n == many {
+				o.has = map[string]bool{}
+				for _, name := range names[o.first:] {
+					o.has[string(name)] = true
+				}
+			} else if n > many {
+				o.has[string(name)] = true
+			}
+		}
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package jsontext_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/jsontext"
@@ -38,6 +40,8 @@ func TestErrors(t *testing.T) {
 		// c is a key of b's elements, and any key may be in m
 		{"{\"b\":[{\"c\":1}],\"m\":{\"c\":1},\n\"c\":2}", "line 2, column 1: unknown key \"c\": the keys are a, b, m, p, Text"},
 		{"{\"p\":{\"c\":1,\n\"e\":{\"e\":1}}}", "line 2, column 1: unknown key \"e\": the keys are c, d"},
+		{"{\"a\":1,\n \"a\": 2}", "line 2, column 2: key \"a\" is repeated: its object has it twice"},
+		{"{\"b\":[{\"c\":1},{\"c\":1,\"d\":true,\"\\u0063\":2}]}", "line 1, column 31: key \"c\" is repeated: its object has it twice"},
 		{"{\"a\":1}\n\n  {}", "line 3, column 3: there is text after the end of the value"},
 	} {
 		var d document
@@ -71,6 +75,37 @@ func TestLocate(t *testing.T) {
 		}
 		if got := jsontext.Locate([]byte(text), err); got.Error() != want {
 			t.Errorf("%q: %v\nwant %s", text, got, want)
+		}
+	}
+}
+
+// TestRepeatedKeys: only keys of one object are compared, also in objects with many keys, and strings that are values are
+// no keys.
+func TestRepeatedKeys(t *testing.T) {
+	var many []string
+	for i := range 100 {
+		many = append(many, fmt.Sprintf("\"k%d\": {\"k1\": [\"k1\", \"k1\", \"}\\\"{\"]}", i))
+	}
+	text := "{" + strings.Join(many, ",\n") + "}"
+	var v any
+	if err := jsontext.Decode([]byte(text), &v); err != nil {
+		t.Error(err)
+	}
+	for _, i := range []int{0, 14, 15, 16, 99} {
+		again := fmt.Sprintf("%s,\n \"k%d\": 1}", text[:len(text)-1], i)
+		want := fmt.Sprintf("line 101, column 2: key \"k%d\" is repeated: its object has it twice", i)
+		if err := jsontext.Decode([]byte(again), &v); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// TestAtKey: the error is at the value of the outermost object's key.
+func TestAtKey(t *testing.T) {
+	text := []byte("{\"b\": {\"a\": 1},\n \"c\": 1, \"a\":\n  1}")
+	for key, want := range map[string]string{"a": "line 3, column 3: a: x", "c": "line 2, column 7: c: x", "d": "line 1, column 1: x"} {
+		if err := jsontext.AtKey(text, key, errors.New("x")); err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package msccl
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ type File struct {
 	XMLName    xml.Name `xml:"algo"`
 	Name       string   `xml:"name,attr"`
 	Proto      string   `xml:"proto,attr"`
-	Channels   int      `xml:"nchannels,attr"`
+	Channels   *int     `xml:"nchannels,attr"`
 	Chunks     int      `xml:"nchunksperloop,attr"`
 	Ranks      int      `xml:"ngpus,attr"`
 	Coll       string   `xml:"coll,attr"`
@@ -72,6 +73,8 @@ type Step struct {
 const (
 	maxRanks  = 1024
 	maxChunks = 1 << 20
+	// maxChannels is the largest number of channels of NCCL in MSCCL's runtime.
+	maxChannels = 32
 )
 
 // IsAlgorithm reports whether text looks like an algorithm in XML.
@@ -81,10 +84,10 @@ func IsAlgorithm(text string) bool {
 
 // Parse reads an algorithm. Errors name the line or the step in which they occur.
 func Parse(text []byte) (*File, error) {
-	d := known{xml.NewDecoder(bytes.NewReader(text))}
+	d := &known{Decoder: xml.NewDecoder(bytes.NewReader(text))}
 	f := &File{}
 	if err := xml.NewTokenDecoder(d).Decode(f); err != nil {
-		line, _ := d.InputPos()
+		line := d.line(err)
 		var unknown unknownError
 		if errors.As(err, &unknown) {
 			return nil, fmt.Errorf("line %d: %w", line, unknown)
@@ -100,11 +103,11 @@ func Parse(text []byte) (*File, error) {
 		if err == io.EOF {
 			break
 		}
+		line := d.line(err)
 		if err != nil {
-			return nil, fmt.Errorf("after the algorithm's end: %w", err)
+			return nil, fmt.Errorf("line %d, after the algorithm's end: %w", line, err)
 		}
 		if _, ok := token.(xml.StartElement); ok {
-			line, _ := d.InputPos()
 			return nil, fmt.Errorf("line %d: a second element after the algorithm's end", line)
 		}
 	}
@@ -120,12 +123,32 @@ func Parse(text []byte) (*File, error) {
 	return f, nil
 }
 
-// known reads XML, and returns an unknownError for an element or attribute that an algorithm does not have.
-type known struct{ *xml.Decoder }
+// known reads XML, and returns an unknownError for an element, attribute, value or text that an algorithm does not have.
+type known struct {
+	*xml.Decoder
+	channels int // the value of nchannels; 0 if the algorithm lacks it
+}
 
-type unknownError string
+type unknownError struct {
+	text string
+	back int // number of lines from the error to the end of its token
+}
 
-func (e unknownError) Error() string { return string(e) }
+func (e unknownError) Error() string { return e.text }
+
+func unknownf(format string, args ...any) error {
+	return unknownError{text: fmt.Sprintf(format, args...)}
+}
+
+// line returns the line of an error that Token or the decoder has returned.
+func (k *known) line(err error) int {
+	line, _ := k.InputPos()
+	var unknown unknownError
+	if errors.As(err, &unknown) {
+		line -= unknown.back
+	}
+	return line
+}
 
 // attributes lists the attributes of each element.
 var attributes = map[string][]string{"algo": attributesOf[File](), "gpu": attributesOf[GPU](), "tb": attributesOf[TB](),
@@ -141,26 +164,69 @@ func attributesOf[T any]() (names []string) {
 }
 
 // Token returns the next token, which makes known a reader of tokens.
-func (k known) Token() (xml.Token, error) {
+func (k *known) Token() (xml.Token, error) {
 	t, err := k.Decoder.Token()
+	if text, ok := t.(xml.CharData); ok && err == nil {
+		if text := bytes.TrimLeft(text, " \t\r\n"); len(text) > 0 {
+			return nil, unknownError{fmt.Sprintf("the text %.40q is in no attribute: an algorithm consists of elements only",
+				bytes.TrimSpace(text)), bytes.Count(text, []byte("\n"))}
+		}
+	}
 	e, ok := t.(xml.StartElement)
 	if err != nil || !ok {
 		return t, err
 	}
 	names, ok := attributes[e.Name.Local]
 	if !ok {
-		return nil, unknownError(fmt.Sprintf("unknown element <%.40s>: the elements are algo, gpu, tb and step", e.Name.Local))
+		return nil, unknownf("unknown element <%.40s>: the elements are algo, gpu, tb and step", e.Name.Local)
 	}
 	for _, a := range e.Attr {
 		if !slices.Contains(names, a.Name.Local) {
-			return nil, unknownError(fmt.Sprintf("unknown attribute %.40s of <%s>: the attributes are %s", a.Name.Local,
-				e.Name.Local, strings.Join(names, ", ")))
+			return nil, unknownf("unknown attribute %.40s of <%s>: the attributes are %s", a.Name.Local,
+				e.Name.Local, strings.Join(names, ", "))
 		}
 	}
 	if name := absent(e); name != "" {
-		return nil, unknownError(fmt.Sprintf("<%s> lacks the attribute %s", e.Name.Local, name))
+		return nil, unknownf("<%s> lacks the attribute %s", e.Name.Local, name)
+	}
+	if text := k.impossible(e); text != "" {
+		return nil, unknownf("<%s> %s", e.Name.Local, text)
 	}
 	return t, nil
+}
+
+// impossible returns why the values of an element's attributes are impossible, or "". Values that are no numbers are left
+// to the decoder.
+func (k *known) impossible(e xml.StartElement) string {
+	has := map[string]int{}
+	for i, a := range e.Attr {
+		if slices.ContainsFunc(e.Attr[:i], func(b xml.Attr) bool { return b.Name.Local == a.Name.Local }) {
+			return fmt.Sprintf("has the attribute %s twice", a.Name.Local)
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(a.Value))
+		if err != nil {
+			continue
+		}
+		has[a.Name.Local] = n
+		switch a.Name.Local {
+		case "inplace", "outofplace", "hasdep":
+			if n != 0 && n != 1 {
+				return fmt.Sprintf("has %s=%q, want 0 or 1", a.Name.Local, a.Value)
+			}
+		case "nchannels":
+			if k.channels = n; n < 1 || n > maxChannels {
+				return fmt.Sprintf("has nchannels=%q, want 1 to %d", a.Value, maxChannels)
+			}
+		}
+	}
+	if most, ok := has["maxBytes"]; ok && has["minBytes"] > most {
+		return fmt.Sprintf("has minBytes=\"%d\", which is more than maxBytes, %d", has["minBytes"], most)
+	}
+	n, ok := has["chan"]
+	if most := cmp.Or(k.channels, maxChannels) - 1; ok && (has["send"] != -1 || has["recv"] != -1) && (n < 0 || n > most) {
+		return fmt.Sprintf("has chan=\"%d\", but the channels are 0 to %d (see nchannels)", n, most)
+	}
+	return ""
 }
 
 // absent returns the first attribute that an element needs and lacks, or "". Otherwise an absent number would count as 0:
@@ -174,6 +240,9 @@ func absent(e xml.StartElement) string {
 	switch e.Name.Local {
 	case "algo":
 		need = []string{"coll", "ngpus"}
+		if coll := has["coll"]; coll != "test" && coll != "custom" {
+			need = append(need, "inplace")
+		}
 	case "gpu":
 		need = []string{"id", "i_chunks", "o_chunks", "s_chunks"}
 	case "tb":

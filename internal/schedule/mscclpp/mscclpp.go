@@ -14,17 +14,17 @@ import (
 // File is an execution plan as the JSON file describes it. Numbers whose absence must be noticed, because 0 is a valid
 // value, are pointers: they are nil if the file lacks their key.
 type File struct {
-	Name            string `json:"name"`
-	Collective      string `json:"collective"`
-	Protocol        string `json:"protocol"`
-	InPlace         *bool  `json:"inplace,omitempty"`
-	ReuseResources  bool   `json:"reuse_resources"`
-	GPUs            []GPU  `json:"gpus"`
-	ThreadsPerBlock int    `json:"num_threads_per_block"`
-	DoubleScratch   bool   `json:"use_double_scratch_buffer"`
-	Alignment       int    `json:"buffer_alignment,omitempty"`
-	MinMessage      uint64 `json:"min_message_size"`
-	MaxMessage      uint64 `json:"max_message_size,omitempty"`
+	Name            string  `json:"name"`
+	Collective      string  `json:"collective"`
+	Protocol        string  `json:"protocol"`
+	InPlace         *bool   `json:"inplace,omitempty"`
+	ReuseResources  bool    `json:"reuse_resources"`
+	GPUs            []GPU   `json:"gpus"`
+	ThreadsPerBlock *int    `json:"num_threads_per_block,omitempty"`
+	DoubleScratch   bool    `json:"use_double_scratch_buffer"`
+	Alignment       *int    `json:"buffer_alignment,omitempty"`
+	MinMessage      uint64  `json:"min_message_size"`
+	MaxMessage      *uint64 `json:"max_message_size,omitempty"`
 }
 
 // GPU describes the part of a plan that one rank executes.
@@ -136,6 +136,8 @@ const (
 	maxRanks  = 1024
 	maxChunks = 1 << 20
 	maxParts  = 1 << 10
+	// maxThreads is the largest number of threads of a CUDA block.
+	maxThreads = 1024
 )
 
 // IsPlan reports whether text looks like an execution plan.
@@ -155,7 +157,24 @@ func Parse(text []byte) (*File, error) {
 	if len(f.GPUs) > maxRanks {
 		return nil, fmt.Errorf("%d gpus, more than %d", len(f.GPUs), maxRanks)
 	}
+	if key, err := f.impossible(); err != nil {
+		return nil, fmt.Errorf("execution plan, %w", jsontext.AtKey(text, key, err))
+	}
 	return f, nil
+}
+
+// impossible returns a key of the plan whose value no launch can have, with the reason. It returns nil for the error if
+// there is none.
+func (f *File) impossible() (key string, err error) {
+	switch {
+	case f.ThreadsPerBlock != nil && (*f.ThreadsPerBlock < 1 || *f.ThreadsPerBlock > maxThreads):
+		return "num_threads_per_block", fmt.Errorf("it is %d, want 1 to %d", *f.ThreadsPerBlock, maxThreads)
+	case f.Alignment != nil && *f.Alignment < 1:
+		return "buffer_alignment", fmt.Errorf("it is %d, want at least 1 byte", *f.Alignment)
+	case f.MaxMessage != nil && f.MinMessage > *f.MaxMessage:
+		return "max_message_size", fmt.Errorf("it is %d, less than min_message_size, which is %d", *f.MaxMessage, f.MinMessage)
+	}
+	return "", nil
 }
 
 // inPlace reports whether the input and the output share memory.

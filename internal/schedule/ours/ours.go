@@ -91,8 +91,8 @@ func write(op ir.Op, ranks int, algorithm string) (*mscclpp.File, error) {
 		}
 	}
 	e.cmds = slices.Clone(t.Cmds)
-	e.file = &mscclpp.File{Name: "hocket_" + op.String() + "_" + algorithm, Collective: names[op], Protocol: "Simple", InPlace: new(false), ThreadsPerBlock: 1024,
-		Alignment: 16, MaxMessage: 1 << 62}
+	e.file = &mscclpp.File{Name: "hocket_" + op.String() + "_" + algorithm, Collective: names[op], Protocol: "Simple", InPlace: new(false), ThreadsPerBlock: new(1024),
+		Alignment: new(16), MaxMessage: new(uint64(1 << 62))}
 	return e.write(ranks, 4*lenIn, 4*lenOut)
 }
 
