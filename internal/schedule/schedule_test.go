@@ -3,6 +3,7 @@ package schedule_test
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,6 +102,41 @@ func TestFixRestores(t *testing.T) {
 			if got := check(t, again, 1); got.Verdict != schedule.OK {
 				t.Errorf("without %s, with %s, written and read: %s", place, fix.Text, got.Verdict)
 			}
+		}
+	}
+}
+
+// TestFixChoosesThePlace checks that a wait is inserted at the latest place that suffices, and that the text says what it
+// delays. In the exchange without its first wait, op 4 is the barrier after which the sum reads the peer's data.
+func TestFixChoosesThePlace(t *testing.T) {
+	f := exchange(t).Clone()
+	f.GPUs[0].Threadblocks[0].Ops[3] = mscclpp.Op{Name: "nop"}
+	for launches := 1; launches <= 2; launches++ {
+		fix, _, ok := schedule.Fix(f, check(t, f, launches), schedule.Options{Launches: launches})
+		const want = "rank 0, tb 0, before op 4: wait of memory channel 0, which delays 7 of the block's 11 operations"
+		if !ok || fix.Text != want {
+			t.Errorf("%d launches: %q, want %q", launches, fix.Text, want)
+		}
+	}
+}
+
+// TestFixRelaxedSignals checks that a relaxed signal or wait in a long block is replaced, although single insertions at
+// all places of the block are more than are tried.
+func TestFixRelaxedSignals(t *testing.T) {
+	for op, name := range map[int]string{2: "rlxsignal", 3: "rlxwait"} {
+		f := exchange(t).Clone()
+		f.GPUs[0].Threadblocks[0].Ops[op].Name = name
+		for r := range f.GPUs {
+			tb := &f.GPUs[r].Threadblocks[0]
+			tb.Ops = append(tb.Ops, slices.Repeat([]mscclpp.Op{{Name: "nop"}}, 400)...)
+		}
+		r := check(t, f, 2)
+		if r.Verdict != schedule.Race {
+			t.Fatal(name, r.Verdict, r.Findings)
+		}
+		fix, proof, ok := schedule.Fix(f, r, schedule.Options{Launches: 2})
+		if !ok || proof.Verdict != schedule.OK || !strings.HasPrefix(fix.Text, "the relaxed signals and waits between rank ") {
+			t.Errorf("%s: %v %q", name, ok, fix.Text)
 		}
 	}
 }

@@ -1,9 +1,11 @@
 package mscclpp
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/schedule"
 )
@@ -101,46 +103,68 @@ func (f *File) gaps(rank, block int) []schedule.Place {
 	return out
 }
 
-// Repairs proposes plans with one additional synchronization, in this order: a barrier in a block of the finding; each
-// signal and wait for which those blocks have channels and semaphores; a channel whose relaxed signals are replaced by
-// ones that order memory; a barrier at any place; and a new semaphore between two blocks of a rank.
+// Repairs proposes plans with one additional synchronization, in this order: a barrier in a block of the finding; a rank
+// whose relaxed signals and waits are replaced by ones that order memory; each signal and wait for which the blocks of
+// the finding have channels and semaphores; a new semaphore between two blocks of a rank; a barrier at any place; and
+// signals and waits in other blocks. Signals are tried from the beginning of a block, and the others from the finding
+// backwards, since an operation that waits delays all that follow it.
 func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
-		blocks := f.near(found)
-		for step, list := range [][][2]int{blocks, blocks, f.others(blocks)} {
-			if step != 1 && found.Kind == schedule.Deadlock {
-				continue // a barrier does not end the wait of a block
-			}
-			for _, b := range list {
-				var ops []Op
-				switch step {
-				case 1:
-					ops = f.available(b[0], b[1])
-				default:
-					ops = []Op{{Name: "nop"}}
-				}
-				for _, at := range f.gaps(b[0], b[1]) {
-					for _, o := range ops {
+		near := f.near(found)
+		others := f.others(near)
+		insert := func(blocks [][2]int, ops func(rank, block int) []Op) bool {
+			for _, b := range blocks {
+				for _, o := range ops(b[0], b[1]) {
+					for _, at := range f.places(b[0], b[1], &o, found) {
 						if !yield(f.repair(at, o)) {
-							return
+							return false
 						}
 					}
 				}
 			}
-			if step == 1 && !f.strengthened(yield) || step == 1 && !f.semaphore(found, yield) {
-				return
-			}
+			return true
 		}
-		for _, b := range f.others(blocks) {
-			for _, at := range f.gaps(b[0], b[1]) {
-				for _, o := range f.available(b[0], b[1]) {
-					if !yield(f.repair(at, o)) {
-						return
-					}
-				}
+		barrier := func(rank, block int) []Op {
+			if found.Kind == schedule.Deadlock {
+				return nil // a barrier does not end the wait of a block
 			}
+			return []Op{{Name: "nop"}}
+		}
+		_ = insert(near, barrier) && f.strengthened(yield) && insert(near, f.available) && f.semaphore(found, yield) &&
+			insert(others, barrier) && insert(others, f.available)
+	}
+}
+
+// places lists the gaps of a block in the order in which operation o is tried there.
+func (f *File) places(rank, block int, o *Op, found *schedule.Finding) []schedule.Place {
+	gaps := f.gaps(rank, block)
+	if strings.HasSuffix(o.Name, "signal") || o.Name == "sem_release" {
+		return gaps
+	}
+	before := func(a, b schedule.Place) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Inner, b.Inner))
+	}
+	last := schedule.Place{Index: -1} // the last operation of the finding in this block
+	for _, p := range found.Places {
+		if p.Rank == rank && p.Block == block && before(p, last) > 0 {
+			last = p
 		}
 	}
+	if last.Index < 0 {
+		last.Index = len(f.GPUs[rank].Threadblocks[block].Ops)
+	}
+	slices.SortFunc(gaps, func(a, b schedule.Place) int {
+		switch x, y := before(a, last) > 0, before(b, last) > 0; {
+		case x != y && x:
+			return 1
+		case x != y:
+			return -1
+		case x:
+			return before(a, b)
+		}
+		return before(b, a)
+	})
+	return gaps
 }
 
 func (f *File) repair(at schedule.Place, o Op) schedule.Repair {
@@ -148,7 +172,7 @@ func (f *File) repair(at schedule.Place, o Op) schedule.Repair {
 	if at.Inner > 0 {
 		where += fmt.Sprintf(".%d", at.Inner-1)
 	}
-	what := o.Name
+	what, waits := o.Name, slices.Contains([]string{"wait", "rlxwait", "sem_acquire", "barrier"}, o.Name)
 	switch {
 	case len(o.ChannelIDs) == 1:
 		what += fmt.Sprintf(" of %s channel %d", o.ChannelType, o.ChannelIDs[0])
@@ -156,6 +180,9 @@ func (f *File) repair(at schedule.Place, o Op) schedule.Repair {
 		what += fmt.Sprintf(" of all %s channels", o.ChannelType)
 	case len(o.Semaphores) > 0:
 		what += fmt.Sprintf(" of semaphore %d", o.Semaphores[0])
+	}
+	if n := len(f.GPUs[at.Rank].Threadblocks[at.Block].Ops); waits {
+		what += fmt.Sprintf(", which delays %d of the block's %d operations", n-at.Index, n)
 	}
 	return schedule.Repair{Text: where + ": " + what, File: f.insert(at, o)}
 }
