@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -58,20 +56,7 @@ func (p *planFlags) plan() (modelprogram.Plan, error) {
 }
 
 // isExport reports whether arg names a zip archive, which is the format that torch.export.save writes.
-func isExport(arg string) bool {
-	info, err := os.Stat(arg)
-	if err != nil || !info.Mode().IsRegular() {
-		return false
-	}
-	f, _, err := files.Open(arg)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	head := make([]byte, 4)
-	n, _ := io.ReadFull(f, head)
-	return torchexport.IsArchive(head[:n])
-}
+func isExport(arg string) bool { return torchexport.IsArchive(files.Begin(arg, 4)) }
 
 // importExport imports the archive that arg names and stores the model in a.export. ranks is the number of ranks; 0
 // means 1.

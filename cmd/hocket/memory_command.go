@@ -113,12 +113,8 @@ func notProgram(arg string) string {
 			return arg
 		}
 	}
-	if f, _, err := files.Open(arg); err == nil {
-		defer f.Close()
-		begins := make([]byte, 2)
-		if n, _ := io.ReadFull(f, begins); pickled(string(begins[:n])) || n > 0 && begins[0] == '{' {
-			return arg
-		}
+	if begin := files.Begin(arg, 2); pickled(string(begin)) || len(begin) > 0 && begin[0] == '{' {
+		return arg
 	}
 	return ""
 }

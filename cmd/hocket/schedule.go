@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 
@@ -65,14 +64,8 @@ func (a *schedules) isSchedule(ctx context.Context, arg string) (bool, error) {
 		case ".hkt":
 			return false, nil
 		}
-		f, _, err := files.Open(arg)
-		if err != nil {
-			return false, nil // the reader of programs reports it
-		}
-		defer f.Close()
-		begin := make([]byte, 1<<14)
-		n, _ := io.ReadFull(f, begin)
-		return strings.HasPrefix(files.What(bytes.TrimPrefix(begin[:n], []byte(byteOrder))), "a schedule of "), nil
+		begin := bytes.TrimPrefix(files.Begin(arg, 1<<14), []byte(byteOrder))
+		return strings.HasPrefix(files.What(begin), "a schedule of "), nil
 	}
 	text, err := readText(ctx, stdinName, a.stdin)
 	if err != nil {
@@ -177,6 +170,9 @@ func (a *schedules) checkSchedule(c *cobra.Command, arg string, o *checkFlags) e
 		return usagef("-o is the output of --fix, but --fix is not given")
 	case o.fix && o.redundant:
 		return usagef("--redundant needs the unchanged schedule: run --fix first, then --redundant on its output")
+	case c.Flags().Changed("max-time") && !o.redundant:
+		return usagef("--max-time limits the search of --redundant, which is not given").helping(
+			"remove --max-time: a check of a schedule needs no limit")
 	case o.certificate != "" && o.fix:
 		return usagef("--certificate needs the unchanged schedule: remove --fix")
 	}

@@ -115,7 +115,7 @@ func TestCheckSchedule(t *testing.T) {
 		t.Error(code, out, errs)
 	}
 	for _, words := range [][]string{{"check", fixed, "--dim", "T=1"}, {"check", fixed, "--launches", "3"},
-		{"run", fixed, "--save", "x"}, {"check", fixed, "-o", "x"}, {"check", fixed, "--fix", "--redundant"},
+		{"run", fixed, "--save", "x"}, {"check", fixed, "-o", "x"}, {"check", fixed, "--max-time", "1ns"}, {"check", fixed, "--fix", "--redundant"},
 		{"import", fixed, "--dim", "T=1"}, {"import", fixed, "-n", "2"}} {
 		if code, _, errs := hocketRun(t, words...); code != exitUsage {
 			t.Error(words, code, errs)
@@ -374,6 +374,12 @@ func TestImportSchedule(t *testing.T) {
 	}
 	code, _, errs := hocketRun(t, "import", "../../internal/schedule/testdata/shared_port.json")
 	if code != exitProgram || !strings.Contains(errs, "rank 0, tb 1, op 0 (put): blocks 0 and 1 both use port channel 0") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+	alone := exchangeWithout(t, `"name": "nop"`, `"name": "barrier", "barrier_id": 0, "num_threadblocks": 2`)
+	code, _, errs = hocketRun(t, "import", alone)
+	if code != exitProgram ||
+		!strings.Contains(errs, "op 1 (barrier): the barrier is for 2 blocks, but the number of blocks that use it is 1, so it never ends") {
 		t.Errorf("exit %d, %s", code, errs)
 	}
 }

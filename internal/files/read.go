@@ -36,6 +36,18 @@ func Open(path string) (*os.File, int64, error) {
 	return f, info.Size(), nil
 }
 
+// Begin returns at most the first n bytes of a regular file. It returns fewer if the file cannot be read.
+func Begin(path string, n int) []byte {
+	f, _, err := Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	begin := make([]byte, n)
+	n, _ = io.ReadFull(f, begin)
+	return begin[:n]
+}
+
 func regular(path string, info fs.FileInfo) error {
 	if info.Mode().IsRegular() {
 		return nil

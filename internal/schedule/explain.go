@@ -37,7 +37,7 @@ func (s *sim) raced(a *agent, acc, old *access, c int, does, did string) {
 		}
 		return " before its kernel starts"
 	}
-	f.Message = fmt.Sprintf("%s %s %s%s while %s %s it%s", who(acc), does, s.p.cellName(s.home(c)), when(acc), who(old),
+	f.Message = fmt.Sprintf("%s %s %s%s while %s %s it%s", who(acc), does, s.p.cellName(s.home(c), acc.mode), when(acc), who(old),
 		did, when(old))
 	if !edge {
 		s.races++
@@ -238,13 +238,13 @@ func (s *sim) waitsFor(b int) string {
 		if w.value >= Never {
 			return name + ", which no op of that block reports"
 		}
-		text := fmt.Sprintf("signal %d of %s, which has had %d", w.value, name, c.count())
+		text := fmt.Sprintf("%s %d of %s, which has had %d", s.p.Counters[w.counter].unit(1), w.value, name, c.count())
 		if s.waker(b) < 0 {
 			text += ", and no operation is left that signals it"
 		}
 		return text
 	case w.cell >= 0:
-		text := "a packet in " + s.p.cellName(s.home(w.cell))
+		text := "a packet in " + s.p.cellName(s.home(w.cell), Packet)
 		if s.waker(b) < 0 {
 			text += ", and no operation is left that writes one there"
 		}
@@ -387,7 +387,7 @@ func (s *sim) unpacked(acc, w *access, c int) {
 	s.wrong++
 	reader, writer := s.p.place(acc.block, acc.op), s.p.place(w.block, w.op)
 	s.findings = append(s.findings, &Finding{Kind: Wrong, Places: []Place{reader, writer}, Message: fmt.Sprintf(
-		"%s reads %s as data, and %s writes packets there", reader, s.p.cellName(s.home(c)), writer),
+		"%s reads %s as data, and %s writes packets there", reader, s.p.cellName(s.home(c), Plain), writer),
 		Lines: []string{"it reads their flags, too: read them by an operation of packets, or write no packets"}})
 }
 
@@ -548,11 +548,11 @@ func (s *sim) symbolName(sym int) string {
 			continue
 		}
 		if b.Kind != Input {
-			return s.p.cellName(c) + " before it is written"
+			return s.p.cellName(c, Plain) + " before it is written"
 		}
 		break
 	}
-	name := s.p.cellName(c)
+	name := s.p.cellName(c, Plain)
 	if launch > 0 {
 		name += fmt.Sprintf(" of launch %d", launch+1)
 	}

@@ -6,6 +6,7 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -101,9 +102,13 @@ type Block struct {
 // of a block.
 type Counter struct {
 	Name string
+	Unit string `json:",omitempty"` // the name of what is counted, such as "message"; "" for signals
 	Init int
 	Kept bool // the counter keeps its value after a launch: signals that were not taken remain for the next launch
 }
+
+// unit returns the name of n counted things.
+func (c *Counter) unit(n int) string { return plural(n, cmp.Or(c.Unit, "signal")) }
 
 // Engine is a proxy: a thread of the host that performs the puts of one port channel in order, at any time after they
 // were posted.
@@ -217,13 +222,17 @@ func (p *Plan) place(block int, o *Op) Place {
 	return Place{Rank: b.Rank, Block: b.ID, Index: o.Index, Inner: o.Inner + 1, Name: o.Name}
 }
 
-// cellName returns a name for a cell that refers to its buffer: "scratch 3 of rank 1". If chunks have several parts,
-// the name includes the part. If input and output share the cell, the name refers to the input.
-func (p *Plan) cellName(cell int) string {
+// cellName returns a name for a cell that refers to its buffer: "scratch chunk 3 of rank 1". If chunks have several
+// parts, the name includes the part. If input and output share the cell, the name refers to the input. In files, the
+// chunks of packets are numbered by their data, so a chunk of packets has twice as many cells as one of plain data.
+func (p *Plan) cellName(cell int, mode Mode) string {
 	for i := range p.Buffers {
 		b := &p.Buffers[i]
 		if cell < b.Base || cell >= b.Base+b.Cells {
 			continue
+		}
+		if mode != Plain {
+			return p.chunkName(b, (cell-b.Base)/2) + " (packets)"
 		}
 		return p.chunkName(b, cell-b.Base)
 	}

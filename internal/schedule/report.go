@@ -182,11 +182,11 @@ func (s *sim) report() *Report {
 	}
 	for i := range s.counters {
 		c := &s.p.Counters[i]
-		switch n := s.rest(i); {
+		switch n := s.counters[i].rest(s.launches); {
 		case n > 0:
 			r.Warnings = append(r.Warnings, &Finding{Kind: Left, Edge: true, Message: fmt.Sprintf(
 				"%s has %d more %s than waits in each launch: waits of later launches end before their own signals",
-				c.Name, n, plural(n, "signal"))})
+				c.Name, n, c.unit(n))})
 		case n < 0:
 			f := &Finding{Kind: Left, Edge: true, Message: fmt.Sprintf(
 				"%s ends %d below its initial value in each launch: later launches wait for ever", c.Name, -n)}
@@ -200,16 +200,6 @@ func (s *sim) report() *Report {
 	return r
 }
 
-// rest returns by how much each launch changes a counter that keeps its value: the signals without a wait, or, if
-// negative, the waits without a signal.
-func (s *sim) rest(i int) int {
-	c := &s.counters[i]
-	if !c.consumed || !s.p.Counters[i].Kept {
-		return 0
-	}
-	return (c.count() - c.taken - c.init) / s.launches
-}
-
 // afterMany looks for errors of launches that follow many others, and adds them to a report without errors. If a launch
 // gives a counter more signals than it has waits, the waits of later launches get signals of ever earlier launches. In
 // the end, they order no accesses of two successive launches.
@@ -217,10 +207,10 @@ func (s *sim) afterMany(r *Report) {
 	p, raised := *s.p, ""
 	p.Counters = slices.Clone(p.Counters)
 	for i := range p.Counters {
-		if n := s.rest(i); n > 0 {
+		if n := s.counters[i].rest(s.launches); n > 0 {
 			p.Counters[i].Init += s.counters[i].count()
 			if raised == "" {
-				raised = fmt.Sprintf("%s has %d more %s than waits", p.Counters[i].Name, n, plural(n, "signal"))
+				raised = fmt.Sprintf("%s has %d more %s than waits", p.Counters[i].Name, n, p.Counters[i].unit(n))
 			}
 		}
 	}

@@ -128,7 +128,7 @@ func TestFixRelaxedSignals(t *testing.T) {
 		f.GPUs[0].Threadblocks[0].Ops[op].Name = name
 		for r := range f.GPUs {
 			tb := &f.GPUs[r].Threadblocks[0]
-			tb.Ops = append(tb.Ops, slices.Repeat([]mscclpp.Op{{Name: "nop"}}, 400)...)
+			tb.Ops = append(tb.Ops, slices.Repeat([]mscclpp.Op{{Name: "nop"}}, 150)...)
 		}
 		r := check(t, f, 2)
 		if r.Verdict != schedule.Race {
@@ -210,6 +210,30 @@ func TestWrongNamesTheContribution(t *testing.T) {
 	if r := check(t, f, 1); r.Verdict != schedule.Wrong ||
 		!strings.Contains(r.Findings[0].Message, "outside the input buffer of rank 0") {
 		t.Error(r.Verdict, r.Findings)
+	}
+}
+
+// TestNamesOfCells checks that packets are named by the index that the file has, although they take twice the memory, and
+// that a wait for a message of XML names it.
+func TestNamesOfCells(t *testing.T) {
+	f := readPlan(t, "testdata/double_broadcast.json")
+	f.GPUs[1].ScratchChunks = new(4)
+	f.GPUs[0].Threadblocks[0].Ops[0].Dst[0].Index = new(3)
+	f.GPUs[1].Threadblocks[0].Ops[0].Src[0].Index = new(3)
+	const want = "rank 0, tb 0, op 0 (ppkt) writes scratch chunk 3 of rank 1 (packets) while rank 1, tb 0, op 0 (upkt) reads it"
+	if r := check(t, f, 2); r.Verdict != schedule.Race || r.Findings[0].Message != want {
+		t.Errorf("%s %v, want %s", r.Verdict, r.Findings, want)
+	}
+	silent := pairXML(t).Clone()
+	silent.GPUs[1].TBs[0].Send = -1
+	for i := range silent.GPUs[1].TBs[0].Steps {
+		if s := &silent.GPUs[1].TBs[0].Steps[i]; s.Type == "s" {
+			s.Type, s.Count = "nop", 0
+		}
+	}
+	const waits = "waits for message 1 of the connection from rank 1 to rank 0 on channel 0, which has had 0"
+	if r := check(t, silent, 2); r.Verdict != schedule.Deadlock || !strings.Contains(r.Findings[0].String(), waits) {
+		t.Errorf("%s %v, want %s", r.Verdict, r.Findings, waits)
 	}
 }
 

@@ -124,11 +124,11 @@ type engineState struct {
 }
 
 type counterState struct {
-	init     int
-	v, x     []clock.Clock // after each add: the joined clocks of all adds so far
-	taken    int
-	consumed bool
-	waiters  []int
+	init    int
+	v, x    []clock.Clock // after each add: the joined clocks of all adds so far
+	taken   int
+	kept    bool
+	waiters []int
 	// These fields record the last add and the last take. They are used to check whether the next add or take is ordered
 	// after them.
 	add, take stamp
@@ -140,6 +140,15 @@ type stamp struct {
 }
 
 func (c *counterState) count() int { return c.init + len(c.v) }
+
+// rest returns by how much each of the launches so far has changed a counter that keeps its value: the signals without
+// a wait, or, if negative, the waits without a signal.
+func (c *counterState) rest(launches int) int {
+	if !c.kept {
+		return 0
+	}
+	return (len(c.v) - c.taken) / launches
+}
 
 // sim simulates a plan in one interleaving. For each step, it computes the steps that precede it in every interleaving.
 type sim struct {
@@ -185,7 +194,7 @@ func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
 	s.streams = make([]int32, p.Ranks)
 	s.left = make([]int, p.Ranks)
 	for i := range s.counters {
-		s.counters[i] = counterState{init: p.Counters[i].Init}
+		s.counters[i] = counterState{init: p.Counters[i].Init, kept: p.Counters[i].Kept}
 	}
 	users := map[int]map[int]int{}
 	for b := range p.Blocks {
@@ -195,8 +204,6 @@ func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
 				if l.Kind == Add {
 					s.adds[l.Counter]++
 				}
-				s.counters[l.Counter].consumed = s.counters[l.Counter].consumed || l.Kind == Take || l.Kind == Add &&
-					p.Counters[l.Counter].Kept
 			}
 			if o.Kind == Gather {
 				if users[o.Meet] == nil {
@@ -895,7 +902,7 @@ func (s *sim) writeAfter(a *agent, acc *access, c int, same bool) {
 		}
 		if same && w.mode == Packet && acc.mode == Packet {
 			if w.comp != a.comp && s.ambiguous == "" {
-				s.ambiguous = "the same packet is written to " + s.p.cellName(c) + " by blocks that nothing orders"
+				s.ambiguous = "the same packet is written to " + s.p.cellName(c, acc.mode) + " by blocks that nothing orders"
 			}
 			s.extra[c] = append(s.extra[c], w)
 			return

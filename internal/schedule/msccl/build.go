@@ -73,8 +73,8 @@ func (f *File) Plan() (*schedule.Plan, error) {
 	}
 	for c, l := range b.links {
 		if l.received < len(l.counts) {
-			p.Notes = append(p.Notes, fmt.Sprintf("%d messages from rank %d to rank %d on channel %d are not received",
-				len(l.counts)-l.received, c.from, c.to, c.channel))
+			p.Notes = append(p.Notes, fmt.Sprintf("rank %d sends %d messages to rank %d on channel %d, of which %d are received",
+				c.from, len(l.counts), c.to, c.channel, l.received))
 		}
 	}
 	return p, nil
@@ -143,10 +143,10 @@ func (b *builder) link(c connection) *traffic {
 	if l == nil {
 		l = &traffic{sender: -1, receiver: -1}
 		b.links[c] = l
-		name := fmt.Sprintf("connection %d of rank %d to rank %d", c.channel, c.from, c.to)
+		name := fmt.Sprintf("the connection from rank %d to rank %d on channel %d", c.from, c.to, c.channel)
 		l.sent, l.free = len(b.p.Counters), len(b.p.Counters)+1
-		b.p.Counters = append(b.p.Counters, schedule.Counter{Name: "messages of " + name, Kept: true},
-			schedule.Counter{Name: "free slots of " + name, Init: b.f.slots()})
+		b.p.Counters = append(b.p.Counters, schedule.Counter{Name: name, Unit: "message", Kept: true},
+			schedule.Counter{Name: name, Unit: "free slot", Init: b.f.slots()})
 	}
 	return l
 }

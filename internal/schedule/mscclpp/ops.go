@@ -141,7 +141,8 @@ func (b *builder) span(rank int, kind string, index, size int, mode schedule.Mod
 		return schedule.Span{}, b.errorf("packets are in scratch only, and it names the %s buffer", k)
 	}
 	if size < 1 || index < 0 || size > maxChunks || index > maxChunks {
-		return schedule.Span{}, b.errorf("an operand of %d chunks from %d", size, index)
+		return schedule.Span{}, b.errorf("an operand has size %d and index %d, want a size from 1 to %d and an index from 0 to %[3]d",
+			size, index, maxChunks)
 	}
 	buf := b.buffer(rank, k)
 	parts := b.p.Parts
@@ -364,7 +365,8 @@ func (b *builder) data(out *schedule.Op) error {
 		return b.errorf("unknown operation %.40q: the known ones are %s", o.Name, strings.Join(names, ", "))
 	}
 	if len(o.Src) < how.minSrc || len(o.Dst) < how.minDst {
-		return b.errorf("it has %d sources and %d destinations", len(o.Src), len(o.Dst))
+		return b.errorf("src_buff has length %d and dst_buff %d, want at least %d and %d", len(o.Src), len(o.Dst), how.minSrc,
+			how.minDst)
 	}
 	m := schedule.Move{Engine: -1}
 	for k, c := range o.Src {
@@ -419,7 +421,7 @@ func (b *builder) add(out *schedule.Op, m schedule.Move) error {
 func (b *builder) copies(out *schedule.Op, how [2]operand) error {
 	o := b.op
 	if len(o.Src) == 0 || len(o.Src) != len(o.Dst) {
-		return b.errorf("it has %d sources and %d destinations", len(o.Src), len(o.Dst))
+		return b.unequal()
 	}
 	port := o.ChannelType == "port"
 	if port && o.Name == "get" {
@@ -467,6 +469,11 @@ func (b *builder) copies(out *schedule.Op, how [2]operand) error {
 	return nil
 }
 
+// unequal returns the error about an operation that does not have one destination for each source.
+func (b *builder) unequal() error {
+	return b.errorf("src_buff has length %d and dst_buff %d, want equal lengths of at least 1", len(b.op.Src), len(b.op.Dst))
+}
+
 // onEngine assigns m to the proxy of the operation's k-th channel.
 func (b *builder) onEngine(m *schedule.Move, k int) error {
 	if k >= len(b.op.ChannelIDs) {
@@ -488,7 +495,7 @@ func (b *builder) onEngine(m *schedule.Move, k int) error {
 func (b *builder) forward(out *schedule.Op) error {
 	o := b.op
 	if len(o.Src) == 0 || len(o.Dst) == 0 {
-		return b.errorf("it has %d sources and %d destinations", len(o.Src), len(o.Dst))
+		return b.errorf("src_buff has length %d and dst_buff %d, want at least 1", len(o.Src), len(o.Dst))
 	}
 	from, err := b.span1(o.Src[0], packet)
 	if err != nil {
@@ -546,7 +553,7 @@ func (b *builder) multicast(out *schedule.Op) error {
 		return b.add(out, m)
 	}
 	if len(o.Src) != len(o.Dst) || len(o.Src) == 0 {
-		return b.errorf("it has %d sources and %d destinations", len(o.Src), len(o.Dst))
+		return b.unequal()
 	}
 	for k := range o.Src {
 		m := schedule.Move{Engine: -1}

@@ -227,9 +227,12 @@ func (w *writer) op(k int, o *schedule.Op) error {
 // the other blocks.
 func (w *writer) gather(k int, o *schedule.Op) error {
 	users := w.users[o.Meet]
-	if len(users) != o.Size {
-		return fmt.Errorf("%d blocks meet at a barrier that %d use: which of them meet depends on time, and a wait of a "+
-			"program says what it waits for", o.Size, len(users))
+	switch n := len(users); {
+	case n < o.Size:
+		return fmt.Errorf("the barrier is for %d blocks, but the number of blocks that use it is %d, so it never ends", o.Size, n)
+	case n > o.Size:
+		return fmt.Errorf("the barrier is for %d blocks, but %d blocks use it: which of them meet depends on timing, and in a "+
+			"program each wait names the stream or counter that it waits for", o.Size, n)
 	}
 	w.on(k)
 	w.turns[[2]int{o.Meet, k}]++
@@ -268,15 +271,15 @@ func (w *writer) lane(k int, l *schedule.Lane) error {
 		return nil
 	case schedule.Take:
 		if by, ok := w.takers[l.Counter]; ok && by != k {
-			return fmt.Errorf("blocks %d and %d both take signals of %s: which gets one depends on time, and a wait of a "+
-				"program says which it waits for", w.p.Blocks[by].ID, w.p.Blocks[k].ID, w.p.Counters[l.Counter].Name)
+			return fmt.Errorf("blocks %d and %d both wait for signals of %s: which block gets which signal depends on "+
+				"timing, but in a program it must not", w.p.Blocks[by].ID, w.p.Blocks[k].ID, w.p.Counters[l.Counter].Name)
 		}
 		w.takers[l.Counter] = k
 		w.taken[l.Counter]++
 		n = w.taken[l.Counter]
 	case schedule.Await:
 		if n >= schedule.Never {
-			return fmt.Errorf("it waits for ever, and no program that is proved does")
+			return fmt.Errorf("it waits for ever, so its program cannot be proved")
 		}
 	}
 	w.on(k)
@@ -290,8 +293,8 @@ func (w *writer) lane(k int, l *schedule.Lane) error {
 func (w *writer) raise(of element, rank, at int) error {
 	i := w.element(of)
 	if by, ok := w.raisers[i]; ok && by != rank {
-		return fmt.Errorf("ranks %d and %d both signal what one wait of rank %d counts: one rank raises an element of a "+
-			"program's counter", by, rank, at)
+		return fmt.Errorf("ranks %d and %d both signal the counter for which rank %d waits, but in a program only one rank "+
+			"raises an element of a counter", by, rank, at)
 	}
 	w.raisers[i] = rank
 	w.say("signal %%c[%d] at r[%d]", i, at)
@@ -301,7 +304,7 @@ func (w *writer) raise(of element, rank, at int) error {
 // engine directs the following statements to an engine's stream, after the preceding work of the block.
 func (w *writer) engine(k, e int) error {
 	if by, ok := w.posters[e]; ok && by != k {
-		return fmt.Errorf("blocks %d and %d both use %s: its order depends on time, and a stream's is that of the text",
+		return fmt.Errorf("blocks %d and %d both use %s: the order of its tasks depends on timing, but in a program it must not",
 			w.p.Blocks[by].ID, w.p.Blocks[k].ID, w.p.Engines[e].Name)
 	}
 	w.posters[e] = k
