@@ -51,7 +51,7 @@ The proof does not cover the values that a program computes: see run --compare.`
 	f.StringVarP(&o.out, "output", "o", "", "write the repaired program to `FILE` instead")
 	f.StringVar(&o.certificate, "certificate", "", "write a certificate of the proof, for run --certificate, to `FILE`")
 	f.IntVar(&o.launches, "launches", 2,
-		"prove any number of launches of a collective schedule after each other: 2; only one launch: 1")
+		"launches of a collective schedule to prove: 2 for any number after each other, 1 for only one")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		schedule, err := a.isSchedule(c.Context(), args[0])
 		if err != nil {

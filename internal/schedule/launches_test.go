@@ -24,7 +24,7 @@ func TestAnyNumberOfLaunches(t *testing.T) {
 	}
 	for _, name := range sortedKeys(files) {
 		f := files[name]
-		if len(f.Syncs()) > longtest.Of(8, 200) {
+		if len(f.Syncs()) > longtest.Of(8, 32) {
 			continue
 		}
 		list := []schedule.File{f}

@@ -61,8 +61,8 @@ func Lower(p *Plan) (*device.Schedule, error) {
 	}
 	l := &lowering{p: p, out: &device.Schedule{Name: p.Name, Op: op, Members: p.Ranks, Closes: len(r.Warnings) > 0}}
 	if !l.out.Closes {
-		two := Check(p, Options{Launches: 2})
-		l.out.Closes = two.Verdict != OK || len(two.Warnings) > 0
+		many := Check(p, Options{Launches: 2})
+		l.out.Closes = many.Verdict != OK || len(many.Warnings) > 0
 	}
 	s := newSim(p, 1, nil)
 	s.follow = byBlocks

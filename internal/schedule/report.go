@@ -96,24 +96,43 @@ func Check(p *Plan, o Options) *Report {
 	if p.Fault != nil {
 		return &Report{Verdict: p.Fault.Kind, Findings: []*Finding{p.Fault}, Notes: p.Notes}
 	}
+	s, r := decide(p, launches)
+	if launches == 1 || r.Verdict != OK {
+		return r
+	}
+	raised, why := s.afterMany()
+	if raised == nil {
+		return r
+	}
+	_, later := decide(raised, launches)
+	r.Steps += later.Steps
+	if r.Verdict = later.Verdict; r.Verdict == OK {
+		return r
+	}
+	for _, f := range later.Findings {
+		f.Lines = append([]string{why}, f.Lines...)
+	}
+	r.Findings = later.Findings
+	return r
+}
+
+// decide checks a number of launches. It also returns the simulation of the first interleaving.
+func decide(p *Plan, launches int) (*sim, *Report) {
 	s := simulate(p, launches, 0)
 	r := s.report()
 	for seed := uint64(1); s.ambiguous != "" && r.Verdict == OK && seed <= 64 && r.Steps < maxOps; seed++ {
 		t := simulate(p, launches, seed)
 		if other := t.report(); other.Verdict != OK {
 			other.Steps += r.Steps
-			return other
+			return s, other
 		}
 		r.Steps += t.steps
-	}
-	if r.Verdict == OK && launches > 1 {
-		s.afterMany(r)
 	}
 	if r.Verdict == OK && s.ambiguous != "" {
 		r.Verdict = Undecided
 		r.Findings = []*Finding{{Kind: Undecided, Message: s.ambiguous}}
 	}
-	return r
+	return s, r
 }
 
 // mostThreads is the maximum number of moved cells of a plan, for one launch and for several, up to which the order that
@@ -200,33 +219,28 @@ func (s *sim) report() *Report {
 	return r
 }
 
-// afterMany looks for errors of launches that follow many others, and adds them to a report without errors. If a launch
-// gives a counter more signals than it has waits, the waits of later launches get signals of ever earlier launches. In
-// the end, they order no accesses of two successive launches.
-func (s *sim) afterMany(r *Report) {
-	p, raised := *s.p, ""
+// afterMany returns the plan of launches that follow many others, or nil if it is the same, and describes the difference.
+// If a launch gives a counter more signals than it has waits, the waits of later launches get signals of ever earlier
+// launches. In the end, they order no accesses of two successive launches.
+func (s *sim) afterMany() (*Plan, string) {
+	p, why := *s.p, ""
 	p.Counters = slices.Clone(p.Counters)
 	for i := range p.Counters {
-		if n := s.counters[i].rest(s.launches); n > 0 {
-			p.Counters[i].Init += s.counters[i].count()
-			if raised == "" {
-				raised = fmt.Sprintf("%s has %d more %s than waits", p.Counters[i].Name, n, p.Counters[i].unit(n))
-			}
+		c := &p.Counters[i]
+		n := s.counters[i].rest(s.launches)
+		if n <= 0 {
+			continue
+		}
+		c.Init += s.counters[i].count()
+		if why == "" {
+			why = fmt.Sprintf("it happens after many launches, of which the last are numbered from 1 here: in each, %s has %d "+
+				"more %s than waits, so in the end its waits do not wait", c.Name, n, c.unit(n))
 		}
 	}
-	if raised == "" {
-		return
+	if why == "" {
+		return nil, ""
 	}
-	later := simulate(&p, s.launches, 0).report()
-	r.Steps += later.Steps
-	if later.Verdict == OK {
-		return
-	}
-	r.Verdict, r.Findings = later.Verdict, later.Findings
-	for _, f := range r.Findings {
-		f.Lines = append([]string{"it happens after many launches, of which the last are called 1 and 2 here: in each, " +
-			raised + ", so in the end its waits do not wait"}, f.Lines...)
-	}
+	return &p, why
 }
 
 func plural(n int, noun string) string {
