@@ -38,3 +38,19 @@ func TestWhat(t *testing.T) {
 		}
 	}
 }
+
+// TestBegin: a file may be shorter than what is read of it, and only regular files are read.
+func TestBegin(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte("abc"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[int]string{0: "", 2: "ab", 3: "abc", 9: "abc"} {
+		if got := string(Begin(path, n)); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+	if got := Begin(filepath.Dir(path), 2); got != nil {
+		t.Errorf("a directory begins with %q", got)
+	}
+}
