@@ -47,11 +47,11 @@ func emptyFlag(c *cobra.Command) (err error) {
 	return err
 }
 
-// outputFiles lists the flags that name files which are written. --output is not among them: check --fix and opt may
-// replace a program by its result.
-const outputFiles = "html svg trace viz flight save certificate"
+// outputFiles lists the flags that name files which are written.
+const outputFiles = "html svg trace viz flight save certificate output"
 
-// replacedInput returns an error if a file that the command would write is also one that it reads.
+// replacedInput returns an error if a file that the command would write is also one that it reads, or is one of the
+// files of weights in a folder that it reads.
 func replacedInput(c *cobra.Command, args []string) error {
 	inputs, outputs := slices.Clone(args), map[string]string{}
 	c.Flags().Visit(func(f *pflag.Flag) {
@@ -79,8 +79,10 @@ func replacedInput(c *cobra.Command, args []string) error {
 		if err != nil || !written.Mode().IsRegular() {
 			continue
 		}
+		folder, _ := os.Stat(filepath.Dir(out)) // exists, as the file does
+		weights := strings.HasSuffix(out, ".safetensors")
 		for _, in := range inputs {
-			if read, err := os.Stat(in); err == nil && os.SameFile(read, written) {
+			if read, err := os.Stat(in); err == nil && (os.SameFile(read, written) || weights && os.SameFile(read, folder)) {
 				return usagef("--%s would replace %s, which is also an input", name, out).helping("write to another file")
 			}
 		}
