@@ -72,7 +72,7 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	if err != nil {
 		return nil, ofExport(err)
 	}
-	if err := cmp.Or(m.CheckShard(shard), m.CheckPlan(plan)); err != nil {
+	if err := cmp.Or(m.CheckShard(), m.CheckPlan(plan)); err != nil {
 		return nil, errors.Join(ofExport(err), m.Close())
 	}
 	e := &Export{open: m, unbound: map[string]bool{}}

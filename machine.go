@@ -266,7 +266,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, err
 	}
 	if err := ir.Early(u.Source, b.ir()).Err(); err != nil {
-		return nil, err
+		return nil, (&function{unit: u}).blame(b, err)
 	}
 	b.Dims, b.Defines = maps.Clone(b.Dims), maps.Clone(b.Defines) // the caller may change its maps later, for example to load another model
 	if opts.Buckets, err = buckets.New(u.Source, opts.Buckets); err != nil {

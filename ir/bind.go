@@ -38,6 +38,7 @@ type Bound struct {
 	axes    map[string]*boundMesh
 	meshes  []*boundMesh
 	defines map[string]*Expr // Binding.Defines, parsed
+	solved  string           // the dim that the number of ranks determines; "" for none
 }
 
 // Bind resolves dims, meshes and ranks, and performs the checks that depend on them: every dim that the function uses
@@ -81,7 +82,7 @@ func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 // Bind reports.
 func Early(in *Info, b Binding) Diagnostics {
 	bd, b, d := begin(in, b)
-	for _, step := range []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).solveRanks, (*Bound).bindKnownMeshes} {
+	for _, step := range []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).limitDims, (*Bound).solveRanks, (*Bound).bindKnownMeshes} {
 		if d == nil {
 			d = step(bd, b)
 		}
@@ -91,6 +92,7 @@ func Early(in *Info, b Binding) Diagnostics {
 	}
 	for name := range in.Dims {
 		_, given := b.Dims[name]
+		given = given || name == bd.solved
 		if _, defined := bd.defines[name]; !given && !defined {
 			return nil
 		}
@@ -120,7 +122,7 @@ func resolve(in *Info, b Binding, need func(*Bound, Binding) *Diagnostic) (*Boun
 	if d != nil {
 		return nil, d
 	}
-	steps := []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).solveRanks, need, (*Bound).bindMeshes, (*Bound).defineLate}
+	steps := []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).limitDims, (*Bound).solveRanks, need, (*Bound).bindMeshes, (*Bound).defineLate}
 	for _, step := range steps {
 		if d := step(bd, b); d != nil {
 			return nil, d
@@ -184,6 +186,32 @@ func (b *Bound) bindDims(bind Binding) *Diagnostic {
 	return nil
 }
 
+// limitDims returns an error for a dim whose value is outside the range for which an imported model is valid.
+func (b *Bound) limitDims(Binding) *Diagnostic {
+	for _, name := range slices.Sorted(maps.Keys(b.Dims)) {
+		d, v := b.Info.Dims[name], b.Dims[name]
+		if d == nil || v >= d.Least && (d.Most == 0 || v <= d.Most) {
+			continue
+		}
+		return b.Info.Prog.bindError(d.Pos, "choose another value, or export the model with another range of this dimension",
+			"%s is %d; the export allows %s", name, v, d.Range())
+	}
+	return nil
+}
+
+// Range describes the values that Least and Most allow: "at most 128", "4 to 128"; "" if they allow all values.
+func (d *Dim) Range() string {
+	switch {
+	case d.Least > 0 && d.Most > 0:
+		return fmt.Sprintf("%d to %d", d.Least, d.Most)
+	case d.Least > 0:
+		return fmt.Sprintf("at least %d", d.Least)
+	case d.Most > 0:
+		return fmt.Sprintf("at most %d", d.Most)
+	}
+	return ""
+}
+
 // MainMesh returns the mesh declared without a device list, or nil.
 func (p *Program) MainMesh() *Mesh {
 	for _, m := range p.Meshes {
@@ -231,6 +259,7 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 	if int64(b.Ranks)%others != 0 {
 		return b.Info.Prog.bindError(free.Pos, fmt.Sprintf("run the program with a multiple of %d ranks", others), "%d ranks do not fill the mesh: the number of ranks must be a multiple of %d, the product of the mesh's other axes", b.Ranks, others)
 	}
-	b.Dims[free.Size.Name] = int64(b.Ranks) / others
+	b.solved = free.Size.Name
+	b.Dims[b.solved] = int64(b.Ranks) / others
 	return nil
 }

@@ -85,7 +85,10 @@ type Dim struct {
 	Name     string
 	Default  int64
 	HasValue bool
-	Comments Comments
+	// Least and Most limit the values for which an imported model is valid. The text of a program cannot express them.
+	// Most is 0 if there is no upper limit.
+	Least, Most int64
+	Comments    Comments
 }
 
 // Mesh is the declaration of a mesh. Without a device list, as in "mesh dp[2] tp[4]", it is the main mesh. With a

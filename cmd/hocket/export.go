@@ -21,13 +21,14 @@ const maxPlan = 1 << 20
 
 // planFlags holds the flags that set the layouts and types of the parameters of exported models.
 type planFlags struct {
-	file, quantize string // quantize is the form in which weights of linears are quantized; empty for none
-	shards         []string
+	files    []string // at most one
+	quantize string   // the form in which weights of linears are quantized; empty for none
+	shards   []string
 }
 
 // unset returns an error if a flag is set although arg is not an exported model.
 func (f *planFlags) unset(arg string) error {
-	if f.file == "" && len(f.shards) == 0 && f.quantize == "" {
+	if len(f.files) == 0 && len(f.shards) == 0 && f.quantize == "" {
 		return nil
 	}
 	return usagef("--plan, --shard and --quantize apply only to models that torch exported, but %s is not one", arg)
@@ -36,13 +37,16 @@ func (f *planFlags) unset(arg string) error {
 // plan returns the tensor-parallel plan that the flags describe. A --shard flag overrides the file.
 func (p *planFlags) plan() (modelprogram.Plan, error) {
 	var plan modelprogram.Plan
-	if p.file != "" {
-		text, err := files.Read(p.file, maxPlan)
+	if len(p.files) > 1 {
+		return nil, usagef("--plan is given twice").helping("--shard adds entries to a plan, and overrides them")
+	}
+	for _, file := range p.files {
+		text, err := files.Read(file, maxPlan)
 		if err != nil {
 			return nil, inputf("--plan: %w", err)
 		}
 		if plan, err = modelprogram.ParsePlan(text); err != nil {
-			return nil, inputf("--plan %s: %w", p.file, err)
+			return nil, inputf("--plan %s: %w", file, err)
 		}
 	}
 	for _, s := range p.shards {
@@ -73,13 +77,13 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 		return nil, ofExport(err)
 	}
 	for _, u := range m.Unused {
-		if slices.ContainsFunc(a.plan.shards, func(s string) bool { r, _ := modelprogram.ParseRule(s); return r == u.Rule }) {
+		if u.Overrides {
 			return nil, errors.Join(usagef("--shard: %s: %s", arg, u).helping("its weights are %s",
 				modelprogram.Some(m.WeightNames())), m.Close())
 		}
 	}
 	if err := m.CheckPlan(plan); err != nil {
-		return nil, errors.Join(inputf("--plan %s: %w", a.plan.file, err), m.Close())
+		return nil, errors.Join(inputf("--plan %s: %w", strings.Join(a.plan.files, ""), err), m.Close())
 	}
 	if n := len(m.Unused); n > 0 {
 		a.ofPlan = hocket.Diagnostics{{Severity: ir.Warning, Kind: "plan", Message: fmt.Sprintf(
@@ -106,9 +110,15 @@ func (a *programs) parseExport(arg string, b *hocket.Binding) (*hocket.Program, 
 	if err != nil {
 		return nil, err
 	}
-	if b.Ranks == 0 && (a.plan.file != "" || len(a.plan.shards) > 0) {
-		a.ofPlan = append(a.ofPlan, &ir.Diagnostic{Severity: ir.Warning, Kind: "plan", Message: "without -n, " + arg +
-			" has 1 rank, and --plan and --shard split nothing: pass -n RANKS"})
+	why := ""
+	switch {
+	case b.Ranks == 0 && len(a.plan.files)+len(a.plan.shards) > 0:
+		why = "without -n, " + arg + " has 1 rank, and --plan and --shard split nothing: pass -n RANKS"
+	case b.Ranks > 1 && m.Whole():
+		why = fmt.Sprintf("nothing is split: each of the %d ranks computes everything; --plan and --shard split weights", b.Ranks)
+	}
+	if why != "" {
+		a.ofPlan = append(a.ofPlan, &ir.Diagnostic{Severity: ir.Warning, Kind: "plan", Message: why})
 	}
 	return a.programOf(m.Model)
 }

@@ -72,8 +72,9 @@ func programOf(name string, a *torchexport.Archive, o modelprogram.Options) (*mo
 	}
 	var dims []modelprogram.Dim
 	taken := map[string]bool{"P": true}
-	for i := range symbols {
-		dims = append(dims, modelprogram.Dim{Name: dimName(first, tries[i][0], taken), Values: tries[i]})
+	for i, s := range symbols {
+		dims = append(dims, modelprogram.Dim{Name: dimName(first, tries[i][0], taken), Values: tries[i], Least: s.Least,
+			Most: s.Max})
 	}
 	return modelprogram.Unify(name, models, dims)
 }

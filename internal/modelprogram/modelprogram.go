@@ -78,6 +78,11 @@ type Param struct {
 	Split int
 }
 
+// Whole reports whether all ranks compute the same, since no parameter is split and the model has no collectives.
+func (m *Model) Whole() bool {
+	return !strings.Contains(m.Text, "all_reduce") && !slices.ContainsFunc(m.Params, func(p Param) bool { return p.Split >= 0 })
+}
+
 // WeightNames lists the names of the weights, in the module tree, from which parameters are made.
 func (m *Model) WeightNames() []string {
 	var names []string

@@ -41,10 +41,11 @@ func made1(t *testing.T, name string) *Model {
 // TestPlanPosition: errors in the JSON of a plan have a line and a column.
 func TestPlanPosition(t *testing.T) {
 	for text, want := range map[string]string{
-		"{\n \"up\": \"colwise\",\n \"down\": 3}":   "line 3, column 10: want a string, found number",
-		"{\n \"up\": \"colwise\"\n \"down\": \"\"}": "line 3, column 2: invalid character '\"' after object key:value pair",
-		"{\n \"up\": \"colwise\",":                  "line 2, column 18: the text ends in the middle of a value",
-		"[{\"up\": \"colwise\"}]":                   "line 1, column 1: want an object, found array",
+		"{\n \"up\": \"colwise\",\n \"down\": 3}":           "line 3, column 10: want a string, found number",
+		"{\n \"up\": \"colwise\"\n \"down\": \"\"}":         "line 3, column 2: invalid character '\"' after object key:value pair",
+		"{\n \"up\": \"colwise\",":                          "line 2, column 18: the text ends in the middle of a value",
+		"{\"up\": \"colwise\",\n\"u\\u0070\": \"rowwise\"}": `line 2: the pattern "up" is given twice`,
+		"[{\"up\": \"colwise\"}]":                           "line 1, column 1: want an object, found array",
 	} {
 		if _, err := ParsePlan([]byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %q", text, err, want)
@@ -57,7 +58,7 @@ func TestPlanPosition(t *testing.T) {
 func TestPlanCheck(t *testing.T) {
 	for style, want := range map[string]string{"all_reduce": "leave the entry out: hocket reduces",
 		"mla_kv_a_proj": "whole on each rank", "packed_rowwise": "name packed_colwise", "sideways": "styles are colwise,"} {
-		err := Plan{{"up", style}, {"down", "rowwise"}}.Check()
+		err := Plan{{Pattern: "up", Style: style}, {Pattern: "down", Style: "rowwise"}}.Check()
 		if err == nil || !strings.Contains(err.Error(), `up: there is no style "`+style+`"; `) ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", style, err, want)
@@ -118,5 +119,18 @@ func TestAllReduceOfModel(t *testing.T) {
 	_, err = Make("m.pt2", g, Options{Ranks: 2, Plan: Plan{{"layers.*", "rowwise"}}})
 	if err == nil || !strings.Contains(err.Error(), "leave --plan and --shard out") {
 		t.Errorf("with a plan: %v", err)
+	}
+}
+
+// TestOverridingRules checks that rules of With override those of the plan with longer patterns, but not each other.
+func TestOverridingRules(t *testing.T) {
+	p := PlanOf(map[string]string{"layers.*.mlp.up": "colwise", "down": "rowwise", "layers.0.mlp.gate": "colwise"})
+	p = p.With(PlanOf(map[string]string{"up": "rowwise", "down": "colwise"})).With(Plan{{Pattern: "mlp.gate", Style: "rowwise"}})
+	p = p.With(Plan{{Pattern: "gate", Style: "moe_tp_experts"}})
+	for path, want := range map[string]string{"layers.1.mlp.up": "rowwise", "layers.1.mlp.down": "colwise",
+		"layers.0.mlp.gate": "rowwise", "layers.0.norm": ""} {
+		if got := p.style(path+".weight", path); got != want {
+			t.Errorf("%s has the style %q, want %q", path, got, want)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package modelprogram
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,13 +15,14 @@ import (
 
 // Plan is a tensor-parallel plan in the form of transformers' base_model_tp_plan: it maps patterns of module paths to
 // styles. A pattern matches the last components of a path, and "*" matches one component. If several patterns match,
-// the one with the most components applies; among those with equally many, the last one applies.
+// an overriding one applies before others, then the one with the most components; among equals, the last one applies.
 type Plan []Rule
 
 // Rule is an entry of a plan.
 type Rule struct {
-	Pattern string
-	Style   string
+	Pattern   string
+	Style     string
+	Overrides bool // set by With
 }
 
 // Unused is an entry of a plan that lays out no weight.
@@ -48,10 +50,10 @@ func (m *Model) CheckPlan(p Plan) error {
 	return fmt.Errorf("%w: %s; the model's weights are %s", ErrPlan, m.UnusedText(), Some(m.WeightNames()))
 }
 
-// CheckShard returns an error if an entry of shard, which is a part of the plan, lays out no weight.
-func (m *Model) CheckShard(shard Plan) error {
+// CheckShard returns an error if an overriding entry of the plan lays out no weight.
+func (m *Model) CheckShard() error {
 	for _, u := range m.Unused {
-		if slices.Contains(shard, u.Rule) {
+		if u.Overrides {
 			return fmt.Errorf("%w: shard: %s; the model's weights are %s", ErrPlan, u, Some(m.WeightNames()))
 		}
 	}
@@ -103,6 +105,15 @@ func ParsePlan(text []byte) (Plan, error) {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return nil, jsontext.Locate(text, err)
 	}
+	d, seen := json.NewDecoder(bytes.NewReader(text)), map[json.Token]bool{}
+	for _, _ = d.Token(); d.More(); _, _ = d.Token() { // no errors, since it is an object of strings
+		key, _ := d.Token()
+		if seen[key] {
+			line, _ := jsontext.Position(text, d.InputOffset())
+			return nil, fmt.Errorf("line %d: the pattern %q is given twice", line, key)
+		}
+		seen[key] = true
+	}
 	p := PlanOf(m)
 	return p, p.Check()
 }
@@ -110,18 +121,24 @@ func ParsePlan(text []byte) (Plan, error) {
 // PlanOf returns the plan with the styles of a map from patterns.
 func PlanOf(styles map[string]string) (p Plan) {
 	for _, pattern := range slices.Sorted(maps.Keys(styles)) {
-		p = append(p, Rule{pattern, styles[pattern]})
+		p = append(p, Rule{Pattern: pattern, Style: styles[pattern]})
 	}
 	return p
 }
 
-// With returns a plan in which the rules of shard replace those of p that have the same pattern. Later rules prevail.
+// With returns a plan in which the rules of shard override those of p, also those of p with more components. They
+// replace rules with the same pattern.
 func (p Plan) With(shard Plan) Plan {
-	p = slices.DeleteFunc(slices.Clone(p), func(have Rule) bool {
-		return slices.ContainsFunc(shard, func(r Rule) bool { return r.Pattern == have.Pattern })
-	})
-	return append(p, shard...)
+	p = slices.DeleteFunc(slices.Clone(p), func(have Rule) bool { return slices.ContainsFunc(shard, have.same) })
+	for _, r := range shard {
+		r.Overrides = true
+		p = append(p, r)
+	}
+	return p
 }
+
+// same reports whether two rules have the same pattern.
+func (r Rule) same(other Rule) bool { return r.Pattern == other.Pattern }
 
 // ParseRule reads "PATTERN=STYLE".
 func ParseRule(s string) (Rule, error) {
@@ -129,7 +146,7 @@ func ParseRule(s string) (Rule, error) {
 	if !ok || pattern == "" {
 		return Rule{}, fmt.Errorf("%q: want PATTERN=STYLE", s)
 	}
-	r := Rule{strings.TrimSpace(pattern), strings.TrimSpace(style)}
+	r := Rule{Pattern: strings.TrimSpace(pattern), Style: strings.TrimSpace(style)}
 	return r, Plan{r}.Check()
 }
 
@@ -155,17 +172,20 @@ func (r Rule) matches(path string) bool {
 		func(w, have string) bool { return w == "*" || w == have })
 }
 
-// style returns the style of the first path that has a style, or "".
+// style returns the style of the first path that has a style, or "". A path that an overriding rule matches comes
+// before the others.
 func (p Plan) style(paths ...string) string {
-	for _, path := range paths {
-		best, style := 0, ""
-		for _, r := range p {
-			if n := strings.Count(r.Pattern, ".") + 1; n >= best && r.matches(path) {
-				best, style = n, r.Style
+	for _, overrides := range []bool{true, false} {
+		for _, path := range paths {
+			best, style := 0, ""
+			for _, r := range p {
+				if n := strings.Count(r.Pattern, ".") + 1; r.Overrides == overrides && n >= best && r.matches(path) {
+					best, style = n, r.Style
+				}
 			}
-		}
-		if style != "" {
-			return style
+			if style != "" {
+				return style
+			}
 		}
 	}
 	return ""

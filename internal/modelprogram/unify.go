@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"hocket.example/hocket/ir"
 	"hocket.example/hocket/ir/checker"
 )
 
@@ -14,6 +15,8 @@ import (
 type Dim struct {
 	Name   string
 	Values []int64 // values in the models that are passed to Unify
+	// Least and Most are the bounds of the values for which the model is valid. Most is 0 if there is no upper bound.
+	Least, Most int64
 }
 
 // Unify combines the programs of a model for several extents into one program with dims. The programs must be equal
@@ -64,13 +67,20 @@ func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
 	text := b.String()
 	var declared strings.Builder
 	for _, d := range dims {
-		fmt.Fprintf(&declared, "dim %s = %d\n", d.Name, d.Values[0])
+		fmt.Fprintf(&declared, "dim %s = %d", d.Name, d.Values[0])
+		if limits := (&ir.Dim{Least: d.Least, Most: d.Most}).Range(); limits != "" {
+			fmt.Fprintf(&declared, "  // %s", limits)
+		}
+		declared.WriteByte('\n')
 	}
 	at := strings.Index(text, "dim ")
 	text = text[:at] + declared.String() + text[at:]
 	info, ds := checker.Read(name, text)
 	if ds.HasErrors() {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
+	}
+	for _, d := range dims {
+		info.Dims[d.Name].Least, info.Dims[d.Name].Most = d.Least, d.Most
 	}
 	m := *first
 	m.Text, m.Info, m.Params = info.Prog.String(), info, slices.Clone(first.Params)

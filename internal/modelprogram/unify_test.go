@@ -2,13 +2,16 @@ package modelprogram
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
+	"hocket.example/hocket/ir"
 )
 
 // TestExpress checks that numbers that depend on dims become expressions over dims, and that others do not.
 func TestExpress(t *testing.T) {
-	dims := []Dim{{"B", []int64{2, 3, 7, 5}}, {"T", []int64{12, 5, 6, 31}}}
+	dims := []Dim{{Name: "B", Values: []int64{2, 3, 7, 5}}, {Name: "T", Values: []int64{12, 5, 6, 31}}}
 	for _, c := range []struct {
 		values []int64
 		want   string
@@ -32,15 +35,22 @@ func TestUnify(t *testing.T) {
 		return "// Of m2.pt2.\ndim P = 2\nmesh tp[P]\n\nfunc f(%x1: f32[" + rows + ", 4]) -> f32[" + rows + ", 4] {\n" +
 			"  %y = " + op + " %x1\n  return %y\n}\n"
 	}
-	dims := []Dim{{"T", []int64{12, 5, 31}}}
+	dims := []Dim{{Name: "T", Values: []int64{12, 5, 31}, Least: 4, Most: 40}}
 	m, err := Unify("m", []*Model{model(texts("12", "silu")), model(texts("5", "silu")), model(texts("31", "silu"))},
 		dims)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"dim T = 12\ndim P = 2", "%x1: f32[T, 4]", "// Of m2.pt2."} {
+	for _, want := range []string{"dim T = 12  // 4 to 40\ndim P = 2", "%x1: f32[T, 4]", "// Of m2.pt2."} {
 		if !strings.Contains(m.Text, want) {
 			t.Errorf("it lacks %q:\n%s", want, m.Text)
+		}
+	}
+	for value, ok := range map[int64]bool{3: false, 4: true, 40: true, 41: false} {
+		_, ds := ir.Bind(m.Info, ir.Binding{Dims: map[string]int64{"T": value}})
+		if says := fmt.Sprintf("T is %d; the export allows 4 to 40", value); ok && ds.HasErrors() ||
+			!ok && !strings.Contains(ds.Error(), says) {
+			t.Errorf("T=%d: %v", value, ds)
 		}
 	}
 	for name, c := range map[string]struct {

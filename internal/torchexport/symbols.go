@@ -14,6 +14,9 @@ type Symbol struct {
 	Name     string // name in the export: "s70"
 	Min, Max int64  // range of values for which the export is valid; Max is 0 if there is no upper limit
 	Hint     int64  // value when the model was exported; 0 if unknown
+	// Least is the least value with which the exported program runs in torch. It differs from Min if Min is 2: torch
+	// traces 0 and 1 differently from larger extents, and therefore records 2 for dimensions that may be smaller.
+	Least int64
 }
 
 // expr is an expression over symbols in the notation of sympy.
@@ -76,7 +79,7 @@ func (a *Archive) Symbols() ([]Symbol, error) {
 		s := found[name]
 		if r := a.program.RangeConstraints[name]; r != nil {
 			if r.MinVal != nil && *r.MinVal > s.Min {
-				s.Min = *r.MinVal
+				s.Min, s.Least = *r.MinVal, *r.MinVal
 			}
 			if r.MaxVal != nil && *r.MaxVal < maxExtent {
 				s.Max = *r.MaxVal

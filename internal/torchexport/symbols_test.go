@@ -1,6 +1,7 @@
 package torchexport
 
 import (
+	"encoding/json"
 	"errors"
 	"testing"
 )
@@ -37,6 +38,25 @@ func TestExpressions(t *testing.T) {
 	} {
 		if got, err := (&exprParser{text: text, value: value}).parse(); !errors.Is(err, kind) {
 			t.Errorf("%q is %d, %v; want %v", text, got, err, kind)
+		}
+	}
+}
+
+// TestRangeOfSymbols reads the ranges of extents. A lower limit of 2 does not exclude 0 and 1.
+func TestRangeOfSymbols(t *testing.T) {
+	for text, want := range map[string]Symbol{
+		`{"s0": {"min_val": 2, "max_val": 128}}`:  {Name: "s0", Min: 2, Max: 128},
+		`{"s0": {"min_val": 4, "max_val": 128}}`:  {Name: "s0", Min: 4, Max: 128, Least: 4},
+		`{"s0": {"min_val": 0, "max_val": null}}`: {Name: "s0", Min: 2},
+		`{}`: {Name: "s0", Min: 2},
+	} {
+		var a Archive
+		if err := json.Unmarshal([]byte(`{"graph_module": {"graph": {"sym_int_values":
+			{"n": {"as_expr": {"expr_str": "Symbol('s0')"}}}}}, "range_constraints": `+text+`}`), &a.program); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := a.Symbols(); err != nil || len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
 		}
 	}
 }

@@ -439,6 +439,15 @@ class Models(unittest.TestCase):
                 for t in range(ids.shape[1]):
                     y = m(input_ids=ids[:, t:t + 1].copy(), cache_position=numpy.array([t]))
                     self.assertLess(abs(y[:, 0] - logits[:, t]).max(), 2e-5 * abs(logits).max())
+        dynamic = models / "gpt_neox" / "dynamic.pt2"
+        with hocket.load(dynamic, ranks=2) as m:
+            m(numpy.ones((1, 128), "int64"))
+            with self.assertRaisesRegex(ValueError, "T is 129; the export allows at most 128"):
+                m(numpy.ones((1, 129), "int64"))
+        with self.assertRaisesRegex(ValueError, "T is 400; the export allows at most 128"):
+            hocket.load(dynamic, dims={"T": 400})
+        with self.assertRaisesRegex(hocket.Error, "is not a multiple of size.tp.=3"):
+            hocket.load(models / "llama" / "static.pt2", plan=models / "llama" / "tp_plan.json", ranks=3)
 
 
 class Plans(unittest.TestCase):

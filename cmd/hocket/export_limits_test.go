@@ -1,0 +1,76 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// exportCase is a command line about a model of the corpus: its exit code, and a text that it prints.
+type exportCase struct {
+	line string // words; MODELS is the folder of the models
+	code int
+	says string
+}
+
+// runExportCases runs command lines, and returns the output of the last one.
+func runExportCases(t *testing.T, cases []exportCase) string {
+	t.Helper()
+	models := exportedModels(t)
+	last := ""
+	for _, c := range cases {
+		out, errs, code := hocketHere(strings.Fields(strings.ReplaceAll(c.line, "MODELS", models))...)
+		if last = out + errs; code != c.code || !strings.Contains(last, c.says) {
+			t.Errorf("hocket %s: exit %d, want %d and %q:\n%s", c.line, code, c.code, c.says, last)
+		}
+	}
+	return last
+}
+
+// TestRangeOfExport checks that a dim is limited to the range of the export. As in torch, a lower limit of 2 permits 0
+// and 1, too, since torch writes 2 for dimensions that it has only traced with more.
+func TestRangeOfExport(t *testing.T) {
+	runExportCases(t, []exportCase{
+		{"check MODELS/gpt_neox/dynamic.pt2 --dim T=128", 0, "proved"},
+		{"check MODELS/gpt_neox/dynamic.pt2 --dim T=1", 0, "proved"},
+		{"check MODELS/gpt_neox/dynamic.pt2 --dim T=129", 2, "T is 129; the export allows at most 128"},
+		{"run MODELS/gpt2/dynamic.pt2 --dim T=129", 2, "T is 129; the export allows at most 128"},
+		{"import MODELS/gpt2/dynamic.pt2", 0, "dim T = 12  // at most 128\n"},
+	})
+}
+
+// TestOutputsDoNotReplaceArchives checks that an archive and a plan stay as they are if -o names them.
+func TestOutputsDoNotReplaceArchives(t *testing.T) {
+	models := exportedModels(t)
+	model, plan := filepath.Join(models, "llama", "static.pt2"), filepath.Join(models, "llama", "tp_plan.json")
+	for _, c := range [][]string{{"import", model, "-o", model}, {"import", model, "--plan", plan, "-n", "2", "-o", plan},
+		{"opt", model, "-o", model}, {"plan", model, "-o", model}} {
+		_, errs, code := hocketHere(c...)
+		if code != 2 || !strings.Contains(errs, "--output would replace "+c[len(c)-1]+", which is also an input") {
+			t.Errorf("hocket %v: exit %d: %s", c, code, errs)
+		}
+	}
+}
+
+// TestShardOverridesPlan checks that --shard splits a weight for which the plan has a longer pattern.
+func TestShardOverridesPlan(t *testing.T) {
+	llama := "import MODELS/llama/static.pt2 --plan MODELS/llama/tp_plan.json -n 2"
+	runExportCases(t, []exportCase{
+		{llama, 0, "%q_proj: f32[2, 64/tp, 64]"},
+		{llama + " --shard q_proj=rowwise", 0, "%q_proj: f32[2, 64, 64/tp]"},
+		{llama + " --plan MODELS/qwen2/tp_plan.json", 2, "--plan is given twice"},
+	})
+}
+
+// TestNothingSplit checks the warning about ranks that all compute the same.
+func TestNothingSplit(t *testing.T) {
+	const warning = "nothing is split: each of the 2 ranks computes everything"
+	runExportCases(t, []exportCase{
+		{"check MODELS/gpt2/static.pt2 -n 2", 0, warning},
+		{"check MODELS/gpt2/static.pt2 -n 2 --plan MODELS/gpt2/tp_plan.json", 0, warning},
+	})
+	if out := runExportCases(t, []exportCase{{"check MODELS/gpt2/static.pt2 -n 2 --shard mlp.c_fc=colwise", 0, "proved"},
+		{"check MODELS/gpt2/static.pt2", 0, "proved"}}); strings.Contains(out, "warning") {
+		t.Error(out)
+	}
+}
