@@ -149,7 +149,8 @@ type Measured struct {
 	// only one of the two elements is finite. Largest is the largest absolute value in the reference.
 	Error, Largest float64
 
-	zeros bool // whether these are floating-point numbers, and all of the reference are 0
+	zeros bool   // whether these are floating-point numbers, and all of the reference are 0
+	nans  string // describes the elements of the reference that are NaN
 }
 
 // Quotient returns Error divided by Largest, or 0 if Error is 0.
@@ -166,7 +167,7 @@ func (m Measured) String() string {
 }
 
 func (m Measured) sizes() string {
-	return fmt.Sprintf("largest error %.3g, values up to %.3g, quotient %.3g", m.Error, m.Largest, m.Quotient())
+	return cmp.Or(m.nans, fmt.Sprintf("largest error %.3g, values up to %.3g, quotient %.3g", m.Error, m.Largest, m.Quotient()))
 }
 
 // Worst returns the result with the largest Quotient. It returns false if there are no results.
@@ -207,8 +208,7 @@ func (r *Reference) Compare(rep *Report) Comparison {
 		v := eval.Compare((*tensor.Tensor)(rep.Out[name]), r.outputs[i])
 		a := [...]Agreement{eval.Exact: Exact, eval.Within: Within, eval.Undecided: Undecided,
 			eval.Differs: Differs}[v.Kind]
-		c.Measured = append(c.Measured, Measured{Name: name, Error: v.Measured, Largest: v.Largest,
-			zeros: v.Largest == 0 && v.Measured == 0 && !rep.Out[name].DType.IsInt() && rep.Out[name].host().Len() > 0})
+		c.Measured = append(c.Measured, Measured{name, v.Measured, v.Largest, v.Zeros(rep.Out[name].DType), v.NaNText()})
 		used := 0.0
 		if v.Allowed > 0 {
 			used = v.Error / v.Allowed

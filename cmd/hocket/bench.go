@@ -15,6 +15,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
 	"hocket.example/hocket/internal/contest"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
 
@@ -294,7 +295,7 @@ func (a *measurements) benched(rep *bench.Report, err error, opts bench.Options,
 func sizesOf(list string) ([]int64, error) {
 	var sizes []int64
 	for _, s := range strings.Split(list, ",") {
-		n, err := parseBytes(strings.TrimSpace(s))
+		n, err := tensor.ParseSize(strings.TrimSpace(s))
 		if err != nil {
 			return nil, usagef("--sizes: %w", err)
 		}

@@ -174,6 +174,16 @@ func openDims(p *hocket.Program, b hocket.Binding) []string {
 	return slices.Sorted(maps.Keys(open))
 }
 
+// sized reports whether the size of a parameter depends on a dim.
+func sized(fn *ir.Func) bool {
+	return slices.ContainsFunc(fn.Params, func(p *ir.Param) (found bool) {
+		for _, d := range p.Type.Dims {
+			d.Extent.Walk(func(e *ir.Expr) { found = found || e.Kind == ir.ExprName })
+		}
+		return found
+	})
+}
+
 // called lists fn and all functions that it calls, directly or indirectly.
 func called(p *hocket.Program, fn *ir.Func) []*ir.Func {
 	byName := map[string]*ir.Func{}

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"math"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
 )
 
 // exportCase is a command line about a model of the corpus: its exit code, and a text that it prints.
@@ -73,4 +77,42 @@ func TestNothingSplit(t *testing.T) {
 		{"check MODELS/gpt2/static.pt2", 0, "proved"}}); strings.Contains(out, "warning") {
 		t.Error(out)
 	}
+}
+
+// TestBudgetOfQuantized checks that --budget limits only the quantized model, not the run of the unquantized one.
+func TestBudgetOfQuantized(t *testing.T) {
+	llama := "run MODELS/llama/static.pt2 --plan MODELS/llama/tp_plan.json -n 2 "
+	runExportCases(t, []exportCase{
+		{llama + "--budget 200K", 3, "help: a rank may use 200.0 KiB: raise --budget\n"},
+		{llama + "--budget 200.5KiB --quantize fp8-row", 0, "%out0 differs from the unquantized model by"},
+		{"run MODELS/gpt2/dynamic.pt2 --budget 20K", 3, "raise --budget, or reduce dims with --dim"},
+	})
+}
+
+// TestNaNWeights checks that a comparison whose reference is NaN says so.
+func TestNaNWeights(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "nan.safetensors")
+	w, err := tensor.New(ir.F32, []int64{256, 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range w.Len() {
+		w.SetFloat64(i, math.NaN())
+	}
+	if err := tensor.WriteSafetensorsFile(file, []tensor.Named{{Name: "w", Tensor: w}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	out := runExportCases(t, []exportCase{{"run MODELS/llama/static.pt2 -n 2 --plan MODELS/llama/tp_plan.json --compare --in lm_head=" +
+		file + "#w", 5, "measured: %out0: 3072 of 3072 elements are NaN in the reference\n"}})
+	if strings.Contains(out, "zeros") || !strings.Contains(out, "%lm_head_out: 3072 of 3072 elements are NaN in the reference; try") {
+		t.Error(out)
+	}
+}
+
+// TestGeneratedIds checks that generated ids are in the range of the table, whether or not --in names the parameter.
+func TestGeneratedIds(t *testing.T) {
+	runExportCases(t, []exportCase{
+		{"run MODELS/llama/static.pt2 --in input_ids=rand:1", 0, "random reals (rand:1) for %input_ids"},
+		{"run MODELS/llama/static.pt2 --in rand:1", 0, "random reals (rand:1) for %input_ids"},
+	})
 }

@@ -66,11 +66,11 @@ func FuzzInputs(f *testing.F) {
 // FuzzBytes: a number of bytes is positive, and the same in the units that it is written in.
 func FuzzBytes(f *testing.F) {
 	for _, s := range []string{"1048576", "64K", "16MiB", "2GB", "0", "-1", "9223372036854775807", "4194304T", "K",
-		"1KK", "i", "1ib"} {
+		"1KK", "i", "1ib", "1.5G", "2 K"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		n, err := parseBytes(text)
+		n, err := tensor.ParseSize(text)
 		if err != nil {
 			if !strings.Contains(err.Error(), strconv.Quote(text)) {
 				t.Errorf("%q: %v", text, err)
@@ -79,11 +79,16 @@ func FuzzBytes(f *testing.F) {
 		}
 		digits := strings.TrimRight(strings.ToUpper(text), "KMGTIB")
 		unit := map[string]int64{"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30,
-			"T": 1 << 40}[strings.Trim(strings.ToUpper(text[len(digits):]), "IB")]
-		if k, err := strconv.ParseInt(digits, 10, 64); err != nil || k*unit != n || n < 1 || n/unit != k {
+			"T": 1 << 40}[strings.Trim(strings.ToUpper(text[len(digits):]), "IB ")]
+		digits = strings.TrimSpace(digits)
+		if x, err := strconv.ParseFloat(digits, 64); strings.Contains(digits, ".") {
+			if x *= float64(unit); err != nil || float64(n) < x || float64(n) > x*(1+1e-15)+1 {
+				t.Errorf("%q is %d bytes, want %g", text, n, x)
+			}
+		} else if k, err := strconv.ParseInt(digits, 10, 64); err != nil || k*unit != n || n < 1 || n/unit != k {
 			t.Errorf("%q is %d bytes", text, n)
 		}
-		if again, err := parseBytes(strconv.FormatInt(n, 10)); err != nil || again != n {
+		if again, err := tensor.ParseSize(strconv.FormatInt(n, 10)); err != nil || again != n {
 			t.Errorf("%q: %d is read as %d, %v", text, n, again, err)
 		}
 	})

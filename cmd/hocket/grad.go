@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/grad"
+	"hocket.example/hocket/internal/tensor"
 )
 
 type gradFlags struct {
@@ -53,7 +54,7 @@ a scalar. Its results are those of the function, followed by %dx for each parame
 				return usagef("--budget requires --keep auto, but --keep is %s", o.keep)
 			}
 			var err error
-			if most, err = parseBytes(o.budget); err != nil {
+			if most, err = tensor.ParseSize(o.budget); err != nil {
 				return usagef("--budget: %v", err)
 			}
 			if most < 1 {

@@ -394,8 +394,8 @@ func (in *inputs) make(sig *hocket.Signature, got map[string]*hocket.Tensor, rep
 			if in.small && p.DType.IsInt() {
 				spec.Kind = tensor.SpecInts
 			}
-			spec.Below, spec.Ascending = p.Below, p.Ascending
 		}
+		spec.Below, spec.Ascending = p.Below, p.Ascending
 		spec.Seed += uint64(rep)
 		t, err := hocket.NewTensor(p.DType, p.Shape...)
 		if err == nil {

@@ -3,28 +3,11 @@ package main
 import (
 	"fmt"
 	"math/bits"
-	"strconv"
-	"strings"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/hostmem"
 	"hocket.example/hocket/internal/tensor"
 )
-
-// parseBytes parses a number of bytes like "1048576", "64K", "16M" or "2G".
-func parseBytes(s string) (int64, error) {
-	digits, shift := strings.TrimSuffix(strings.ToUpper(s), "B"), 0
-	digits = strings.TrimSuffix(digits, "I")
-	if i := strings.IndexAny(digits, "KMGT"); i >= 0 && i == len(digits)-1 {
-		shift = 10 * (1 + strings.IndexByte("KMGT", digits[i]))
-		digits = digits[:i]
-	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 1 || n > 1<<62>>shift {
-		return 0, fmt.Errorf("%q is not a number of bytes: write 1048576, 64K, 16M or 2G", s)
-	}
-	return n << shift, nil
-}
 
 // inputBytes returns the size in bytes of the given number of copies of all inputs. The size saturates instead of
 // overflowing.

@@ -147,7 +147,7 @@ func (o *memoryFlags) check(c *cobra.Command, file string) error {
 	}
 	if c.Flags().Changed("budget") {
 		var err error
-		if o.most, err = parseBytes(o.budget); err != nil {
+		if o.most, err = tensor.ParseSize(o.budget); err != nil {
 			return usagef("--budget: %w", err)
 		}
 	}

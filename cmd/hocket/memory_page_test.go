@@ -289,7 +289,7 @@ func f(%x: bf16[1024, 256], %w: bf16[256, 256]) -> bf16[1024, 256] {
 		t.Errorf("%+v, want %d bytes by 5 waits", r, want)
 	}
 	out, errs, code = hocketHere("memory", "p.hkt", "--budget", "1M")
-	if !strings.Contains(errs, "more than the budget of 1.0 MiB: with all waits that help, the plan needs 1.2 MiB") ||
+	if !strings.Contains(errs, "more than the budget of 1.0 MiB: the plan needs 1.2 MiB, and no added wait reduces that") ||
 		code != exitProgram || !strings.Contains(out, "1245184 bytes") {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}

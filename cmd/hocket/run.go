@@ -195,7 +195,7 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return err
 	}
 	if set("budget") {
-		n, err := parseBytes(o.budget)
+		n, err := tensor.ParseSize(o.budget)
 		if err != nil {
 			return usagef("--budget: %w", err)
 		}
@@ -448,8 +448,11 @@ func (j *job) ofLoad(err error) error {
 	var f *failure
 	if short := errors.Is(err, hocket.ErrBudget) || errors.Is(err, hocket.ErrOutOfMemory); short &&
 		errors.As(err, &f) && f.help == "" {
-		return f.helping("a rank may use %s: reduce dims with --dim, or raise --budget",
-			tensor.Size(j.arena))
+		dims := ""
+		if sized(j.program.IR().Func(j.sig.Func)) {
+			dims = ", or reduce dims with --dim"
+		}
+		return f.helping("a rank may use %s: raise --budget%s", tensor.Size(j.arena), dims)
 	}
 	return err
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"hocket.example/hocket/internal/tensor"
 )
 
 // planCache holds the flags that configure the plan cache of run, as in hocket.LoadOptions.
@@ -35,7 +37,7 @@ func (c *planCache) check() error {
 	case "off":
 		c.bytes = -1
 	default:
-		n, err := parseBytes(c.cache)
+		n, err := tensor.ParseSize(c.cache)
 		if err != nil {
 			return usagef("--cache: %w", err)
 		}

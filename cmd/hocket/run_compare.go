@@ -147,6 +147,10 @@ func (j *job) writeErrors() {
 		}
 	}
 	if l, ok := j.verdict.WorstLayer(); ok {
+		if worst, _ := l.Worst(); worst.Error == 0 {
+			fmt.Fprintf(j.app.text, "layers: %d compared, and all equal the reference's\n", len(j.verdict.Layers))
+			return
+		}
 		fmt.Fprintf(j.app.text, "layers: %d compared; the largest error is in %s\n", len(j.verdict.Layers), l)
 	}
 }

@@ -21,7 +21,7 @@ func (j *job) runUnquantized(ctx context.Context, m *hocket.Machine, w *hocket.W
 	quiet.programs = j.app.programs
 	quiet.out, quiet.text, quiet.plan.quantize = result{}, io.Discard, ""
 	flags, in := *j.flags, *j.inputs
-	flags.schedules, flags.certificate = 0, ""
+	flags.schedules, flags.certificate, flags.arena = 0, "", 0 // --budget limits the quantized model
 	other := &job{app: quiet, flags: &flags, processes: j.processes, inputs: &in}
 	if other.program, err = quiet.parseExport(j.archive, &b); err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
@@ -78,14 +79,15 @@ func TestUnsaid(t *testing.T) {
 
 func TestParseBytes(t *testing.T) {
 	for s, want := range map[string]int64{"1": 1, "64K": 64 << 10, "64k": 64 << 10, "16M": 16 << 20, "2G": 2 << 30,
-		"3T": 3 << 40, "5KiB": 5 << 10, "7MB": 7 << 20} {
-		if got, err := parseBytes(s); err != nil || got != want {
+		"3T": 3 << 40, "5KiB": 5 << 10, "7MB": 7 << 20,
+		"1.5G": 3 << 29, "262.5 KiB": 268800, "0.0005K": 1, "2 K": 2048} {
+		if got, err := tensor.ParseSize(s); err != nil || got != want {
 			t.Errorf("%s: %d, %v, want %d", s, got, err, want)
 		}
 	}
-	for _, s := range []string{"", "K", "0", "-1", "1.5G", "1X", "9223372036854775807K", "99999999999999999999", "1KK",
+	for _, s := range []string{"", "K", "0", "-1", "1.5", "1e3K", "1.2.3K", "99999999T", ".K", "1X", "9223372036854775807K", "99999999999999999999", "1KK",
 		"K1"} {
-		if got, err := parseBytes(s); err == nil {
+		if got, err := tensor.ParseSize(s); err == nil {
 			t.Errorf("%q: %d, want an error", s, got)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
 )
 
 // Kind is the outcome of a comparison.
@@ -49,6 +50,23 @@ type Verdict struct {
 	// Unknown is the number of elements for which any number is accepted: they have no finite bound and are not
 	// known to be infinite. Elements is the number of all elements.
 	Unknown, Elements int64
+	// NaNs is the number of elements of the reference that are NaN.
+	NaNs int64
+
+	unbounded int64 // the number of NaNs among the elements without a bound
+}
+
+// Zeros reports whether the elements are floating-point numbers, and all of the result and the reference are 0.
+func (v Verdict) Zeros(dt ir.DType) bool {
+	return v.Elements > 0 && v.Largest == 0 && v.Measured == 0 && v.NaNs == 0 && !dt.IsInt()
+}
+
+// NaNText describes the elements that are NaN; "" if there are none.
+func (v Verdict) NaNText() string {
+	if v.NaNs == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d elements are NaN in the reference", v.NaNs, v.Elements)
 }
 
 // Compare compares a result with the evaluator's output. An element whose bound is 0 must be equal, except for the
@@ -71,7 +89,10 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 	tells := v.Elements == 0 // whether the bound of some element is narrow enough to exclude a result of zeros
 	for i := range a.len() {
 		x, y, bound := a.float(i), b.float(i), want.Err[i]
-		if !math.IsInf(y, 0) && y == y {
+		switch {
+		case y != y:
+			v.NaNs++
+		case !math.IsInf(y, 0):
 			v.Largest = max(v.Largest, abs(y))
 		}
 		v.Measured = max(v.Measured, measured(a, b, i, want.infinite(i)))
@@ -84,6 +105,9 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 		}
 		if math.IsInf(bound, 1) {
 			v.Unknown++
+			if y != y {
+				v.unbounded++
+			}
 			continue
 		}
 		if v.Error == 0 {
@@ -115,6 +139,8 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 func (v *Verdict) decide(want *Output, tells bool) {
 	switch {
 	case v.Kind == Differs:
+	case v.unbounded > 0:
+		v.Kind, v.Reason = Undecided, v.NaNText()
 	case v.Unknown == v.Elements && v.Elements > 0:
 		v.Kind, v.Reason = Undecided, "no element has an error bound"
 	case v.Unknown > 0:

@@ -83,7 +83,7 @@ func (p *Plan) Fit(ctx context.Context, budget int64) (*Fit, error) {
 	}
 	p.plan, p.Report = q, r
 	if serr != nil {
-		return fit, fmt.Errorf("%w of %s: with all waits that help, the plan needs %s", image.ErrBudget,
+		return fit, fmt.Errorf("%w of %s: the plan needs %s, and no added wait reduces that", image.ErrBudget,
 			tensor.Size(budget), tensor.Size(r.Peak))
 	}
 	return fit, nil

@@ -116,7 +116,7 @@ func TestAllReduceOfModel(t *testing.T) {
 	if !strings.Contains(m.Text, want) {
 		t.Errorf("got\n%s\nwant\n%s", m.Text, want)
 	}
-	_, err = Make("m.pt2", g, Options{Ranks: 2, Plan: Plan{{"layers.*", "rowwise"}}})
+	_, err = Make("m.pt2", g, Options{Ranks: 2, Plan: Plan{{Pattern: "layers.*", Style: "rowwise"}}})
 	if err == nil || !strings.Contains(err.Error(), "leave --plan and --shard out") {
 		t.Errorf("with a plan: %v", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"strconv"
+	"strings"
 
 	"hocket.example/hocket/ir"
 )
@@ -85,4 +87,24 @@ func Size(bytes int64) string {
 		return fmt.Sprintf("%d B", bytes)
 	}
 	return fmt.Sprintf("%.1f %s", v, units[u])
+}
+
+// ParseSize parses a number of bytes like "1048576", "64K", "262.5 KiB" or "2G". It rounds fractions of a byte up.
+func ParseSize(s string) (int64, error) {
+	digits, shift := strings.TrimSuffix(strings.ToUpper(s), "B"), 0
+	digits = strings.TrimSpace(strings.TrimSuffix(digits, "I"))
+	if i := strings.IndexAny(digits, "KMGT"); i >= 0 && i == len(digits)-1 {
+		shift = 10 * (1 + strings.IndexByte("KMGT", digits[i]))
+		digits = strings.TrimSpace(digits[:i])
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err == nil && n >= 1 && n <= 1<<62>>shift {
+		return n << shift, nil
+	}
+	x, err := strconv.ParseFloat(digits, 64)
+	plain := strings.Trim(digits, "0123456789.") == "" // neither an exponent nor a sign
+	if x = math.Ceil(math.Ldexp(x, shift)); err != nil || !plain || shift == 0 || !(x >= 1 && x <= 1<<62) {
+		return 0, fmt.Errorf("%q is not a number of bytes: write 1048576, 64K, 16M or 2G", s)
+	}
+	return int64(x), nil
 }
