@@ -147,15 +147,10 @@ func (e *Export) Inputs() []string {
 
 // Sources returns, for each parameter that is neither an input nor a constant, the names of the weights from which it
 // is made, as paths in the tree of modules. A parameter that stacks layers has one name for each layer.
-func (e *Export) Sources() map[string][]string {
-	all := map[string][]string{}
-	for _, p := range e.open.Params {
-		if len(p.Weights) > 0 {
-			all[p.Name] = slices.Clone(p.Weights)
-		}
-	}
-	return all
-}
+func (e *Export) Sources() map[string][]string { return e.open.Sources() }
+
+// Tensors returns the shapes of the archive's tensors by name, and the other names of tensors that several modules share.
+func (e *Export) Tensors() (shapes map[string][]int64, shared map[string][]string) { return e.open.Tensors() }
 
 // Bind binds the exported weights to a model that was loaded from the program. It also allocates device memory for the
 // model's states, which keep their contents between runs and begin with the values in the archive. Bind returns the

@@ -70,10 +70,13 @@ type description struct {
 	Split  []string `json:"split"`
 	// These are set for an export. Inputs are the parameters that each call passes. Weights maps
 	// every other parameter to the names of the weights that it is assembled from. Unused lists
-	// tensors of the option weights that the model does not use.
+	// tensors of the option weights that the model does not use. Shapes holds the shapes of the
+	// archive's tensors, and Shared the other names of tensors that several modules share.
 	Inputs  []string            `json:"inputs,omitempty"`
 	Weights map[string][]string `json:"weights,omitempty"`
 	Unused  []string            `json:"unused,omitempty"`
+	Shapes  map[string][]int64  `json:"shapes,omitempty"`
+	Shared  map[string][]string `json:"shared,omitempty"`
 	// Quantize is the form in which weights are quantized; empty for none.
 	Quantize string `json:"quantize,omitempty"`
 }
@@ -97,6 +100,7 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	}
 	if m.export != nil {
 		d.Inputs, d.Weights, d.Quantize = m.export.Inputs(), m.export.Sources(), m.quantize
+		d.Shapes, d.Shared = m.export.Tensors()
 	}
 	text, err := json.Marshal(d)
 	return string(text), err

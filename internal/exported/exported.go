@@ -53,6 +53,31 @@ func (m *Model) Close() error {
 	return m.archive.Close()
 }
 
+// Sources returns, for each parameter that is neither an input nor a constant, the names of its weights.
+func (m *Model) Sources() map[string][]string {
+	all := map[string][]string{}
+	for _, p := range m.Params {
+		if len(p.Weights) > 0 {
+			all[p.Name] = slices.Clone(p.Weights)
+		}
+	}
+	return all
+}
+
+// Tensors returns the shapes of the archive's tensors by name, and the other names of tensors that several modules share.
+func (m *Model) Tensors() (shapes map[string][]int64, shared map[string][]string) {
+	shapes = map[string][]int64{}
+	if m.archive != nil {
+		shapes = m.archive.Shapes()
+	}
+	for name, others := range m.Tied {
+		for _, other := range others {
+			shapes[other] = shapes[name]
+		}
+	}
+	return shapes, maps.Clone(m.Tied)
+}
+
 // Source provides tensors by name.
 type Source interface {
 	Header(name string) (*tensor.Tensor, error)

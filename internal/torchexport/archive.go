@@ -21,6 +21,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -328,6 +329,15 @@ func (a *Archive) Header(name string) (*tensor.Tensor, error) {
 		return nil, unsupported("tensor %q is %s", clip(name), s.dtype)
 	}
 	return &tensor.Tensor{DType: k, Shape: s.shape}, nil
+}
+
+// Shapes returns the shapes of the tensors in the archive, by name.
+func (a *Archive) Shapes() map[string][]int64 {
+	shapes := map[string][]int64{}
+	for name, s := range a.tensors {
+		shapes[name] = slices.Clone(s.shape)
+	}
+	return shapes
 }
 
 // Checksum returns the checksum of the file that contains a tensor. The archive records the checksum, so Checksum

@@ -96,6 +96,9 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
         if own is not None:
             _weights.bind(model, own, True)
         _weights.bind(model, weights or {})
+        if model._about.get("unused"):
+            warnings.warn("the model has no weights for these tensors, which are ignored: "
+                          f"{_weights.some(model._about['unused'])}", stacklevel=3)
     else:
         for key, t in (weights or {}).items():
             model.bind(key, t)

@@ -211,11 +211,13 @@ def _typed(model, param, rule, t):
 
 def bind(model, tensors, every=False):
     """Binds tensors, by names of parameters of the program or of weights in the tree of modules. Layers that the program
-    stacks are stacked. Weights that are not given stay the archive's, unless every one is wanted; other tensors, such as
-    buffers that the program does not use, are left out. Tensors on a GPU stay there if the process has one rank."""
+    stacks are stacked. If every weight is wanted, other tensors are ignored. Otherwise weights that are not given stay the
+    archive's, and a tensor whose name is neither a parameter's nor one of the archive's is an error. Tensors on a GPU stay
+    there if the process has one rank."""
     if not tensors:
         return
     sources, states = model._about.get("weights", {}), model._about["states"]
+    keys = _keys(model, tensors, every)
     layouts = {p["name"]: p for p in model.layouts()["in"]}
     device = next((t.device for t in tensors.values() if _cuda.is_cuda(t)), None)
     if device is not None and not model._several() and any(len(p["blocks"]) > 1 for p in layouts.values()):
@@ -227,11 +229,13 @@ def bind(model, tensors, every=False):
         if param in tensors and not whole and not (every and param in states):
             found[param] = tensors[param]
         elif param not in states:
-            parts = [_find(tensors, name) for name in names]
+            parts = [tensors.get(keys.get(name)) for name in names]
             missing = [name for name, t in zip(names, parts) if t is None]
             if len(missing) < len(names):
                 if missing:
                     raise InputError(f"there is no weight {missing[0]}, and others of the layers that make {param} are there")
+                for name, t in zip(names, parts):
+                    _check_shape(model, keys[name], name, t)
                 if names in values:  # the parameter has the values or the scales of these weights
                     scales = model._about["types"][param] != "f8e4m3"
                     parts = [_quantized(name, t, model._about["quantize"], scales) for name, t in zip(names, parts)]
@@ -240,9 +244,6 @@ def bind(model, tensors, every=False):
                 found[param] = _joined(model, layouts[param], names, parts)
             elif every:
                 raise InputError(f"there is no weight {missing[0]}")
-    if not found and sources and not every:  # the own tensors of a module may all be states
-        some = ", ".join(sorted({name for names in sources.values() for name in names})[:3])
-        raise InputError(f"none of the {len(tensors)} tensors is a weight of the model, whose names are as {some}")
     for param, t in found.items():
         model.bind(param, t if device is None else _placed(t, device))
         if param in made:
@@ -282,15 +283,47 @@ def _placed(t, device):
     return t if t.data_ptr() % 256 == 0 else t.clone()
 
 
-def _find(tensors, name):
-    """The tensor of a weight: the one with the longest name that ends like it, since the archive may have modules around
-    the model."""
-    rest, at = name, name
-    while at:
-        if rest in tensors and (rest == name or "." in rest):
-            return tensors[rest]
-        _, at, rest = rest.partition(".")
-    return None
+def _keys(model, tensors, every):
+    """The key of each weight's tensor: the name of the weight, another name that modules share it by, or the longest end of
+    one of them, since the archive may have modules around the model."""
+    shapes, shared = model._about.get("shapes", {}), model._about.get("shared", {})
+    first = {other: name for name, others in shared.items() for other in others}
+    keys, found = {}, {}
+    for name in shapes:
+        rest, at = name, name
+        while at:
+            if rest in tensors and (rest == name or "." in rest and rest not in shapes):
+                weight = first.get(name, name)
+                if len(rest) > len(keys.get(weight, "")):
+                    keys[weight] = rest
+                found.setdefault(rest, []).append(name)
+                break
+            _, at, rest = rest.partition(".")
+    if every:
+        return keys
+    for key, names in found.items():
+        if len({first.get(name, name) for name in names}) > 1:
+            raise InputError(f"the name {key} is ambiguous: it is the end of {some(names)}")
+    unknown = [key for key in tensors if key not in found and key not in model._about["types"]]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], list(shapes), 1, 0.5)
+        near = f"did you mean {close[0]}?" if close else f"its names are as {some(shapes)}"
+        raise InputError(f"the model has no weight {some(unknown)}; {near}")
+    return keys
+
+
+def some(names):
+    """Lists at most three names for a message."""
+    names = sorted(names)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _check_shape(model, key, name, t):
+    """Raises an error unless a tensor has the shape of the archive's weight."""
+    want = model._about["shapes"][name]
+    if hasattr(t, "dtype") and list(t.shape) != want:
+        raise InputError(f"{_about(key, {key: t})}, and the model's weight {name} has the shape {want}"
+                         f"{': give whole tensors' * model._several()}")
 
 
 def _joined(model, layout, names, parts, live=False):
@@ -327,14 +360,8 @@ def _stack(parts, shape, layout, live):
         whole = numpy.ascontiguousarray(parts[0]) if len(parts) == 1 else numpy.stack(parts)
     else:
         raise InputError(f"a weight of {layout['name']} is a {type(parts[0]).__name__}: give tensors of torch or arrays of numpy")
-    n = 1
-    for e in shape:
-        n *= e
     dtype = _tensors.TORCH.get(str(whole.dtype).removeprefix("torch."))
-    have = 1
-    for e in whole.shape:
-        have *= e
-    if have != n or dtype != layout["dtype"]:
-        raise InputError(f"{layout['name']} is {layout['dtype']}{list(shape)}, and the weights given for it are "
-                         f"{dtype}{list(whole.shape)}: they are whole tensors, also among several processes")
+    if dtype != layout["dtype"]:
+        raise InputError(f"{layout['name']} is {layout['dtype']}{list(shape)}, and the weights given for it have the type "
+                         f"{dtype or whole.dtype}")
     return whole.reshape(tuple(shape))

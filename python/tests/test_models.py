@@ -366,7 +366,7 @@ class Models(unittest.TestCase):
         header = json.dumps(header).encode()
         with open(path, "wb") as f:
             f.write(struct.pack("<Q", len(header)) + header + data)
-        given = [arrays, {**arrays, "layers.0.inv_freq": numpy.ones(2, "float32")}, path, [path]]
+        given = [arrays, path, [path]]
         if torch is not None:
             given.append({n: torch.nn.Parameter(torch.from_numpy(a)) for n, a in arrays.items()})
         for weights in given:
@@ -378,16 +378,35 @@ class Models(unittest.TestCase):
             self.close(m(self.x), expected(X, mixed)[0])
         for wrong, why in (({"layers.1.up.weight": arrays["layers.1.up.weight"]}, "no weight layers.2.up.weight"),
                            ({"transformer.h.0.w": self.x}, "names are as layers.0.down.weight"),
-                           ({n: a.astype("float64") for n, a in arrays.items()}, "f64"),
-                           ({n: a[:2] for n, a in arrays.items()}, "is f32")):
+                           ({**arrays, "layers.0.inv_freq": self.x}, "the model has no weight layers.0.inv_freq; did you mean"),
+                           ({**arrays, "layers.0.down.wieght": self.x}, "did you mean layers.0.down.weight?"),
+                           ({"up.weight": arrays["layers.1.up.weight"]}, "the name up.weight is ambiguous: it is the end of "
+                            "layers.0.up.weight, layers.1.up.weight, layers.2.up.weight"),
+                           ({n: a.astype("float64") for n, a in arrays.items()}, "have the type f64$"),
+                           ({n: a[:2] for n, a in arrays.items()}, "is f32.2, 8., and the model's weight layers.[0-9].down.weight has "
+                            "the shape .4, 8."),
+                           ({n: a.T.copy() for n, a in arrays.items()}, "is f32.8, 4., and"),
+                           ({n: a.reshape(-1) for n, a in arrays.items()}, "is f32.32., and"),
+                           ({n: a[None] for n, a in arrays.items()}, "is f32.1, 4, 8., and")):
             with self.assertRaisesRegex(hocket.InputError, why):
                 hocket.load(self.plain, weights=wrong)
+        one = {"0.up.weight": doubled["layers.0.up.weight"]}
+        with hocket.load(self.plain, weights={n: arrays["layers." + n] for n in one}) as m:
+            self.close(m(self.x), expected(X, {**pt2.weights(), **{"layers." + n: w for n, w in one.items()}})[0])
         with self.assertWarnsRegex(UserWarning, "the model has 1 rank: pass ranks=N"):
             hocket.load(self.plain, plan=PLAN).close()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             hocket.load(self.plain, plan=PLAN, ranks=2).close()
             hocket.load(self.plain, plan={}).close()
+        more = os.path.join(self.folder.name, "more.safetensors")
+        with open(path, "rb") as f, open(more, "wb") as to:
+            text = f.read()[8:]
+            named = header[:-1] + b', "layers.0.down.bias": {"dtype": "F32", "shape": [0], "data_offsets": [%d, %d]}}' % (
+                len(data), len(data))
+            to.write(struct.pack("<Q", len(named)) + named + text[len(header):])
+        with self.assertWarnsRegex(UserWarning, "no weights for these tensors, which are ignored: layers.0.down.bias"):
+            hocket.load(self.plain, weights=more).close()
         foreign = os.path.join(self.folder.name, "foreign.safetensors")
         with open(path, "rb") as f:
             text = f.read()
