@@ -116,3 +116,17 @@ func TestGeneratedIds(t *testing.T) {
 		{"run MODELS/llama/static.pt2 --in rand:1", 0, "random reals (rand:1) for %input_ids"},
 	})
 }
+
+// TestRanksThatDoNotDivide checks that one error names the numbers of ranks that divide a model. The Llama has 8 heads of
+// queries and 4 of keys and values.
+func TestRanksThatDoNotDivide(t *testing.T) {
+	llama := "MODELS/llama/static.pt2 --plan MODELS/llama/tp_plan.json -n 3"
+	for _, command := range []string{"check ", "run ", "import "} {
+		out := runExportCases(t, []exportCase{{command + llama, 2, "4 heads cannot be split over 3 ranks: use 1, 2 or 4\n"}})
+		if strings.Count(out, "error") != 1 {
+			t.Error(out)
+		}
+	}
+	runExportCases(t, []exportCase{{"check MODELS/gpt2/static.pt2 -n 3 --shard c_fc=colwise", 2,
+		"the extent 256 of %c_fc cannot be split over 3 ranks: use 1, 2, 4, 8, 16, 32 or 64\n"}})
+}

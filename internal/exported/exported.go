@@ -36,6 +36,9 @@ func Open(name string, o modelprogram.Options) (*Model, error) {
 		return nil, err
 	}
 	m, err := programOf(name, a, o)
+	if err == nil {
+		err = m.Divides(o.Ranks)
+	}
 	if err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
