@@ -26,10 +26,13 @@ type planFlags struct {
 	shards   []string
 }
 
-// unset returns an error if a flag is set although arg is not an exported model.
-func (f *planFlags) unset(arg string) error {
+// unset returns an error if a flag is set although arg, which contains the text src, is not an exported model.
+func (f *planFlags) unset(arg, src string) error {
 	if len(f.files) == 0 && len(f.shards) == 0 && f.quantize == "" {
 		return nil
+	}
+	if strings.TrimSpace(src) == "" {
+		return inputf("%s is empty", arg)
 	}
 	return usagef("--plan, --shard and --quantize apply only to models that torch exported, but %s is not one", arg)
 }
@@ -164,7 +167,11 @@ func (a *programs) find(in *inputs, fn *ir.Func) (got map[string]found, surplus 
 			return nil, nil, inputf("--in: %w", err)
 		}
 	}
+	in.archived = nil
 	for _, c := range list {
+		if c.Archived() {
+			in.archived = append(in.archived, c.Param.Name)
+		}
 		sums := c.Checksums()
 		got[c.Param.Name] = found{(*hocket.Tensor)(&c.Header), func() (*hocket.Tensor, error) {
 			if in.ranks == 0 || sums == "" {
@@ -174,7 +181,7 @@ func (a *programs) find(in *inputs, fn *ir.Func) (got map[string]found, surplus 
 			in.sums[c.Param.Name] = sums
 			t, err := c.Read(in.rank, in.ranks)
 			return (*hocket.Tensor)(t), err
-		}}
+		}, ""}
 	}
 	for name := range in.others {
 		if !slices.Contains(used, name) {

@@ -130,3 +130,22 @@ func TestRanksThatDoNotDivide(t *testing.T) {
 	runExportCases(t, []exportCase{{"check MODELS/gpt2/static.pt2 -n 3 --shard c_fc=colwise", 2,
 		"the extent 256 of %c_fc cannot be split over 3 ranks: use 1, 2, 4, 8, 16, 32 or 64\n"}})
 }
+
+// TestInputsOfModels checks that the output distinguishes the archive's weights from files of the command line, and that
+// errors about files name both files, or the reason before the names.
+func TestInputsOfModels(t *testing.T) {
+	llama := "run MODELS/llama/static.pt2 -n 2 --plan MODELS/llama/tp_plan.json "
+	expected := "MODELS/llama/expected.safetensors"
+	file := filepath.Join(t.TempDir(), "llama.hkt")
+	models := exportedModels(t)
+	runExportCases(t, []exportCase{
+		{llama, 0, "%input_ids; the archive for %embed_tokens, %input_layernorm, %q_proj and 9 more\n"},
+		{llama + "--in input_ids=" + expected + "#input_ids", 0, "inputs: files for %input_ids; the archive for %embed_tokens"},
+		{llama + "--in " + expected + " --in input_ids=" + expected, 2,
+			"parameter %input_ids is given twice: --in input_ids=" + filepath.Join(models, "llama", "expected.safetensors")},
+		{llama + "--in " + expected + " --in " + expected, 2, "expected.safetensors has it, too"},
+		{llama + "--quantize fp8-block", 1, "can be quantized to fp8-block, since a split dimension must be a multiple of 128"},
+		{"import MODELS/llama/static.pt2 -o " + file, 0, ""},
+		{"run " + file + " --in MODELS/llama/model.safetensors", 2, "only archives (.pt2) take weights by the names of modules"},
+	})
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -30,12 +31,13 @@ func (f *flights) failed(dump func(io.Writer) error) {
 
 // keep writes the flight record if the machine failed or the run timed out, and prints the name of the file. It writes
 // to the named file. If none is named, it writes to a file in the user's cache directory, which the next record
-// overwrites.
+// overwrites. An interrupt by the user is no failure: its record is only written to a named file.
 func (f *flights) keep(ctx context.Context, a *app, path string, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	late := context.Cause(ctx) == errLimit // the caller classifies the error later
-	if err == nil || classified(err) != exitMachine && !late || f.last == nil {
+	interrupted := errors.Is(err, context.Canceled) && !late
+	if err == nil || classified(err) != exitMachine && !late || f.last == nil || interrupted && path == "" {
 		return err
 	}
 	var werr error
@@ -47,9 +49,9 @@ func (f *flights) keep(ctx context.Context, a *app, path string, err error) erro
 	if werr == nil {
 		werr = write(path, func(w io.Writer) error { _, err := w.Write(f.last); return err })
 	}
-	said := "the state of each rank at the failure was written to " + path
+	said := "the state of each rank when the run ended was written to " + path
 	if werr != nil {
-		said = fmt.Sprintf("the state of each rank at the failure could not be written: %v", werr)
+		said = fmt.Sprintf("the state of each rank when the run ended could not be written: %v", werr)
 	}
 	a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "flight", Message: said})
 	return err

@@ -83,11 +83,8 @@ func (a *app) importDump(c *cobra.Command, arg string, b hocket.Binding, given b
 		}
 		return a.importSchedule(ctx, arg)
 	}
-	if err := a.plan.unset(arg); err != nil {
-		return "", err
-	}
 	name, src, err := a.readProgram(ctx, arg)
-	if err != nil {
+	if err = cmp.Or(err, a.plan.unset(arg, src)); err != nil {
 		return "", err
 	}
 	if stablehlo.Is(src) {

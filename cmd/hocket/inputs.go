@@ -37,6 +37,8 @@ type inputs struct {
 	// weights are read whole. sums holds the checksums of weights that are not read whole.
 	rank, ranks int
 	sums        map[string]string
+	// archived lists the parameters whose values are those of the model's archive.
+	archived []string
 }
 
 // unnamedFile is a file or checkpoint and the names of its tensors.
@@ -102,6 +104,7 @@ func (in *inputs) add(flag, name string, spec tensor.Spec) error {
 type found struct {
 	header *hocket.Tensor
 	load   func() (*hocket.Tensor, error)
+	from   string // the file; "" for the archive of the model
 }
 
 // headers returns the headers of the tensors in files, keyed by parameter.
@@ -198,14 +201,16 @@ func (in *inputs) findAll(path string, f tensorFile, names []string, got map[str
 		case !slices.Contains(names, name):
 			surplus = append(surplus, name)
 			continue
-		case named || got[name].header != nil:
-			return nil, inputf("%s: parameter %%%s is given twice", path, name)
+		case named:
+			return nil, inputf("%s: parameter %%%s is given twice: --in %[2]s=%s", path, name, in.specs[name])
+		case got[name].header != nil:
+			return nil, inputf("%s: parameter %%%s is given twice: %s has it, too", path, name, got[name].from)
 		}
 		header, err := f.Header(name)
 		if err != nil {
 			return nil, inputf("%w", err)
 		}
-		got[name], unnamed = foundIn(f, name, header), false
+		got[name], unnamed = foundIn(f, path, name, header), false
 	}
 	if unnamed && in.others != nil {
 		in.unnamed = append(in.unnamed, unnamedFile{path, f.Names()})
@@ -214,11 +219,11 @@ func (in *inputs) findAll(path string, f tensorFile, names []string, got map[str
 }
 
 // foundIn describes a tensor in a file that stays open.
-func foundIn(f tensorFile, name string, header *tensor.Tensor) found {
+func foundIn(f tensorFile, path, name string, header *tensor.Tensor) found {
 	return found{(*hocket.Tensor)(header), func() (*hocket.Tensor, error) {
 		t, err := f.Read(name)
 		return (*hocket.Tensor)(t), err
-	}}
+	}, path}
 }
 
 // closeFiles closes the files in which tensors were found.
@@ -256,13 +261,17 @@ func (in *inputs) unset(fn *ir.Func, got map[string]found) *ir.Diagnostic {
 
 // sources says from where the values of a run's parameters are.
 func (in *inputs) sources(fn *ir.Func, got map[string]*hocket.Tensor) string {
-	var files, zeros []string
+	var files, archive, zeros []string
 	generated := map[string][]string{}
 	for _, p := range fn.Params {
 		spec, ok := in.specs[p.Name]
 		switch t := got[p.Name]; {
 		case t != nil:
-			files = append(files, "%"+p.Name)
+			if slices.Contains(in.archived, p.Name) {
+				archive = append(archive, "%"+p.Name)
+			} else {
+				files = append(files, "%"+p.Name)
+			}
 			if p.Inout && len(bytes.Trim(t.Data, "\x00")) == 0 {
 				zeros = append(zeros, "%"+p.Name)
 			}
@@ -286,6 +295,9 @@ func (in *inputs) sources(fn *ir.Func, got map[string]*hocket.Tensor) string {
 	if len(files) > 0 {
 		parts = append(parts, "files for "+modelprogram.Some(files))
 	}
+	if len(archive) > 0 {
+		parts = append(parts, "the archive for "+modelprogram.Few(archive))
+	}
 	if len(zeros) > 0 {
 		parts = append(parts, "state that starts at 0: "+modelprogram.Some(zeros))
 	}
@@ -307,7 +319,11 @@ func unknownInput(fn *ir.Func, name, where string) error {
 	if len(list) == 0 {
 		return f.helping("it has none")
 	}
-	return f.helping("its parameters are %s", strings.Join(list, ", "))
+	more := ""
+	if strings.HasSuffix(name, ".weight") {
+		more = "; only archives (.pt2) take weights by the names of modules: see docs/models.md"
+	}
+	return f.helping("its parameters are %s%s", strings.Join(list, ", "), more)
 }
 
 // findSpec returns the header of the tensor that an input selects from a file. For generated inputs it returns nil.
@@ -318,7 +334,7 @@ func (in *inputs) findSpec(name string, spec tensor.Spec) (found, error) {
 		return found{(*hocket.Tensor)(t), func() (*hocket.Tensor, error) {
 			t, err := tensor.ReadNpyFile(spec.File)
 			return (*hocket.Tensor)(t), err
-		}}, err
+		}, spec.File}, err
 	case tensor.SpecSafetensors:
 		f, err := tensor.OpenSafetensors(spec.File)
 		if err != nil {
@@ -329,7 +345,7 @@ func (in *inputs) findSpec(name string, spec tensor.Spec) (found, error) {
 			name = spec.Name
 		}
 		t, err := f.Header(name)
-		return foundIn(f, name, t), err
+		return foundIn(f, spec.File, name, t), err
 	}
 	return found{}, nil
 }

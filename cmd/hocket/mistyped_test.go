@@ -163,6 +163,8 @@ var mistyped = []struct {
 	{"check rows.txt", 2, "rows.txt is not a program: it is what nsys stats prints: hocket trace explains it", ""},
 	{"memory timeline.json", 2, "timeline.json: it is a timeline: hocket trace explains it; a snapshot is a pickle", ""},
 	{"memory snapshot", 2, "unexpected EOF", "copy the whole snapshot"},
+	{"run empty.pt2 --plan plan.json", 2, "empty.pt2 is empty", ""},
+	{"import empty.pt2 --plan plan.json", 2, "empty.pt2 is empty", ""},
 	{"check empty.hkt", 1, "expected a function, found end of file", ""},
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,11 +59,8 @@ func (a *programs) parseProgram(ctx context.Context, arg string, b *hocket.Bindi
 	if isExport(arg) {
 		return a.parseExport(arg, b)
 	}
-	if err := a.plan.unset(arg); err != nil {
-		return nil, err
-	}
 	name, src, err := a.readProgram(ctx, arg)
-	if err != nil {
+	if err = cmp.Or(err, a.plan.unset(arg, src)); err != nil {
 		return nil, err
 	}
 	if stablehlo.Is(src) {

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
 

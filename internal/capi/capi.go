@@ -97,6 +97,9 @@ func get[T any](l *Library, handle int64) (T, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	object, ok := l.all[handle].(T)
+	if !ok && handle == 0 {
+		return object, fmt.Errorf("the %s is closed: %w", strings.TrimPrefix(fmt.Sprintf("%T", object), "*capi."), ErrHandle)
+	}
 	if !ok {
 		return object, fmt.Errorf("handle %d: %w that can be used in this call; it may have been closed", handle, ErrHandle)
 	}

@@ -174,9 +174,13 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 	if len(used) > 0 && len(missing) > 0 {
 		unused := slices.Sorted(maps.Keys(files))
 		unused = slices.DeleteFunc(unused, func(name string) bool { return slices.Contains(used, name) })
-		return nil, nil, fmt.Errorf("%w: the files have %d of its weights, and lack %s; the model does not use their tensors %s: "+
-			"give files with all weights, or replace single parameters (--in PARAM=FILE#TENSOR, in Python a dict of tensors, "+
-			"in Go Model.Bind)", ErrMismatch, have, modelprogram.Some(missing), modelprogram.Some(unused))
+		others := ""
+		if len(unused) > 0 {
+			others = "; the model does not use their tensors " + modelprogram.Few(unused)
+		}
+		return nil, nil, fmt.Errorf("%w: the files have %d of its weights, and lack %d (%s)%s: give files with all weights, or "+
+			"replace single parameters (--in PARAM=FILE#TENSOR, in Python a dict of tensors, in Go Model.Bind)", ErrMismatch, have,
+			len(missing), modelprogram.Few(missing), others)
 	}
 	return list, used, nil
 }
@@ -188,11 +192,18 @@ func (m *Model) CheckFile(file string, tensors, used []string) error {
 		return nil
 	}
 	return fmt.Errorf("%w: no tensor of %s has the name of a weight: its tensors are %s; the model's weights are %s",
-		ErrMismatch, file, modelprogram.Some(tensors), modelprogram.Some(m.WeightNames()))
+		ErrMismatch, file, modelprogram.Few(tensors), modelprogram.Few(m.WeightNames()))
 }
 
 // names lists the names of a weight. Tied weights have several names.
 func (m *Model) names(weight string) []string { return append([]string{weight}, m.Tied[weight]...) }
+
+// Archived reports whether the contents are in the archive, rather than in other files.
+func (c *Content) Archived() bool {
+	other := func(p piece) bool { _, own := p.from.(*torchexport.Archive); return !own }
+	return !slices.ContainsFunc(c.pieces, other) &&
+		!slices.ContainsFunc(c.weights, func(q quantized) bool { return other(q.piece) })
+}
 
 // Checksums returns a text that identifies the contents without reading them: the checksums that the archive
 // records of its files. It returns "" for contents that are not in the archive.

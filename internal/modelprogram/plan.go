@@ -47,14 +47,14 @@ func (m *Model) CheckPlan(p Plan) error {
 	if len(p) == 0 || len(m.Unused) < len(p) {
 		return nil
 	}
-	return fmt.Errorf("%w: %s; the model's weights are %s", ErrPlan, m.UnusedText(), Some(m.WeightNames()))
+	return fmt.Errorf("%w: %s; the model's weights are %s", ErrPlan, m.UnusedText(), Few(m.WeightNames()))
 }
 
 // CheckShard returns an error if an overriding entry of the plan lays out no weight.
 func (m *Model) CheckShard() error {
 	for _, u := range m.Unused {
 		if u.Overrides {
-			return fmt.Errorf("%w: shard: %s; the model's weights are %s", ErrPlan, u, Some(m.WeightNames()))
+			return fmt.Errorf("%w: shard: %s; the model's weights are %s", ErrPlan, u, Few(m.WeightNames()))
 		}
 	}
 	return nil
@@ -77,8 +77,12 @@ func (m *Model) UnusedText() string {
 }
 
 // Some lists at most 12 names for a message.
-func Some(names []string) string {
-	const most = 12
+func Some(names []string) string { return first(12, names) }
+
+// Few lists at most 3 names for a message that has more to say.
+func Few(names []string) string { return first(3, names) }
+
+func first(most int, names []string) string {
 	switch more := len(names) - most; {
 	case len(names) == 0:
 		return "none"

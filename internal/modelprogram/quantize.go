@@ -194,9 +194,9 @@ func keptText(form string, kept, unfit []string) string {
 	if len(kept) == 0 {
 		return UnfitText(unfit)
 	}
-	text := ": these keep their types: " + Some(kept) + UnfitText(unfit)
+	text := ": these keep their types: " + Few(kept) + UnfitText(unfit)
 	if form == "fp8-block" {
-		text += "; a dimension that is split must be a multiple of 128 on each rank, which the form fp8-row does not require"
+		return ", since a split dimension must be a multiple of 128 on each rank (fp8-row has no such limit)" + text
 	}
 	return text
 }

@@ -40,7 +40,8 @@ def load(model, weights, rules, inputs, dims):
     _complete(model, inputs, rules)
     named = {param: _expanded(weights, r["from"]) for param, r in rules.items()}
     if not named:
-        raise InputError(f"none of the {len(weights)} tensors has the name of a parameter; there are {_some(weights)}")
+        raise InputError(f"none of the {len(weights)} tensors has the name of a parameter; there are {some(weights)}"
+                         f"{'; hocket.load(program, weights=…) takes the names of modules' * ('weights' in model._about)}")
     shapes = {param: _shape(model, param, rules[param], layers, weights) for param, layers in named.items()}
     layouts = {p["name"]: p for p in model.layouts(dims, shapes)["in"]} if model._several() else {}
     made = {}

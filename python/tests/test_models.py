@@ -437,6 +437,12 @@ class Models(unittest.TestCase):
                 ({"program": self.plain, "weights": "none.safetensors"}, hocket.Error, "none.safetensors")):
             with self.assertRaisesRegex(kind, why):
                 hocket.load(**wrong)
+        m = hocket.load(self.plain)
+        with self.assertRaisesRegex(hocket.InputError, "has the name of a parameter.*hocket.load.program, weights=…. takes the names of modules"):
+            m.load({"layers.7.up.weight": self.x})
+        m.close()
+        with self.assertRaisesRegex(hocket.Error, "the model is closed"):
+            m(self.x)
         cut = os.path.join(self.folder.name, "cut.pt2")
         with open(self.plain, "rb") as f, open(cut, "wb") as to:
             to.write(f.read()[:500])
