@@ -237,7 +237,7 @@ func (c Comparison) ByLayers(list []LayerComparison) Comparison {
 	case c.Verdict == Undecided:
 		worst, _ := c.Worst()
 		c.Verdict, c.sizes = Within, worst.sizes()
-		c.Detail = fmt.Sprintf("matches %s within rounding in each of %d layers, given the reference's inputs",
+		c.Detail = fmt.Sprintf("matches %s within rounding in each of %d layers, each run on the inputs that the reference computed",
 			c.Against, len(list))
 	}
 	return c

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -153,54 +152,7 @@ func openDims(p *hocket.Program, b hocket.Binding) []string {
 	if fn == nil {
 		return nil
 	}
-	open := map[string]bool{}
-	look := func(e *ir.Expr) {
-		if e.Kind == ir.ExprName && !known[e.Name] {
-			open[e.Name] = true
-		}
-	}
-	for _, fn := range called(p, fn) {
-		for _, param := range fn.Params {
-			for _, d := range param.Type.Dims {
-				d.Extent.Walk(look)
-			}
-		}
-	}
-	for _, m := range p.IR().Meshes {
-		for _, ax := range m.Axes {
-			ax.Size.Walk(look)
-		}
-	}
-	return slices.Sorted(maps.Keys(open))
-}
-
-// sized reports whether the size of a parameter depends on a dim.
-func sized(fn *ir.Func) bool {
-	return slices.ContainsFunc(fn.Params, func(p *ir.Param) (found bool) {
-		for _, d := range p.Type.Dims {
-			d.Extent.Walk(func(e *ir.Expr) { found = found || e.Kind == ir.ExprName })
-		}
-		return found
-	})
-}
-
-// called lists fn and all functions that it calls, directly or indirectly.
-func called(p *hocket.Program, fn *ir.Func) []*ir.Func {
-	byName := map[string]*ir.Func{}
-	for _, f := range p.IR().Funcs {
-		byName[f.Name] = f
-	}
-	list := []*ir.Func{fn}
-	delete(byName, fn.Name)
-	for i := 0; i < len(list); i++ {
-		list[i].Body.Walk(func(s *ir.Stmt) {
-			if g := byName[s.Callee.Text]; s.Op == ir.OpCall && g != nil {
-				delete(byName, g.Name)
-				list = append(list, g)
-			}
-		})
-	}
-	return list
+	return p.IR().OpenDims(fn, known)
 }
 
 // funcOf returns the bound function, or nil if the program has no function of that name.

@@ -110,9 +110,9 @@ const inputsHelp = `--in gives the values of a program's parameters. An input is
   DIR                      a checkpoint's tensors that have the name of a parameter
   rand:SEED, zeros, …      all parameters that no other --in names
 
-Parameters that no --in names are ints:SEED, with the SEED of --seed. Where the
-program uses them as ids, indices, positions, lengths or counts, the integers
-are drawn from those that it accepts: positions of index_copy ascend by one.
+Parameters that no --in names are ints:SEED, with the SEED of --seed. If the
+program uses a parameter as ids, indices, positions, lengths or counts, ints
+and rand draw integers that it accepts: positions of index_copy ascend by one.
 
   hocket run examples/mlp.hkt --in x=rand:7 --in zeros
 `

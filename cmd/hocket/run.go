@@ -449,7 +449,7 @@ func (j *job) ofLoad(err error) error {
 	if short := errors.Is(err, hocket.ErrBudget) || errors.Is(err, hocket.ErrOutOfMemory); short &&
 		errors.As(err, &f) && f.help == "" {
 		dims := ""
-		if sized(j.program.IR().Func(j.sig.Func)) {
+		if j.program.IR().Func(j.sig.Func).HasDims() {
 			dims = ", or reduce dims with --dim"
 		}
 		return f.helping("a rank may use %s: raise --budget%s", tensor.Size(j.arena), dims)

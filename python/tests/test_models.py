@@ -464,6 +464,16 @@ class Models(unittest.TestCase):
                 for t in range(ids.shape[1]):
                     y = m(input_ids=ids[:, t:t + 1].copy(), cache_position=numpy.array([t]))
                     self.assertLess(abs(y[:, 0] - logits[:, t]).max(), 2e-5 * abs(logits).max())
+        page = (HERE.parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
+        rules = page[page.index('layer = "model.layers.*."'):page.index('m.load("model.safetensors", rules)')]
+        found = {}
+        exec(rules, found)
+        with hocket.load(models / "llama" / "static.pt2", plan=models / "llama" / "tp_plan.json", ranks=2) as m:
+            ids = numpy.arange(12).reshape(1, 12)
+            want, text = m(ids), m.text
+        with hocket.load(text) as m:  # the text that import prints
+            self.assertEqual(m.load(models / "llama" / "model.safetensors", found["rules"]), [])
+            self.assertTrue((m(ids) == want).all())
         dynamic = models / "gpt_neox" / "dynamic.pt2"
         with hocket.load(dynamic, ranks=2) as m:
             m(numpy.ones((1, 128), "int64"))
