@@ -178,9 +178,9 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 		if len(unused) > 0 {
 			others = "; the model does not use their tensors " + modelprogram.Few(unused)
 		}
-		return nil, nil, fmt.Errorf("%w: the files have %d of its weights, and lack %d (%s)%s: give files with all weights, or "+
+		return nil, nil, fmt.Errorf("%w: the files have %d of its weights, and lack %s%s: give files with all weights, or "+
 			"replace single parameters (--in PARAM=FILE#TENSOR, in Python a dict of tensors, in Go Model.Bind)", ErrMismatch, have,
-			len(missing), modelprogram.Few(missing), others)
+			modelprogram.Few(missing), others)
 	}
 	return list, used, nil
 }
