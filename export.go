@@ -150,7 +150,9 @@ func (e *Export) Inputs() []string {
 func (e *Export) Sources() map[string][]string { return e.open.Sources() }
 
 // Tensors returns the shapes of the archive's tensors by name, and the other names of tensors that several modules share.
-func (e *Export) Tensors() (shapes map[string][]int64, shared map[string][]string) { return e.open.Tensors() }
+func (e *Export) Tensors() (shapes map[string][]int64, shared map[string][]string) {
+	return e.open.Tensors()
+}
 
 // Bind binds the exported weights to a model that was loaded from the program. It also allocates device memory for the
 // model's states, which keep their contents between runs and begin with the values in the archive. Bind returns the
