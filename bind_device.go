@@ -46,7 +46,7 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 }
 
 // BindState creates the state that runs update: for each inout parameter that has no binding, it allocates a device
-// tensor for the given dims, as NewDeviceTensor does, fills it with zeros and binds it with BindDevice. It returns these
+// tensor for the given dims, as NewDeviceTensor does, fills it with zeros on the devices, and binds it with BindDevice. It returns these
 // tensors, keyed by the names of the parameters; a second call thus returns none. If it fails, it binds nothing.
 func (m *Model) BindState(ctx context.Context, dims map[string]int64) (state map[string]*DeviceTensor, err error) {
 	state = map[string]*DeviceTensor{}
@@ -68,12 +68,8 @@ func (m *Model) BindState(ctx context.Context, dims map[string]int64) (state map
 			return state, err
 		}
 		state[p.Name] = d
-		zeros, err := NewTensor(d.DType(), d.Shape()...)
-		if err == nil {
-			err = d.Write(ctx, zeros)
-		}
-		if err != nil {
-			return state, err
+		if err := d.t.Zero(ctx); err != nil {
+			return state, m.machine.why(ctx, err)
 		}
 	}
 	for name, d := range state {

@@ -1,14 +1,17 @@
 package hocket_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/hostmem"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
@@ -109,6 +112,40 @@ func TestBindState(t *testing.T) {
 	}
 	if got := rep.Out["b"].Floats(); got[0] != 2 {
 		t.Errorf("%%b, which is bound to a host tensor of ones, is %v after each run", got)
+	}
+}
+
+// TestBindStateMemory: BindState allocates the state once, and nothing of its size in addition.
+func TestBindStateMemory(t *testing.T) {
+	const mib = 32
+	for _, opts := range []cpu.Options{{}, {Mode: cpu.Scheduled}} { // the second poisons memory
+		m := modeltest.Open(t, cpu.New(opts))
+		model := modeltest.Load(t, m, "mesh tp[2]\nfunc f(%a: inout f32[16, N/tp]) {\n  copy %a into %a\n}\ndim N = 524288\n",
+			hocket.LoadOptions{})
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		state, err := model.BindState(t.Context(), nil)
+		runtime.ReadMemStats(&after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n < mib || n > mib+4 {
+			t.Errorf("%d MiB are allocated for %d MiB of state", n, mib)
+		}
+		if now, err := state["a"].Read(t.Context()); err != nil || !bytes.Equal(now.Data, make([]byte, mib<<20)) {
+			t.Errorf("the state is not zero: %v", err)
+		}
+	}
+}
+
+// TestTooLarge: a tensor that exceeds the host's memory is an error, and does not end the process.
+func TestTooLarge(t *testing.T) {
+	more := hostmem.Available() + 1<<30
+	if _, err := hocket.NewTensor(ir.F32, more/4); !errors.Is(err, hocket.ErrOutOfMemory) {
+		t.Errorf("%d bytes: %v", more, err)
+	}
+	if _, err := hocket.NewTensor(ir.F32, 1<<50); !errors.Is(err, hocket.ErrTooLarge) {
+		t.Errorf("4 PiB: %v", err)
 	}
 }
 

@@ -15,7 +15,8 @@ type Tensor struct {
 	Data  []byte
 }
 
-// NewTensor returns a tensor filled with zeros. It returns an error if the shape is invalid.
+// NewTensor returns a tensor filled with zeros. The error wraps ErrInput if the type or the shape is invalid, and
+// ErrOutOfMemory if the host has too little free memory; the latter holds for all functions that make a Tensor.
 func NewTensor(dt ir.DType, shape ...int64) (*Tensor, error) {
 	t, err := tensor.New(dt, shape)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 
+	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
@@ -19,27 +20,11 @@ var ErrUnsupported = errors.New("not supported by this machine")
 // device, the failure and a remedy. They never wrap ErrUnsupported.
 var ErrDeviceLost = errors.New("the device is lost: this process can no longer use it")
 
-// ErrOutOfMemory is wrapped by errors about a device, or the host for pinned memory, that has less free memory than
-// requested. Freeing memory may help, unless the error also wraps ErrTooLarge. nvlib.Error matches ErrOutOfMemory by
-// its method Is, because this package does not import nvlib.
-var ErrOutOfMemory error = outOfMemory{}
-
-type outOfMemory struct{}
-
-func (outOfMemory) Error() string { return "out of memory" }
-
-// OutOfMemory lets the Is methods of errors in other packages recognise this error.
-func (outOfMemory) OutOfMemory() {}
-
-// ErrTooLarge is an ErrOutOfMemory for a request that is larger than the whole memory, so that freeing memory cannot
-// help.
-var ErrTooLarge error = tooLarge{}
-
-type tooLarge struct{}
-
-func (tooLarge) Error() string { return "the request is larger than the whole memory" }
-
-func (tooLarge) Is(target error) bool { return target == ErrOutOfMemory }
+// ErrOutOfMemory and ErrTooLarge are those of package fault.
+var (
+	ErrOutOfMemory = fault.ErrOutOfMemory
+	ErrTooLarge    = fault.ErrTooLarge
+)
 
 // ErrAborted is wrapped by every error that a world returns after Abort.
 var ErrAborted = errors.New("aborted")

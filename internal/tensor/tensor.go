@@ -10,11 +10,12 @@ import (
 	"strings"
 	"unsafe"
 
+	"hocket.example/hocket/fault"
+	"hocket.example/hocket/internal/hostmem"
 	"hocket.example/hocket/ir"
 )
 
-// MaxBytes is the size of the largest tensor that New allocates: 1 TiB. A larger request is probably a mistake. Without
-// this limit, it would end the process for lack of memory.
+// MaxBytes is the size of the largest tensor that New allocates: 1 TiB. A larger request is probably a mistake.
 const MaxBytes = 1 << 40
 
 // Tensor is a dense host tensor: row-major, no padding, little-endian elements
@@ -27,15 +28,20 @@ type Tensor struct {
 }
 
 // New returns a zeroed tensor whose Data is aligned to 8 bytes. It fails on an
-// invalid element type, a negative extent, a size that overflows, and a size
-// over MaxBytes.
+// invalid element type, a negative extent, and a size that overflows. It returns
+// an error that wraps fault.ErrTooLarge for a size over MaxBytes, and one that
+// wraps fault.ErrOutOfMemory if the host has too little free memory.
 func New(dt ir.DType, shape []int64) (*Tensor, error) {
 	n, err := Bytes(dt, shape)
 	if err != nil {
 		return nil, err
 	}
 	if n > MaxBytes || n > math.MaxInt-8 {
-		return nil, fmt.Errorf("tensor %s needs %d bytes; the limit is %d", typeText(dt.String(), shape), n, int64(MaxBytes))
+		return nil, fmt.Errorf("tensor %s needs %d bytes; the limit is %d: %w", typeText(dt.String(), shape), n,
+			int64(MaxBytes), fault.ErrTooLarge)
+	}
+	if err := hostmem.Check(n); err != nil {
+		return nil, fmt.Errorf("tensor %s: %w", typeText(dt.String(), shape), err)
 	}
 	return &Tensor{DType: dt, Shape: slices.Clone(shape), Data: alignedBytes(int(n))}, nil
 }

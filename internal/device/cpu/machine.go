@@ -121,6 +121,9 @@ func (m *machine) hold(bytes int64) error {
 		return fmt.Errorf("%w: %d bytes were requested, but the host had only %d free when the machine was opened",
 			device.ErrTooLarge, bytes, limit)
 	}
+	if err := hostmem.Check(bytes); err != nil { // other memory may have been allocated since then
+		return err
+	}
 	if held := m.held.Add(bytes); limit > 0 && held > limit {
 		m.held.Add(-bytes)
 		return fmt.Errorf("%w: %d bytes were requested, but of the %d that the host had free when the machine was opened "+

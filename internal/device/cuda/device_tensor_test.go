@@ -160,6 +160,50 @@ func TestDeviceTensorShort(t *testing.T) {
 	}
 }
 
+// TestBindStateOnFake checks that BindState fills memory that was used before with zeros, for every element type, and
+// that it allocates no pinned host memory for a copy of the state.
+func TestBindStateOnFake(t *testing.T) {
+	f := fakedriver.New(t, 2)
+	m := modeltest.Open(t, newMachine(system(f), Options{Kernels: f}))
+	text := "mesh tp[2]\nfunc f(%x: f32[2]"
+	for _, dt := range ir.DTypes() {
+		text += fmt.Sprintf(", %%%s: inout %s[6/tp, 7]", dt, dt)
+	}
+	model := modeltest.Load(t, m, text+") -> f32[2] {\n  return %x\n}\n", hocket.LoadOptions{})
+	for _, dt := range ir.DTypes() {
+		used, err := model.NewDeviceTensor(t.Context(), dt.String(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ones, err := hocket.FromFloats(dt, slices.Repeat([]float64{1}, 42), 6, 7)
+		if err == nil {
+			err = errors.Join(used.Write(t.Context(), ones), used.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	pinned := 0
+	f.Mu.Lock()
+	f.Nth = func(call string) bool {
+		if call == "cuMemHostAlloc" {
+			pinned++
+		}
+		return false
+	}
+	f.Mu.Unlock()
+	state, err := model.BindState(t.Context(), nil)
+	if err != nil || len(state) != len(ir.DTypes()) || pinned > 0 {
+		t.Fatalf("%d tensors, %v, %d allocations of pinned memory", len(state), err, pinned)
+	}
+	for name, d := range state {
+		x, err := d.Read(t.Context())
+		if err != nil || !bytes.Equal(x.Data, make([]byte, len(x.Data))) {
+			t.Errorf("%s: %v, %v", name, x.Data, err)
+		}
+	}
+}
+
 // TestBoundGraphOnFake checks that an execution with graphs updates a bound tensor only once, although the forms of a
 // graph are tried by whole executions.
 func TestBoundGraphOnFake(t *testing.T) {

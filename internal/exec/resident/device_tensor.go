@@ -203,12 +203,35 @@ func (t *DeviceTensor) Write(ctx context.Context, from *tensor.Tensor) error {
 			return t.Errorf("%w", err)
 		}
 	}
-	err = t.transfer(ctx, func(i int, s device.Stream, v device.View) error {
+	err = t.transfer(ctx, true, func(i int, s device.Stream, v device.View) error {
 		t.SetContents(false)
 		return s.Upload(v, data[i])
 	})
 	if err != nil {
 		return t.Errorf("writing it: %w", err)
+	}
+	t.Put(false)
+	return nil
+}
+
+// Zero fills the tensor with zeros on the devices. After an error, except errors about waiting, the tensor holds nothing.
+func (t *DeviceTensor) Zero(ctx context.Context) error {
+	release, err := t.of.Lease(ctx, nil, []*DeviceTensor{t})
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = t.transfer(ctx, false, func(i int, s device.Stream, v device.View) error {
+		t.SetContents(false)
+		l, err := t.loan.world.Device(int(t.io.Parts[i].Ref.Rank)).Prepare(device.Kernel{Op: device.Zeros(), Outs: []device.View{v}})
+		if err != nil {
+			return err
+		}
+		t.loan.world.launches = append(t.loan.world.launches, l)
+		return s.Launch(l)
+	})
+	if err != nil {
+		return t.Errorf("filling it with zeros: %w", err)
 	}
 	t.Put(false)
 	return nil
@@ -235,7 +258,7 @@ func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 	if err := r.Expect(nil, false); err != nil {
 		return nil, t.Errorf("%w", err)
 	}
-	err = t.transfer(ctx, func(i int, s device.Stream, v device.View) error { return s.Download(r.Block(i), v) })
+	err = t.transfer(ctx, true, func(i int, s device.Stream, v device.View) error { return s.Download(r.Block(i), v) })
 	if err != nil {
 		return nil, t.Errorf("reading it: %w", err)
 	}
@@ -287,9 +310,12 @@ func (t *DeviceTensor) empty() error {
 // Fail records that an operation may still access the tensor although no caller waits for it.
 func (t *DeviceTensor) Fail(cause error) { t.loan.Fail(cause) }
 
-// transfer calls each to enqueue the copy of every block, and waits until all copies have ended. After ctx has ended
-// it continues to wait for at most grace.Transfer, because unfinished copies access host memory.
-func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.Stream, v device.View) error) error {
+// transfer calls each to enqueue the work on every block, and waits until all of it has ended. The work may copy from
+// or to the host only if copies is set. After ctx has ended transfer continues to wait for at most grace.Transfer,
+// because unfinished copies access host memory.
+func (t *DeviceTensor) transfer(
+	ctx context.Context, copies bool, each func(i int, s device.Stream, v device.View) error,
+) error {
 	end, err := t.loan.world.take(ctx)
 	if err != nil {
 		return err
@@ -297,7 +323,7 @@ func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.S
 	defer end()
 	late, cancel := grace.After(ctx, grace.Transfer)
 	defer cancel()
-	if lost := t.loan.world.Do(ctx, func() { err = t.transferNow(late, each) }); lost != nil {
+	if lost := t.loan.world.Do(ctx, func() { err = t.transferNow(late, copies, each) }); lost != nil {
 		t.loan.Fail(lost)
 		return cmp.Or(ctx.Err(), lost)
 	}
@@ -306,7 +332,7 @@ func (t *DeviceTensor) transfer(ctx context.Context, each func(i int, s device.S
 
 // transferNow implements transfer for a caller that has exclusive use of the world's streams.
 func (t *DeviceTensor) transferNow(
-	late context.Context, each func(i int, s device.Stream, v device.View) error,
+	late context.Context, copies bool, each func(i int, s device.Stream, v device.View) error,
 ) error {
 	w := t.loan.world
 	streams, err := w.allStreams()
@@ -316,8 +342,10 @@ func (t *DeviceTensor) transferNow(
 	if err := t.Lost(); err != nil {
 		return err
 	}
-	if err := t.stage(); err != nil {
-		return err
+	if copies {
+		if err := t.stage(); err != nil {
+			return err
+		}
 	}
 	var wrong error
 	for i := range t.io.Parts {
@@ -333,6 +361,7 @@ func (t *DeviceTensor) transferNow(
 		w.fail(fmt.Errorf("a copy failed: %w", err))
 		return cmp.Or(wrong, err)
 	}
+	w.release()
 	return wrong
 }
 

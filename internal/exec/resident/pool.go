@@ -28,8 +28,17 @@ type poolWorld struct {
 	failed atomic.Pointer[error] // the reason why no more memory may be allocated in the world
 
 	// busy contains an element while a caller has exclusive use of the streams, one for each rank, and may create them.
-	busy    chan struct{}
-	streams []device.Stream
+	busy     chan struct{}
+	streams  []device.Stream
+	launches []device.Launch // kernels that the caller has launched on the streams
+}
+
+// release releases the launched kernels, which must have ended.
+func (w *poolWorld) release() {
+	for _, l := range w.launches {
+		l.Release()
+	}
+	w.launches = nil
 }
 
 // Loan is memory that was reserved together: one block on each rank that requires one.
