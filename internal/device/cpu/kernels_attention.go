@@ -130,38 +130,43 @@ func attentionLoops[A float32 | float64](op device.Attention) loops {
 // ended. It is so large that the time of reading the keys and values once per group of queries is negligible.
 const queriesAtOnce = 64
 
-// queries computes the results of the query heads that share key head i, for the rows [lo, hi) of these heads.
+// queries computes the results of the query heads that share key head i, for the rows [lo, hi) of these heads. It reads
+// only the keys and values that some of these rows see, since the buffer of a server's sequences is mostly empty.
 func (a attended[A]) queries(i, lo, hi int64) {
-	size := a.tk * a.dh
+	from, to := a.tk, int64(0)
+	for r := lo; r < hi; r++ {
+		if first, sees := a.keysOf(r); first < sees {
+			from, to = min(from, first), max(to, sees)
+		}
+	}
+	from = min(from, to)
+	size := (to - from) * a.dh
 	keys, values := newReader[A](a.k, size), newReader[A](a.v, size)
 	queries, wr := newReader[A](a.q, a.dh), newWriter[A](a.out, a.dh)
 	var masks *reader[A]
 	if a.masks > 0 {
-		masks = newReader[A](a.mask, a.tk)
+		masks = newReader[A](a.mask, to-from)
 		defer masks.close()
 	}
-	room := borrow((a.tk + a.dh) * sizeOf[A]())
+	room := borrow((to - from + a.dh) * sizeOf[A]())
 	defer restore(room)
 	defer keys.close()
 	defer values.close()
 	defer queries.close()
 	defer wr.close()
-	k, v := keys.load(i*size, size), values.load(i*size, size)
+	start := (i*a.tk + from) * a.dh
+	k, v := keys.load(start, size), values.load(start, size)
 	scratch := as[A](*room)
 	for r := lo; r < hi; r++ {
 		row := wr.room(r*a.dh, a.dh)
-		if sees := a.sees(r); sees > 0 {
-			first := int64(0)
-			if a.window > 0 {
-				first = max(0, sees-a.window)
-			}
+		if first, sees := a.keysOf(r); first < sees {
 			var mask []A
 			if masks != nil {
 				at := r / (a.heads * a.tq) % a.masks * a.tq
 				mask = masks.load((at+r%a.tq)*a.tk+first, sees-first)
 			}
-			a.query(row, queries.load(r*a.dh, a.dh), k[first*a.dh:], v[first*a.dh:], mask, scratch[first:sees],
-				scratch[a.tk:])
+			a.query(row, queries.load(r*a.dh, a.dh), k[(first-from)*a.dh:], v[(first-from)*a.dh:], mask,
+				scratch[first-from:sees-from], scratch[to-from:])
 		} else {
 			clear(row)
 		}
@@ -169,7 +174,16 @@ func (a attended[A]) queries(i, lo, hi int64) {
 	}
 }
 
-// sees returns the number of keys that row r of q may use.
+// keysOf returns the range of the keys that row r of q may use.
+func (a attended[A]) keysOf(r int64) (first, end int64) {
+	end = a.sees(r)
+	if a.window > 0 {
+		first = max(0, end-a.window)
+	}
+	return first, end
+}
+
+// sees returns the number of keys that row r of q may use, without the window.
 func (a attended[A]) sees(r int64) int64 {
 	keys, batch, i := a.tk, r/(a.heads*a.tq), r%a.tq
 	switch {
