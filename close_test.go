@@ -130,7 +130,8 @@ func TestCloseAmidFill(t *testing.T) {
 	}
 }
 
-// TestOpenEnds: where the context ends that a machine was opened with, its calls say that.
+// TestOpenEnds: after the end of the context with which a machine was opened, its calls return ErrClosed, and not the
+// error of a context, since no context of theirs has ended. No machine is opened with a context that has ended.
 func TestOpenEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	m, err := hocket.Open(ctx, hocket.MachineOptions{})
@@ -140,12 +141,49 @@ func TestOpenEnds(t *testing.T) {
 	defer m.Close()
 	c := newCounter(t, m)
 	cancel()
-	if err := c.runs(hocket.Args{In: c.in, DeviceIn: map[string]*hocket.DeviceTensor{"s": c.state}}); !errors.Is(err,
-		context.Canceled) || errors.Is(err, hocket.ErrClosed) {
-		t.Errorf("run: %v", err)
+	p, err := hocket.Parse("f.hkt", "func f(%x: f32[2]) -> f32[2] {\n  return %x\n}\n")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := c.state.Read(t.Context()); !errors.Is(err, context.Canceled) || errors.Is(err, hocket.ErrClosed) {
-		t.Errorf("read: %v", err)
+	for range 3 {
+		_, rerr := c.state.Read(t.Context())
+		_, lerr := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+		_, serr := c.NewDeviceTensor(t.Context(), "s", nil)
+		for what, err := range map[string]error{
+			"run":     c.runs(hocket.Args{In: c.in, DeviceIn: map[string]*hocket.DeviceTensor{"s": c.state}}),
+			"prepare": c.Prepare(t.Context(), nil), "read": rerr, "load": lerr, "state": serr,
+		} {
+			if !errors.Is(err, hocket.ErrClosed) || errors.Is(err, context.Canceled) ||
+				!strings.Contains(err.Error(), "the context of hocket.Open has ended") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	if _, err := hocket.Open(ctx, hocket.MachineOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("opened with a context that has ended: %v", err)
+	}
+	late, stop := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer stop()
+	if _, err := hocket.Open(late, hocket.MachineOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("opened after the deadline: %v", err)
+	}
+}
+
+// TestClosedModel: the methods of a closed model name its function.
+func TestClosedModel(t *testing.T) {
+	m := modeltest.Open(t, cpu.New(cpu.Options{}))
+	c := newCounter(t, m)
+	if err := c.BindDevice("s", c.state); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.BindState(t.Context(), nil)
+	for what, err := range map[string]error{"run": c.run(t.Context(), c.state, c.state), "state": err} {
+		if !errors.Is(err, hocket.ErrClosed) || !strings.Contains(err.Error(), "the model of count is closed") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

@@ -59,6 +59,11 @@ func (f *function) fits(name string, t *tensor.Tensor) error {
 	return nil
 }
 
+// closed returns the error of calls on a closed model.
+func (f *function) closed() error {
+	return fmt.Errorf("the model of %s is %w", f.def.Name, ErrClosed)
+}
+
 // hasPort reports whether the function has a parameter or result with the given name.
 func (f *function) hasPort(name string) bool {
 	return f.param(name) != nil || slices.Contains(ir.OutputNames(f.def), name)

@@ -44,9 +44,13 @@ func (l *loader) acquire(ctx context.Context) (*lease, error) {
 			return nil, fmt.Errorf("waiting for other runs or loads of the model: %w", ctx.Err())
 		}
 	}
+	err := l.machine.ended()
 	if l.closed {
+		err = cmp.Or(err, l.fn.closed())
+	}
+	if err != nil {
 		<-l.leased
-		return nil, fmt.Errorf("model: %w", ErrClosed)
+		return nil, err
 	}
 	return &lease{user: l.machine.plans.enter(), loader: l}, nil
 }

@@ -86,7 +86,7 @@ func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loa
 	if err != nil {
 		return nil, err
 	}
-	if err := l.machine.ctx.Err(); err != nil {
+	if err := l.machine.ended(); err != nil {
 		return nil, err
 	}
 	proof, err := l.prove(p, b)
@@ -236,7 +236,7 @@ func (l *loader) holds(c *user, p *plan.Plan, held device.Held) error {
 	}
 	bound := l.bound()
 	if held.Bytes() > bound {
-		return fmt.Errorf("plan %s needs %s, %w of %s, the limit of LoadOptions.HardCache", p.Func,
+		return fmt.Errorf("plan %s needs %s, %w of %s, the limit LoadOptions.Cache", p.Func,
 			tensor.Size(held.Bytes()), ErrBudget, tensor.Size(bound))
 	}
 	return l.unloadBeyond(c, bound-held.Bytes(), true)

@@ -46,7 +46,8 @@ var ErrTooLarge = device.ErrTooLarge
 var ErrAlgorithm = image.ErrAlgorithm
 
 // ErrClosed is wrapped by errors of loads and runs on a closed machine or model, and of methods of a closed device
-// tensor. It is also wrapped by errors of runs, loads and memory copies that are aborted because the machine is closed.
+// tensor. It is also wrapped by errors of runs, loads and memory copies that are aborted because the machine is closed,
+// or because the context of Open has ended.
 var ErrClosed = resident.ErrClosed
 
 // ErrNoContents is wrapped by errors of runs and methods that would read a device tensor without contents. The tensor
@@ -92,8 +93,12 @@ type Machine struct {
 	closing []*exec.Program // programs that a failed run has made unusable, and that unfinished work on the devices keeps open
 }
 
-// Open opens a machine. The end of ctx closes the machine and aborts all its runs.
+// Open opens a machine. When ctx ends, the machine aborts its runs, and loads and runs then return ErrClosed; Close still
+// has to be called, to free memory. If ctx has ended already, Open returns its error.
 func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("opening a machine: %w", err)
+	}
 	dev, err := opts.device()
 	if err != nil {
 		return nil, err
@@ -242,12 +247,18 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if p.none() {
 		return nil, errNoProgram
 	}
+	if err := m.ended(); err != nil {
+		return nil, err
+	}
 	if opts.Graph && !m.dev.Caps().Graphs {
 		return nil, fmt.Errorf("LoadOptions.Graph is set, but machine %s cannot record graphs: %w%s", m.dev.Name(), ErrUnsupported,
 			device.WhichDo(func(k device.Kind) bool { return k.Graphs }))
 	}
-	if opts.MaxWaiting < 0 || opts.Arena < 0 {
-		return nil, fmt.Errorf("%w: LoadOptions: MaxWaiting is %d and Arena %d, want 0 or more", ErrInput, opts.MaxWaiting, opts.Arena)
+	if opts.MaxWaiting < 0 {
+		return nil, fmt.Errorf("%w: LoadOptions.MaxWaiting is %d, want 0 or more", ErrInput, opts.MaxWaiting)
+	}
+	if opts.Arena < 0 {
+		return nil, fmt.Errorf("%w: LoadOptions.Arena is %d, want 0 or more", ErrInput, opts.Arena)
 	}
 	if opts.MaxWaiting > 0 && m.peers != nil {
 		return nil, fmt.Errorf("LoadOptions.MaxWaiting in a World of several processes: %w", ErrUnsupported)
@@ -282,7 +293,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return nil, fmt.Errorf("machine: %w", ErrClosed)
+		return nil, fmt.Errorf("the machine is %w", ErrClosed)
 	}
 	m.models[model] = true
 	return model, nil
@@ -333,18 +344,30 @@ func (m *Machine) closesLater(p *exec.Program) {
 	}
 }
 
-// why adds to the error of a run that the run was aborted because the machine was closed, if that is the cause and not
-// the end of ctx.
-func (m *Machine) why(ctx context.Context, err error) error {
-	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrClosed) || ctx.Err() != nil {
-		return err
-	}
+// ended returns an error that wraps ErrClosed if the machine is closed, or if the context of Open has ended.
+func (m *Machine) ended() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.closed {
+	switch {
+	case m.closed:
+		return fmt.Errorf("the machine is %w", ErrClosed)
+	case m.ctx.Err() != nil:
+		return fmt.Errorf("the machine is %w, because the context of hocket.Open has ended", ErrClosed)
+	}
+	return nil
+}
+
+// why replaces the error of a run that was aborted because the machine has ended, and not because ctx has. The new error
+// does not wrap the error of a context, since no context of the caller's has ended.
+func (m *Machine) why(ctx context.Context, err error) error {
+	aborted := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if !aborted || errors.Is(err, ErrClosed) || ctx.Err() != nil {
 		return err
 	}
-	return fmt.Errorf("the machine was %w meanwhile: %v", ErrClosed, err)
+	if ended := m.ended(); ended != nil {
+		return fmt.Errorf("%w: %v", ended, err)
+	}
+	return err
 }
 
 // capturing reports whether one of the caller's streams is being captured.

@@ -60,7 +60,7 @@ func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) error 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed && (t != nil || d != nil) {
-		return fmt.Errorf("the model is %w", ErrClosed)
+		return p.fn.closed()
 	}
 	p.replaced(name)
 	if t != nil {
@@ -87,7 +87,7 @@ func (p *parameters) bindFrom(
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return fmt.Errorf("the model is %w", ErrClosed)
+		return p.fn.closed()
 	}
 	s := &source{c, len(weights)}
 	for name, t := range weights {
@@ -107,6 +107,7 @@ func (p *parameters) close() error {
 	defer p.mu.Unlock()
 	p.closed, p.snapshot = true, nil
 	clear(p.bound)
+	clear(p.on)
 	var errs []error
 	for _, s := range p.sources() {
 		errs = append(errs, s.release())

@@ -23,10 +23,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"hocket.example/hocket"
@@ -47,6 +49,7 @@ func main() {
 	case *ranks < 0:
 		log.Fatal("-n must be at least 1")
 	}
+	stopped, forget := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	m := must(hocket.Open(context.Background(), hocket.MachineOptions{})) // Name: "cuda" for GPUs, with package cuda
 	model := load(m, flag.Arg(0), *weights, *ranks, map[string]int64{"B": *slots, "T": 1, "S": *room})
 	s := newServer(m, model, *room, 64)
@@ -60,11 +63,29 @@ func main() {
 			log.Fatal(err)
 		}
 	}()
-	err := s.decode(context.Background())
-	late, cancel := context.WithTimeout(context.Background(), time.Second)
-	_ = web.Shutdown(late) // the requests in the slots get their answers
-	cancel()
-	log.Fatal(err)
+	decoding, end := context.WithCancel(context.Background())
+	go func() {
+		<-stopped.Done()
+		forget() // a second signal ends the process at once
+		log.Print("stopping: no new requests are accepted, and those in progress have a minute")
+		shutdown(web, time.Minute)
+		end()
+	}()
+	err := s.decode(decoding)
+	if decoding.Err() == nil { // a run has failed
+		shutdown(web, time.Second) // the requests in the slots get their answers
+		log.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// shutdown closes the listener and waits until all requests are answered, but at most for the given time.
+func shutdown(web *http.Server, most time.Duration) {
+	late, cancel := context.WithTimeout(context.Background(), most)
+	defer cancel()
+	_ = web.Shutdown(late)
 }
 
 func must[T any](v T, err error) T {
@@ -291,7 +312,7 @@ func (s *server) generate(w http.ResponseWriter, req *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string][]int32{"ids": r.IDs})
 	case errors.As(err, &failed), errors.Is(err, hocket.ErrNoContents): // the state is lost, and the server ends
 		http.Error(w, err.Error(), http.StatusInternalServerError)
-	case errors.Is(err, hocket.ErrOverloaded):
+	case errors.Is(err, hocket.ErrOverloaded), errors.Is(err, hocket.ErrClosed): // too many requests, or the server ends
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	case errors.Is(err, ctx.Err()): // the deadline has passed, or the client has disconnected
 		http.Error(w, err.Error(), http.StatusGatewayTimeout)

@@ -22,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -549,6 +550,51 @@ func TestListens(t *testing.T) {
 	s.wants(body([]int32{1}, 16, time.Minute), 400, nil, "at most 16 tokens")
 }
 
+// TestInterrupted: after a signal the server answers the request in progress, and then exits without an error.
+func TestInterrupted(t *testing.T) {
+	c := command(t.Context(), "-addr", "localhost:0", llama)
+	out, err := c.StderrPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	line, err := lines.ReadString('\n')
+	_, url, found := strings.Cut(strings.TrimSpace(line), " at ")
+	if err != nil || !found {
+		t.Fatalf("%q, %v", line, err)
+	}
+	s, want := &served{t: t, url: url}, newEvaluator(t).sequence([]int32{5, 6}, room-2)
+	var request sync.WaitGroup
+	request.Go(func() { s.wants(body([]int32{5, 6}, room-2, time.Minute), 200, want, "") })
+	s.until(func() bool { return s.runs() > 0 })
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	request.Wait()
+	rest, err := io.ReadAll(lines)
+	if err := errors.Join(err, c.Wait()); err != nil || !strings.Contains(string(rest), "stopping") {
+		t.Errorf("the server exits with %v and\n%s", err, rest)
+	}
+}
+
+// runs returns the number of runs that the metrics report.
+func (s *served) runs() int64 {
+	rep, err := http.Get(s.url + "/metrics")
+	if err != nil {
+		s.t.Error(err)
+		return 1
+	}
+	defer rep.Body.Close()
+	var out struct{ Machine hocket.Stats }
+	if err := json.NewDecoder(rep.Body).Decode(&out); err != nil {
+		s.t.Error(err)
+	}
+	return out.Machine.Runs.Succeeded
+}
+
 // TestClosed: a run that fails ends decode with its error, which the requests in the slots get.
 func TestClosed(t *testing.T) {
 	s := serve(t, 2, 100)
@@ -558,7 +604,7 @@ func TestClosed(t *testing.T) {
 		s.until(func() bool { return s.machine.Stats().Runs.Succeeded > 3 })
 		_ = s.machine.Close() // the test closes it again
 	}()
-	s.wants(body([]int32{1}, room-1, time.Minute), 500, nil, "closed")
+	s.wants(body([]int32{1}, room-1, time.Minute), 503, nil, "the machine is closed")
 	if err := <-ended; !errors.Is(err, hocket.ErrClosed) {
 		t.Errorf("decode of a closed machine: %v", err)
 	}
