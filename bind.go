@@ -19,15 +19,17 @@ var ErrInput = blocks.ErrInput
 // InputError is an ErrInput about one element of an integer parameter: an id of embedding, a position of index_copy, a
 // length of attention or a count of an uneven collective. Elements of host tensors are checked before the run begins,
 // and so are elements of device tensors that Write or Fill has set; such an error leaves every tensor unchanged.
-// InputError.Begun reports whether the run had begun when the element was found.
+// InputError.Begun reports whether the run had begun when the element was found. The other fields are Param, Index, Value,
+// the bounds Low and High, Why, Rank, Where and Run: see package fault.
 type InputError = fault.InputError
 
-// RunError is the error of a run that failed after it had begun. It names the rank, stream and statement if they are
-// known.
+// RunError is the error of a run that failed after it had begun. Its fields are Rank, Stream and Statement, as far as they
+// are known, Message, and the cause Err: see package fault.
 type RunError = fault.RunError
 
 // MismatchError is wrapped by the error of a run whose ranks hold different values for a part of a result that must be
-// the same on all of them. The usual cause is a missing wait in the program, unless the plan is Proved.
+// the same on all of them. The usual cause is a missing wait in the program, unless the plan is Proved. Its fields are
+// Output, RankA, RankB, Index, ValueA, ValueB, Count and Proved: see package fault.
 type MismatchError = fault.MismatchError
 
 // ErrDeadlock is wrapped by the error of a run that could not continue because every stream waited for another stream.

@@ -39,7 +39,7 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 		}
 		header = d.header()
 	}
-	if err := m.fn.fits(name, header); err != nil {
+	if err := m.fn.fits(name, header, m.fn.binding.Dims); err != nil {
 		return err
 	}
 	return m.params.bind(name, nil, d)

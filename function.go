@@ -37,9 +37,9 @@ func (f *function) free(d ir.Dimension) bool {
 	return d.Extent.Kind == ir.ExprName && !defined
 }
 
-// fits returns an error if no choice of dims makes a tensor of the given type and shape fit the parameter with the given
-// name. A nil tensor fits every parameter that exists.
-func (f *function) fits(name string, t *tensor.Tensor) error {
+// fits returns an error if no choice of dims, among which the given ones are fixed, makes a tensor of the given type and
+// shape fit the parameter with the given name. A nil tensor fits every parameter that exists.
+func (f *function) fits(name string, t *tensor.Tensor, dims map[string]int64) error {
 	p := f.param(name)
 	if p == nil {
 		return fmt.Errorf("%w: %s has no parameter %%%s", ErrInput, f.def.Name, name)
@@ -51,9 +51,9 @@ func (f *function) fits(name string, t *tensor.Tensor) error {
 		return fmt.Errorf("%w: %%%s is %s, but the tensor to bind is %s", ErrInput, name, p.Type, t)
 	}
 	for i, d := range p.Type.Dims {
-		if n, err := d.Extent.Eval(dimsOnly(f.binding.Dims)); err == nil && n != t.Shape[i] {
-			return fmt.Errorf("%w: %%%s is %s, where dimension %d is %d, but the tensor to bind is %s", ErrInput, name, p.Type,
-				i, n, t)
+		if n, err := d.Extent.Eval(dimsOnly(dims)); err == nil && n != t.Shape[i] {
+			return fmt.Errorf("%w: %%%s is %s, where dimension %d is %d by the dims of the model and of its other bound tensors, "+
+				"but the tensor to bind is %s", ErrInput, name, p.Type, i, n, t)
 		}
 	}
 	return nil

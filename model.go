@@ -35,7 +35,8 @@ func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
 // Bind binds a parameter, such as a weight, to a tensor for all later runs. A nil tensor removes the binding. The bytes
 // of the tensor must not change while it is bound: they are uploaded when a plan first runs with them, and stay on the
 // devices for later runs. To change them, wait until all runs have ended and bind the tensor again. A run whose Args
-// contain the parameter uses the tensor in Args instead. An inout parameter has the value of the bound tensor at the
+// contain the parameter uses the tensor in Args instead. Bind refuses a tensor whose shape contradicts the dims of the
+// model or the shapes of other bound tensors: to bind weights for other dims, remove those bindings first. An inout parameter has the value of the bound tensor at the
 // start of each run, and is therefore uploaded for each run.
 //
 // Plans that are loaded after a parameter was bound share one copy of it on the devices, if they use it only on the
@@ -43,7 +44,7 @@ func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
 // before Prepare and the first Run. Plans that were loaded before the call have separate copies. So do plans that
 // return the parameter, and plans in which a collective or a copy to another rank reads it.
 func (m *Model) Bind(name string, t *Tensor) error {
-	if err := m.fn.fits(name, t.host()); err != nil {
+	if err := m.fn.fits(name, t.host(), m.params.dimsBesides(name)); err != nil {
 		return err
 	}
 	var weight *tensor.Tensor
@@ -161,7 +162,7 @@ func (m *Model) Inputs(dims map[string]int64) ([]Port, error) {
 func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 	s, err := tensor.ParseSpec(spec)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrInput, err)
 	}
 	ports, err := m.Inputs(nil)
 	if err != nil {

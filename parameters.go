@@ -133,6 +133,19 @@ func (p *parameters) current() *bindings {
 	return p.now()
 }
 
+// dimsBesides returns the dims that the model's binding and the shapes of all bound tensors except one fix.
+func (p *parameters) dimsBesides(name string) map[string]int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	others := maps.Clone(shapes(Args{DeviceIn: p.on}, p.bound))
+	delete(others, name)
+	b, err := p.fn.dimsOf(others)
+	if err != nil {
+		return p.fn.binding.Dims
+	}
+	return b.Dims
+}
+
 // use returns the current bindings for a run. The bytes of mapped weights stay valid until done is called.
 func (p *parameters) use() (b *bindings, done func()) {
 	p.mu.Lock()
@@ -292,7 +305,16 @@ func (b *bindings) shaped(given, full Args) (Binding, error) {
 	if err != nil {
 		return Binding{}, err
 	}
-	return b.fn.dimsOf(shapes(full, in))
+	all := shapes(full, in)
+	out, err := b.fn.dimsOf(all)
+	if err != nil {
+		return out, err
+	}
+	bound := maps.Clone(all)
+	maps.DeleteFunc(bound, func(name string, _ *tensor.Tensor) bool { return given.In[name] != nil || given.DeviceIn[name] != nil })
+	first, err := b.fn.dimsOf(bound)
+	maps.Copy(out.Dims, first.Dims) // an argument that contradicts bound tensors is then what the error is about
+	return out, err
 }
 
 // dimsBeside adds the dims of a run's own arguments to those of all bound tensors. It returns false if an argument

@@ -97,7 +97,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("a tensor of -2 rows: %v", err)
 	}
 	if _, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Arena: -5}); !errors.Is(err, hocket.ErrInput) ||
-		!strings.Contains(err.Error(), "Arena -5") {
+		!strings.Contains(err.Error(), "Arena is -5") {
 		t.Errorf("an arena of -5 bytes: %v", err)
 	}
 	on, err := model.NewDeviceTensor(t.Context(), "x", nil)

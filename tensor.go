@@ -1,6 +1,7 @@
 package hocket
 
 import (
+	"errors"
 	"fmt"
 
 	"hocket.example/hocket/internal/tensor"
@@ -18,58 +19,42 @@ type Tensor struct {
 // NewTensor returns a tensor filled with zeros. The error wraps ErrInput if the type or the shape is invalid, and
 // ErrOutOfMemory if the host has too little free memory; the latter holds for all functions that make a Tensor.
 func NewTensor(dt ir.DType, shape ...int64) (*Tensor, error) {
-	t, err := tensor.New(dt, shape)
-	if err != nil {
-		return nil, err
-	}
-	return (*Tensor)(t), nil
+	return public(tensor.New(dt, shape))
 }
 
 // FromFloats returns a tensor that contains vals, rounded to dt. The error wraps ErrInput if the number of vals is not
-// that of the elements.
+// that of the elements, and if dt cannot represent a value: 1e300 does not fit an f32, nor 1.5 or NaN an i32. NaN and
+// infinities fit floating-point types that have them, and results of a run may then contain them.
 func FromFloats(dt ir.DType, vals []float64, shape ...int64) (*Tensor, error) {
-	t, err := tensor.New(dt, shape)
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(vals)) != t.Len() {
-		return nil, errShape(len(vals), t)
-	}
-	tensor.FromFloat64(t.Data, vals, dt)
-	return (*Tensor)(t), nil
+	return public(tensor.OfFloats(dt, vals, shape))
 }
 
 // FromInts returns a tensor that contains vals. Floating-point types round them. The error wraps ErrInput as in
-// FromFloats, and if dt cannot represent a value: an id of 1<<40, for example, does not fit an i32.
+// FromFloats: an id of 1<<40, for example, does not fit an i32.
 func FromInts[E int | int32 | int64](dt ir.DType, vals []E, shape ...int64) (*Tensor, error) {
-	t, err := tensor.New(dt, shape)
-	if err != nil {
-		return nil, err
+	return public(tensor.OfInts(dt, vals, shape))
+}
+
+// public returns the result of a function that makes a tensor. Its errors are ErrInput, unless memory is short.
+func public(t *tensor.Tensor, err error) (*Tensor, error) {
+	if err != nil && !errors.Is(err, ErrOutOfMemory) {
+		err = fmt.Errorf("%w: %w", ErrInput, err)
 	}
-	if int64(len(vals)) != t.Len() {
-		return nil, errShape(len(vals), t)
-	}
-	for i, v := range vals {
-		if dt == ir.I32 && int64(v) != int64(int32(v)) {
-			return nil, fmt.Errorf("%w: element %d is %d, which i32 cannot represent", ErrInput, i, v)
-		}
-		t.SetInt64(int64(i), int64(v))
-	}
-	return (*Tensor)(t), nil
+	return (*Tensor)(t), err
 }
 
 // Ints returns the elements as int64. The conversion is exact for integer types; other types are rounded to the nearest
-// integer.
+// integer. Ints panics if Data does not have the size that DType and Shape require.
 func (t *Tensor) Ints() []int64 {
-	h := t.host()
+	h := t.valid()
 	out := make([]int64, h.Len())
 	tensor.ToInt64(out, h.Data, h.DType)
 	return out
 }
 
-// Floats returns the elements as float64. The conversion is exact for every dtype except i64.
+// Floats returns the elements as float64. The conversion is exact for every dtype except i64. It panics as Ints does.
 func (t *Tensor) Floats() []float64 {
-	h := t.host()
+	h := t.valid()
 	out := make([]float64, h.Len())
 	tensor.ToFloat64(out, h.Data, h.DType)
 	return out
@@ -80,6 +65,10 @@ func (t *Tensor) String() string { return t.host().String() }
 
 func (t *Tensor) host() *tensor.Tensor { return (*tensor.Tensor)(t) }
 
-func errShape(n int, t *tensor.Tensor) error {
-	return fmt.Errorf("%w: %d numbers are given for %s, which has %d elements", ErrInput, n, t, t.Len())
+// valid is like host, but panics if the fields of the tensor contradict each other.
+func (t *Tensor) valid() *tensor.Tensor {
+	if err := t.host().Check(); err != nil {
+		panic("hocket: " + err.Error())
+	}
+	return t.host()
 }

@@ -3,6 +3,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // ErrInput is wrapped by errors about invalid arguments of a run.
@@ -30,7 +31,8 @@ func (e *InputError) Error() string {
 	if e.Why != "" {
 		why = e.Why
 	}
-	what := fmt.Sprintf("%v: %%%s%v is %d", ErrInput, e.Param, e.Index, e.Value)
+	index := strings.ReplaceAll(fmt.Sprint(e.Index), " ", ", ") // as in the types of tensors
+	what := fmt.Sprintf("%v: %%%s%s is %d", ErrInput, e.Param, index, e.Value)
 	if e.Run > 0 {
 		what += fmt.Sprintf(" in run %d of the batch", e.Run+1)
 	}

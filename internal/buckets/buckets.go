@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/tensor"
@@ -23,9 +24,11 @@ func New(info *ir.Info, buckets map[string][]int64) (Buckets, error) {
 		out[name] = slices.Sorted(slices.Values(buckets[name]))
 		switch {
 		case info.Dims[name] == nil:
-			return nil, fmt.Errorf("%w: buckets of %s, which is no dim of the program; its dims are %v", fault.ErrInput, name,
-				slices.Sorted(maps.Keys(info.Dims)))
-		case len(out[name]) > 0 && out[name][0] < 1:
+			return nil, fmt.Errorf("%w: buckets of %s, which is no dim of the program; its dims are %s", fault.ErrInput, name,
+				strings.Join(slices.Sorted(maps.Keys(info.Dims)), ", "))
+		case len(out[name]) == 0:
+			return nil, fmt.Errorf("%w: the list of buckets of %s is empty", fault.ErrInput, name)
+		case out[name][0] < 1:
 			return nil, fmt.Errorf("%w: a bucket of %s is %d; the least is 1", fault.ErrInput, name, out[name][0])
 		}
 	}

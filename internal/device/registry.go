@@ -63,9 +63,16 @@ func KindNamed(name string) (Kind, error) {
 		}
 		names = append(names, k.Name)
 	}
-	return Kind{}, fmt.Errorf("machine %q: %w; the registered machines are: %s; a program registers another one by importing "+
-		"its package: see MachineOptions.Name", name, ErrUnsupported, strings.Join(names, ", "))
+	return Kind{}, unknownKind(fmt.Sprintf("there is no machine %q; the registered machines are: %s; a program registers another "+
+		"one by importing its package: see MachineOptions.Name", name, strings.Join(names, ", ")))
 }
+
+// unknownKind is an ErrUnsupported whose message is not about a feature of a machine.
+type unknownKind string
+
+func (e unknownKind) Error() string { return string(e) }
+
+func (unknownKind) Is(target error) bool { return target == ErrUnsupported }
 
 // Named opens a machine of the kind that KindNamed returns.
 func Named(name string, peers *world.World) (Machine, error) {

@@ -66,7 +66,12 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 			wrong = append(wrong, s.wrongLocal(io, a)...)
 		case t == nil:
 			if given := a.host(io.Name, weights); given != nil || s.hasPart(io) {
-				wrong = append(wrong, blocks.Wrong(io, given)...)
+				for _, text := range blocks.Wrong(io, given) {
+					if given != nil && a.In[io.Name] == nil {
+						text = "the bound tensor " + text
+					}
+					wrong = append(wrong, text)
+				}
 			}
 		case a.In[io.Name] != nil:
 			wrong = append(wrong, fmt.Sprintf("%s is passed twice, in host memory and on the devices: pass only one", io.Name))
@@ -75,9 +80,19 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 		}
 	}
 	for _, name := range s.unknown(a) {
-		wrong = append(wrong, fmt.Sprintf("the program has no parameter %s", name))
+		wrong = append(wrong, fmt.Sprintf("the program has no parameter %s%s", name, s.meant(name)))
 	}
 	return wrong
+}
+
+// meant returns a hint if a name differs from that of a parameter only in a % before it or in its case; "" otherwise.
+func (s signature) meant(name string) string {
+	for _, io := range s.im.Inputs {
+		if strings.EqualFold(strings.TrimPrefix(name, "%"), io.Name) {
+			return fmt.Sprintf(" (the parameter is called %s in arguments)", io.Name)
+		}
+	}
+	return ""
 }
 
 // hasPart reports whether a rank of this process has a block of an input. It also returns true if no rank of any
