@@ -46,8 +46,9 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 }
 
 // BindState creates the state that runs update: for each inout parameter that has no binding, it allocates a device
-// tensor for the given dims, as NewDeviceTensor does, fills it with zeros on the devices, and binds it with BindDevice. It returns these
-// tensors, keyed by the names of the parameters; a second call thus returns none. If it fails, it binds nothing.
+// tensor for the given dims, as NewDeviceTensor does, fills it with zeros on the devices, and binds it with BindDevice.
+// It returns these tensors, keyed by the names of the parameters; a second call thus returns none. If it fails, it binds
+// nothing.
 func (m *Model) BindState(ctx context.Context, dims map[string]int64) (state map[string]*DeviceTensor, err error) {
 	state = map[string]*DeviceTensor{}
 	defer func() {
