@@ -271,7 +271,7 @@ func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error 
 		return fmt.Errorf("entry %d: %w", n, err)
 	}
 	switch w.State {
-	case "scheduled", "started", "completed":
+	case "", "scheduled", "started", "completed": // a record that was cut has none
 	default:
 		return fmt.Errorf("entry %d: the state is %.40q; torch writes scheduled, started or completed", n, w.State)
 	}
