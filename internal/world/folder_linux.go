@@ -188,9 +188,10 @@ func (d *folder) socket(rank int) *net.UnixAddr {
 	return &net.UnixAddr{Name: name, Net: "unixpacket"}
 }
 
-// bind opens the socket of a process.
-func (d *folder) bind(rank int) (*net.UnixListener, error) {
-	addr := d.socket(rank)
+// bind opens the socket of the process h. If another process has opened it, two jobs have the same ID, and their ranks
+// may have joined each other. Therefore bind reports the second claim to that process, which ends its world.
+func (d *folder) bind(h hello) (*net.UnixListener, error) {
+	addr := d.socket(h.Rank)
 	listener, err := net.ListenUnix(addr.Net, addr)
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return listener, err
@@ -205,13 +206,14 @@ func (d *folder) bind(rank int) (*net.UnixListener, error) {
 	}
 	if err == nil {
 		defer conn.Close()
-		why := "another process of the same run has the same rank"
+		who := "another process"
 		if l, err := newLink(conn); err == nil {
 			if _, pid, err := l.owner(); err == nil {
-				why = fmt.Sprintf("process %d of the same run has the same rank", pid)
+				who = fmt.Sprintf("process %d", pid)
 			}
+			_ = l.send(h.encode(), greeting) // fails only if that process is ending
 		}
-		return nil, errors.New(why + ": give each process its own rank, and each run its own ID")
+		return nil, fmt.Errorf("%s has claimed rank %d of %s already: %s", who, h.Rank, runOf(h.ID), distinct)
 	}
 	if info, err := os.Lstat(addr.Name); err == nil && !isSocket(info) {
 		return nil, fmt.Errorf("%s is not a socket: remove it, or set HOCKET_RUN_DIR to another folder",

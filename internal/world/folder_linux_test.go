@@ -225,39 +225,96 @@ func TestRemovedFolder(t *testing.T) {
 	}
 }
 
-// TestSameRank starts two processes with the same rank. The second must be refused without
-// disturbing the world.
+// TestSameRank starts two jobs with one ID: a process claims a rank that another process has. That process and the
+// other one get an error, and so do all that have joined the run, because they may be of different jobs.
 func TestSameRank(t *testing.T) {
-	for _, rank := range []int{0, 1} {
-		o := options(t, 3)
-		_, joined, leave := joining(t, o)
-		one := make(chan *World, 1)
-		join := func(rank int) (*World, error) {
-			o := o
-			o.Rank = rank
-			return Join(context.Background(), o)
+	for rank := range 2 {
+		for _, before := range []string{"all have joined", "a process is absent"} {
+			t.Run(fmt.Sprintf("rank %d after %s", rank, before), func(t *testing.T) {
+				o := options(t, 3)
+				join := func(rank int) (*World, error) {
+					o := o
+					o.Rank = rank
+					return Join(context.Background(), o)
+				}
+				first := []int{0, 1, 2}
+				if before == "a process is absent" {
+					first = first[:2]
+				}
+				ends := make(chan error, 3)
+				var linked sync.WaitGroup
+				for _, r := range first {
+					linked.Add(1)
+					go func() {
+						w, err := join(r)
+						linked.Done()
+						if err == nil {
+							<-w.Done()
+							err = w.Leave()
+						}
+						ends <- err
+					}()
+				}
+				if len(first) == 3 {
+					linked.Wait()
+				}
+				waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "[01]")); return len(s) == 2 })
+				if _, err := join(rank); err == nil ||
+					!strings.Contains(err.Error(), fmt.Sprintf("has claimed rank %d of run %q already", rank, o.ID)) {
+					t.Errorf("a second rank %d: %v", rank, err)
+				}
+				if len(first) == 2 {
+					// The process with the other rank may not have linked to the one that was claimed twice.
+					o.Rank = 1 - rank
+					if _, err := Join(context.Background(), o); err == nil {
+						t.Error("a second process joined with the other rank")
+					}
+				}
+				for range first {
+					err := <-ends
+					var peer *PeerError
+					if !errors.As(err, &peer) || !strings.Contains(err.Error(), "claims the same rank of run") {
+						t.Errorf("a process of the run: %v, want an error about the rank that was claimed twice", err)
+					}
+				}
+			})
 		}
-		go func() {
-			w, err := join(1)
-			if err != nil {
-				t.Error(err)
-			}
-			one <- w
-		}()
-		waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "1")); return len(s) == 1 })
-		if _, err := join(rank); err == nil || !strings.Contains(err.Error(), "of the same run has the same rank") {
-			t.Errorf("a second rank %d: %v", rank, err)
-		}
-		w, err := join(2)
+	}
+}
+
+// TestNextRun checks that a run with the ID of an earlier run can begin while processes of that run have not left, as
+// long as their ranks are free, and that it waits for the others.
+func TestNextRun(t *testing.T) {
+	o := options(t, 2)
+	join := func(rank int) *World {
+		o := o
+		o.Rank = rank
+		w, err := Join(context.Background(), o)
 		if err != nil {
-			t.Fatal(err)
-		}
-		w.Leave()
-		if err := <-joined; err != nil {
 			t.Error(err)
+			return nil
 		}
-		leave()
-		if w := <-one; w != nil {
+		return w
+	}
+	first, next := make([]*World, 2), make(chan *World, 1)
+	var all sync.WaitGroup
+	for r := range first {
+		all.Go(func() { first[r] = join(r) })
+	}
+	all.Wait()
+	if first[0] == nil || first[1] == nil {
+		return
+	}
+	first[1].Leave()
+	go func() { next <- join(1) }()
+	waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "1")); return len(s) == 1 })
+	if err := first[0].Err(); err != nil {
+		t.Errorf("the earlier run: %v", err)
+	}
+	first[0].Leave()
+	w0, w1 := join(0), <-next
+	for _, w := range []*World{w0, w1} {
+		if w != nil {
 			w.Leave()
 		}
 	}

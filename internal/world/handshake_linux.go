@@ -111,6 +111,11 @@ func (hs handshake) answer(l link, h hello) (*peer, error) {
 		hs.mesh.abort(err)
 		return nil, err
 	}
+	if h.Rank == hs.mesh.o.Rank {
+		err := hs.mesh.self.failed("process %d on %s claims the same rank of %s: %s", h.PID, h.Host, hs.mesh.o.run(), distinct)
+		hs.mesh.abort(err)
+		return nil, err
+	}
 	if h.Rank <= hs.mesh.o.Rank || h.Rank >= hs.mesh.o.Size {
 		return nil, nil // a process with this rank never connects to this one
 	}

@@ -78,7 +78,6 @@ func TestHostile(t *testing.T) {
 	random := make([]byte, 64<<10)
 	rand.Read(random)
 	other := hello{Protocol: protocol, ID: "another run", Size: 2, member: member{Rank: 1, PID: 1, Host: "x"}}
-	self := hello{Protocol: protocol, ID: o.ID, Size: 2, member: member{Rank: 0, PID: 1, Host: "x"}}
 	far := hello{Protocol: protocol, ID: o.ID, Size: 2, member: member{Rank: 1 << 60, PID: 1, Host: "x"}}
 	packets := [][]byte{
 		nil, {0}, random[:100], random[:maxMessage], random[:maxMessage+1], random,
@@ -87,7 +86,7 @@ func TestHostile(t *testing.T) {
 		append([]byte("x"), bytes.Repeat([]byte{'"'}, 4000)...), // an abort from a process that has not identified itself
 		encodeCause(cause{Peer: &PeerError{Why: "false"}}), encodeReady(), encodeBye(),
 		agreement{1, "x", nil}.encode(), export{"x"}.encode(),
-		other.encode(), self.encode(), far.encode(),
+		other.encode(), far.encode(),
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(100)) // as for users
 	before := settledHeap(math.MaxInt64)

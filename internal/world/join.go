@@ -34,6 +34,7 @@ func Join(ctx context.Context, o Options) (*World, error) {
 		o.group.mesh.Store(m)
 	}
 	m.handle = w.handle
+	m.release = func() { w.joining.claim.release() }
 	m.launched = dialLauncher(m)
 	if o.Size > 1 {
 		err = w.joining.meet(ctx)

@@ -16,6 +16,7 @@ import (
 type rendezvous struct {
 	mesh     *mesh
 	detector *detector
+	claim    *claim
 }
 
 func (v *rendezvous) meet(context.Context) error {
@@ -50,6 +51,10 @@ func dialLauncher(*mesh) *launched { return nil }
 func (*launched) joined()     {}
 func (*launched) ended(cause) {}
 func (*launched) close()      {}
+
+type claim struct{}
+
+func (*claim) release() {}
 
 // futexWait sleeps for a short time; callers poll.
 func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) {

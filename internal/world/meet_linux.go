@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -17,6 +18,22 @@ type rendezvous struct {
 	mesh     *mesh
 	detector *detector
 	roll     *rollCall // nil if there is only one node
+	met      atomic.Bool
+	claim    *claim // nil if this process is the only one on its node, or if the world is a group
+}
+
+// claim is this process's hold on its rank of a run. It lasts until the process leaves the world: if another process
+// claims the same rank, even long after all have joined, two jobs have the same ID, and the world ends.
+type claim struct {
+	folder   *folder
+	listener net.Listener
+}
+
+func (c *claim) release() {
+	if c != nil {
+		c.listener.Close() // removes the socket
+		c.folder.close()
+	}
 }
 
 // meet creates links to all other processes. Each process dials those of lower rank. A process that has all its links
@@ -50,6 +67,7 @@ func (v *rendezvous) meet(ctx context.Context) (err error) {
 		id += " node " + v.roll.list[v.mesh.o.Rank].Node
 	}
 	var d *folder
+	var own *claim
 	var dialling sync.WaitGroup
 	defer func() {
 		if err != nil {
@@ -57,7 +75,12 @@ func (v *rendezvous) meet(ctx context.Context) (err error) {
 		}
 		cancel()
 		dialling.Wait() // the goroutines use the folder
-		if d != nil {
+		switch {
+		case own != nil && err == nil && v.mesh.o.group == nil:
+			v.claim = own
+		case own != nil:
+			own.release()
+		case d != nil:
 			d.close()
 		}
 	}()
@@ -66,11 +89,11 @@ func (v *rendezvous) meet(ctx context.Context) (err error) {
 			return err
 		}
 		phase("folder")
-		listener, err := d.bind(v.mesh.o.Rank)
+		listener, err := d.bind(handshake{v.mesh}.hello())
 		if err != nil {
 			return err
 		}
-		defer listener.Close()
+		own = &claim{d, listener}
 		phase("bound")
 		v.mesh.running.Go(func() { newReception(v.mesh).receive(listener, v.greetUnix) })
 	}
@@ -104,6 +127,7 @@ func (v *rendezvous) meet(ctx context.Context) (err error) {
 	if err := v.awaitAll(ctx, "finish joining", func(p *peer) bool { return p.ready }); err != nil {
 		return err
 	}
+	v.met.Store(true)
 	return nil
 }
 
@@ -138,6 +162,10 @@ func (v *rendezvous) greetUnix(r *reception, conn net.Conn) *peer {
 	closeAll(fds)
 	h, ok := m.(hello)
 	if !r.leaves(conn) || err != nil || !ok || h.ID != v.mesh.o.ID {
+		conn.Close()
+		return nil
+	}
+	if v.met.Load() && h.Rank != v.mesh.o.Rank { // a process of the next run with this ID: it connects again
 		conn.Close()
 		return nil
 	}

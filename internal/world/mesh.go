@@ -27,6 +27,7 @@ type mesh struct {
 	left    bool
 
 	launched *launched // nil if no launcher listens
+	release  func()    // ends this process's claim to its rank
 
 	done    chan struct{} // closed when why is set
 	running sync.WaitGroup
@@ -166,6 +167,7 @@ func (m *mesh) leave() error {
 		phase("within goodbye")
 	}
 	m.launched.close()
+	m.release()
 	m.running.Wait()
 	for _, p := range peers {
 		if p == nil {

@@ -87,6 +87,15 @@ func (o *Options) complete() error {
 	return nil
 }
 
+// distinct says how a user gives each run its own ID.
+const distinct = "give each process its own rank, and each job that runs on this host its own ID " +
+	"(HOCKET_RUN_ID; under torchrun or by hand MASTER_ADDR and MASTER_PORT)"
+
+// run names the run in errors.
+func (o *Options) run() string { return runOf(o.ID) }
+
+func runOf(id string) string { return fmt.Sprintf("run %q", id) }
+
 // phase is called between actions that other processes can observe. Tests replace it to end processes at these
 // positions.
 var phase = func(name string) {}
