@@ -56,11 +56,10 @@ type DisagreeError struct {
 	Values []Value // by rank; processes from which no value was received are absent
 }
 
-// Error returns a message that names what differs, and which processes have which value. If the calls of the ranks
-// are known and differ, it names the calls. If all processes but one agree, the one that differs comes first.
+// Error returns a message that names what differs, and which processes have which value. A call that is known and that
+// only processes with this value have made takes the place of the value. If all processes but one agree, the one that differs comes first.
 func (e *DisagreeError) Error() string {
 	groups := e.Groups()
-	called := calledDifferently(groups)
 	odd := e.odd(groups)
 	if odd >= 0 {
 		groups[0], groups[odd] = groups[odd], groups[0]
@@ -85,7 +84,7 @@ func (e *DisagreeError) Error() string {
 		}
 		text := verb + " " + first.Value
 		switch {
-		case called:
+		case calledAlone(groups, group):
 			text = "called " + first.String()
 		case first.At != "":
 			text += ", called at " + first.At
@@ -95,16 +94,17 @@ func (e *DisagreeError) Error() string {
 	return fmt.Sprintf("ranks disagree on %s: %s", e.What, strings.Join(list, ", "))
 }
 
-// calledDifferently reports whether the calls of all groups are known and different.
-func calledDifferently(groups [][]Value) bool {
-	seen := map[string]bool{}
+// calledAlone reports whether the call of a group is known and no other group has made the same call, so that the call
+// shows the difference.
+func calledAlone(groups [][]Value, group []Value) bool {
+	call := group[0].Call
+	same := 0
 	for _, g := range groups {
-		if g[0].Call == "" || seen[g[0].Call] {
-			return false
+		if g[0].Call == call {
+			same++
 		}
-		seen[g[0].Call] = true
 	}
-	return true
+	return call != "" && same == 1
 }
 
 // Odd returns the rank of the one process that differs from all others, which have equal values. It returns -1 if

@@ -92,10 +92,13 @@ func oddText(e *hocket.DisagreeError) string {
 	if odd.Rank != e.Odd() {
 		odd, others = others, odd
 	}
-	if others.Call == "" || odd.Call == others.Call {
-		return odd.Value
+	switch {
+	case odd.Call != "" && odd.Call != others.Call:
+		return odd.String()
+	case odd.At != "":
+		return odd.Value + ", called at " + odd.At
 	}
-	return odd.String()
+	return odd.Value
 }
 
 // codeOf returns the exit code of a launch. It is the exit code of the process that caused the failure, or 3 if that

@@ -9,7 +9,7 @@ import (
 type Aborted struct{ Cause error }
 
 // Error returns a message with the cause.
-func (e *Aborted) Error() string { return "aborted: " + e.Cause.Error() }
+func (e *Aborted) Error() string { return e.Cause.Error() }
 
 // Unwrap returns the cause.
 func (e *Aborted) Unwrap() error { return e.Cause }

@@ -116,7 +116,7 @@ func (d *detector) differ(step uint64) *DisagreeError {
 		case <-time.After(patiencePause):
 		}
 	}
-	e.What = fmt.Sprintf("step %d%s", step, d.mesh.o.ofGroup())
+	e.What = d.mesh.nextOf(e.Values, step)
 	e.Values = withoutDetails(e.Values)
 	return e
 }
@@ -186,7 +186,7 @@ func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	}
 	why := fmt.Sprintf(format, args...)
 	if d.silent[stalled].Load() < many {
-		return d.mesh.member(late).failed("%s, %s", why, d.mesh.page.last(late))
+		return d.mesh.member(late).failed("%s, %s; the limit is HOCKET_STALL_TIMEOUT, or stall_timeout", why, d.mesh.page.last(late))
 	}
 	e := d.stalled(stalled)
 	if stalled == late {

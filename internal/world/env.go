@@ -63,6 +63,12 @@ func FromEnv(getenv func(string) string) (Options, error) {
 		}
 		return o, nil
 	}
+	for _, l := range launchers[:2] { // the variables of mpirun and srun are never set by hand
+		if rank := getenv(l.rank); rank != "" {
+			return Options{}, fmt.Errorf("%s is %s, but %s is not set, so this process would be the only one: set %s to the number of "+
+				"processes, or unset %s", l.rank, rank, l.size, l.size, l.rank)
+		}
+	}
 	return o, nil
 }
 
@@ -113,6 +119,11 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 			return fmt.Errorf("%s is %q, but must be a number of processes", l.localSize, text)
 		}
 	}
+	if text := getenv("MASTER_PORT"); l.name == "torchrun" && text != "" && o.ID == "" {
+		if port, err := strconv.ParseUint(text, 10, 16); err != nil || port == 0 {
+			return fmt.Errorf("MASTER_PORT is %q, but must be a number from 1 to 65535", text)
+		}
+	}
 	if o.ID == "" {
 		o.ID = l.runID(getenv)
 	}
@@ -126,8 +137,11 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 		}
 	}
 	if o.ID == "" && o.Size > 1 {
-		return fmt.Errorf("%s started %d processes without an ID for the run: set HOCKET_RUN_ID in all processes to the same text, "+
-			"and to a new text for each run", l.name, o.Size)
+		set := "HOCKET_RUN_ID in all processes to the same text, and to a new text for each run"
+		if l.name == "torchrun" {
+			set = "MASTER_ADDR and MASTER_PORT to the same values in all processes, and to another port for each job, or " + set
+		}
+		return fmt.Errorf("%s is %d, but no variable names the run that the processes join: set %s", l.size, o.Size, set)
 	}
 	return nil
 }

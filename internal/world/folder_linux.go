@@ -28,11 +28,7 @@ type folder struct {
 
 // openFolder opens the folder of a run in base, and creates it if necessary.
 func openFolder(ctx context.Context, base, id string) (*folder, error) {
-	if base == "" {
-		if base = os.Getenv("XDG_RUNTIME_DIR"); base == "" {
-			base = os.TempDir()
-		}
-	}
+	base, source := meetingPlace(base)
 	base, err := filepath.Abs(base)
 	if err != nil {
 		return nil, err
@@ -47,7 +43,12 @@ func openFolder(ctx context.Context, base, id string) (*folder, error) {
 	path := filepath.Join(base, folderPrefix()+hex.EncodeToString(sum[:8]))
 	for {
 		d, err := tryFolder(path)
-		if !errors.Is(err, errAgain) {
+		var denied *fs.PathError
+		switch {
+		case errors.As(err, &denied) && denied.Op == "mkdir":
+			return nil, fmt.Errorf("%w: processes of this host meet in %s, which %s names: set HOCKET_RUN_DIR to a folder that exists and to "+
+				"which all of them can write", err, base, source)
+		case !errors.Is(err, errAgain):
 			return d, err
 		}
 		select { // another process is removing the folder at this moment

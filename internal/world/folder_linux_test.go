@@ -75,7 +75,15 @@ func TestFolder(t *testing.T) {
 		}
 		refused(t, base, "not a directory")
 	})
-	t.Run("no base", func(t *testing.T) { refused(t, filepath.Join(t.TempDir(), "absent"), "no such file") })
+	t.Run("no base", func(t *testing.T) {
+		base := filepath.Join(t.TempDir(), "absent")
+		refused(t, base, "no such file or directory: processes of this host meet in "+base+", which HOCKET_RUN_DIR, or the option dir, names")
+		t.Setenv("XDG_RUNTIME_DIR", base)
+		refused(t, "", "which XDG_RUNTIME_DIR names: set HOCKET_RUN_DIR to a folder that exists")
+		t.Setenv("XDG_RUNTIME_DIR", "")
+		t.Setenv("TMPDIR", base)
+		refused(t, "", "which TMPDIR names: set HOCKET_RUN_DIR")
+	})
 	t.Run("long and odd path", func(t *testing.T) {
 		o := options(t, 2)
 		o.Dir = filepath.Join(o.Dir, strings.Repeat("long ", 40), "[*?\\")
@@ -216,11 +224,12 @@ func TestRemovedFolder(t *testing.T) {
 	second := o
 	second.Rank = 1
 	_, err := Join(context.Background(), second)
-	if want := "rank 0: absent: did not join within 2s"; err == nil || err.Error() != want {
+	waits := fmt.Sprintf("; rank %%d waits for run %q in %s", o.ID, o.Dir)
+	if want := "rank 0: absent: did not join within 2s" + fmt.Sprintf(waits, 1); err == nil || err.Error() != want {
 		t.Errorf("rank 1: %v, want %q", err, want)
 	}
 	err = <-joined
-	if want := "rank 1: absent: did not join within 2s"; err == nil || err.Error() != want {
+	if want := "rank 1: absent: did not join within 2s" + fmt.Sprintf(waits, 0); err == nil || err.Error() != want {
 		t.Errorf("rank 0: %v, want %q", err, want)
 	}
 }

@@ -269,7 +269,7 @@ func (m *mesh) leftBy(p *peer) error {
 // have left without an error. Otherwise it returns nil. It waits a short time for processes that may be about to
 // leave.
 func (m *mesh) alone(step uint64) error {
-	e := &DisagreeError{What: fmt.Sprintf("step %d%s", step, m.o.ofGroup())}
+	e := &DisagreeError{}
 	for i := 0; i < patienceRounds; i++ {
 		e.Values = e.Values[:0]
 		waiting := false
@@ -281,7 +281,7 @@ func (m *mesh) alone(step uint64) error {
 			case ok || m.page.failing(r) != "":
 				return nil
 			case m.hasLeft(r):
-				e.Values = append(e.Values, m.value(r, 0, "no more steps"))
+				e.Values = append(e.Values, m.value(r, 0, "no more calls"))
 			default:
 				waiting = true
 			}
@@ -298,8 +298,18 @@ func (m *mesh) alone(step uint64) error {
 	if len(e.Values) < m.o.Size || m.o.Size < 3 {
 		return nil
 	}
+	e.What = m.nextOf(e.Values, step)
 	e.Values = withoutDetails(e.Values)
 	return e
+}
+
+// nextOf names what processes begin with different values: their next call or, if all calls are unknown, the step. Steps
+// are not the user's calls: a single call may take several.
+func (m *mesh) nextOf(values []Value, step uint64) string {
+	if slices.ContainsFunc(values, func(v Value) bool { return v.Call != "" }) {
+		return "the next call" + m.o.ofGroup()
+	}
+	return fmt.Sprintf("step %d%s", step, m.o.ofGroup())
 }
 
 // These constants set how long an error waits for the values of other processes, which show which
@@ -386,5 +396,5 @@ func (m *mesh) absent(ctx context.Context, what string, absent []int) error {
 	if len(absent) > 1 {
 		why += fmt.Sprintf("; ranks %s are absent", m.list(absent))
 	}
-	return m.member(absent[0]).failed("%s", why)
+	return m.member(absent[0]).failed("%s", why+m.o.awaiting())
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 )
 
@@ -91,8 +92,34 @@ func (o *Options) complete() error {
 const distinct = "give each process its own rank, and each job that runs on this host its own ID " +
 	"(HOCKET_RUN_ID; under torchrun or by hand MASTER_ADDR and MASTER_PORT)"
 
+// meetingPlace returns the folder in which processes of this host meet, and the variable that names it. dir is
+// Options.Dir.
+func meetingPlace(dir string) (base, variable string) {
+	if dir != "" {
+		return dir, "HOCKET_RUN_DIR, or the option dir,"
+	}
+	if base = os.Getenv("XDG_RUNTIME_DIR"); base != "" {
+		return base, "XDG_RUNTIME_DIR"
+	}
+	return os.TempDir(), "TMPDIR"
+}
+
 // run names the run in errors.
 func (o *Options) run() string { return runOf(o.ID) }
+
+// awaiting describes, after a semicolon, which run this process waits for and where. It is empty for a group, whose
+// processes have met already.
+func (o *Options) awaiting() string {
+	place, _ := meetingPlace(o.Dir)
+	place = "in " + place
+	switch {
+	case o.group != nil:
+		return ""
+	case o.Meet != "":
+		place = "at " + o.Meet
+	}
+	return fmt.Sprintf("; rank %d waits for %s %s", o.Rank, o.run(), place)
+}
 
 func runOf(id string) string { return fmt.Sprintf("run %q", id) }
 

@@ -265,10 +265,14 @@ func (p *page) last(rank int) string {
 	at := word(p.slot(rank), slotAt).Load()
 	text := fmt.Sprintf("in step %d (%s) at command %d", n, e.what, at)
 	switch {
+	case word(p.slot(rank), slotIdle).Load() != 0 && e.call == "":
+		text = fmt.Sprintf("after %s (step %d)", e.what, n)
 	case word(p.slot(rank), slotIdle).Load() != 0:
-		text = fmt.Sprintf("after %s (step %d)", e.text(), n)
+		text = "after " + e.text()
+	case e.call != "" && at == 0:
+		text = "in " + e.text()
 	case e.call != "":
-		text = fmt.Sprintf("in %s (step %d, command %d)", e.text(), n, at)
+		text = fmt.Sprintf("in %s (command %d)", e.text(), at)
 	}
 	if why := p.failing(rank); why != "" {
 		text += "; its last call failed: " + why
@@ -276,13 +280,16 @@ func (p *page) last(rank int) string {
 	return text
 }
 
-// step describes a step of a process.
+// step describes a step of a process: by the program's call or, if that is unknown, by its number.
 func (p *page) step(rank int, step uint64) string {
 	e, ok := p.recorded(rank, step)
-	if !ok {
+	switch {
+	case !ok:
 		return fmt.Sprintf("step %d", step)
+	case e.call != "":
+		return e.text()
 	}
-	return fmt.Sprintf("step %d (%s)", step, e.text())
+	return fmt.Sprintf("step %d (%s)", step, e.what)
 }
 
 // copyIn writes text to shared memory in whole words, since others may read it at the same time.

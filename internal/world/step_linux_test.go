@@ -138,9 +138,9 @@ func TestAbsent(t *testing.T) {
 		want string
 	}{
 		{"agree", func(w *World) error { _, err := w.Agree(ctx, "load", nil); return err },
-			`did not reach step 3 (load) within 500ms, in step 2 (begin) at command 7`},
+			`did not reach step 3 (load) within 500ms, in step 2 (begin) at command 7; the limit is HOCKET_STALL_TIMEOUT, or stall_timeout`},
 		{"import", func(w *World) error { _, err := w.Import(ctx, 1, "arena"); return err },
-			`did not export "arena" within 500ms, in step 2 (begin) at command 7`},
+			`did not export "arena" within 500ms, in step 2 (begin) at command 7; the limit is HOCKET_STALL_TIMEOUT, or stall_timeout`},
 		{"counter", func(w *World) error {
 			c, err := w.NewCounters("c", 1)
 			if err != nil {
@@ -151,7 +151,7 @@ func TestAbsent(t *testing.T) {
 				return err
 			}
 			return c.Wait(ctx, 0, 1, 1)
-		}, `did not begin step 3 (run) within 500ms, in step 2 (begin) at command 7`},
+		}, `did not begin step 3 (run) within 500ms, in step 2 (begin) at command 7; the limit is HOCKET_STALL_TIMEOUT, or stall_timeout`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o := options(t, 2)
@@ -355,14 +355,14 @@ func TestReasons(t *testing.T) {
 		want string
 	}{
 		{"error", func(w *World) error { w.Failed(errors.New("no data")); return nil },
-			"rank 1: left the world before step 3 (g(x) at b.py:2): no data"},
+			"rank 1: left the world before g(x) at b.py:2: no data"},
 		{"mended", func(w *World) error { w.Failed(errors.New("no data")); w.Failed(nil); return nil },
-			"rank 1: left the world before step 3 (g(x) at b.py:2): its program ended; its last call was f(x) at a.py:1"},
+			"rank 1: left the world before g(x) at b.py:2: its program ended; its last call was f(x) at a.py:1"},
 		{"goes on", func(w *World) error {
 			w.Calls("h(x)", "c.py:3")
 			_, err := w.Agree(context.Background(), "more", nil)
 			return err
-		}, "ranks disagree on step 3: rank 1 has more, called at c.py:3, the others (ranks 0, 2) have no more steps"},
+		}, "ranks disagree on the next call: rank 1 called h(x) at c.py:3, the others (ranks 0, 2) have no more calls"},
 	} {
 		for _, apart := range []bool{false, true} {
 			t.Run(fmt.Sprint(tc.name, " ", apart), func(t *testing.T) {
