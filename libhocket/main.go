@@ -33,6 +33,8 @@ import (
 
 var library = capi.New()
 
+func init() { library.Thread = func() uintptr { return uintptr(C.own_thread()) } }
+
 // program is what main runs if libhocket is built as a program and not as a shared library; see
 // python.go.
 var program = func() {}
@@ -497,7 +499,7 @@ func hocket_adopt(collectives C.int64_t, owner unsafe.Pointer, at *C.uint64_t, r
 //
 //export hocket_calling
 func hocket_calling(call, place *C.char) {
-	library.Calling(uintptr(C.own_thread()), text(call), text(place))
+	library.Calling(text(call), text(place))
 }
 
 // hocket_failed reports to the other processes of a machine the reason why this process will leave. It returns 0 on

@@ -179,7 +179,7 @@ func flagError(err error) error {
 		if strings.Contains(text, "missing unit in duration") {
 			unit = ": the unit is missing, as in 5s"
 		}
-		return fmt.Errorf("%s cannot be %s%s", strings.Replace(m[2], "--ranks", "-n", 1), m[1], unit)
+		return fmt.Errorf("%s cannot be %s%s", strings.NewReplacer("--ranks", "-n", "--processes", "-n").Replace(m[2]), m[1], unit)
 	}
 	return errors.New(goNumberError.ReplaceAllString(text, ""))
 }

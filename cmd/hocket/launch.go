@@ -109,6 +109,9 @@ func commandOf(root *cobra.Command, words []string) ([]string, error) {
 			names = append(names, c.Name())
 		}
 		wrong := usagef("%q is neither a command of hocket nor a program on PATH", words[0])
+		if _, err := os.Stat(words[0]); err == nil && filepath.Ext(words[0]) == ".py" {
+			return nil, wrong.helping("a program of Python is run by python3 %s", words[0])
+		}
 		if _, err := strconv.Atoi(words[0]); err == nil {
 			return nil, wrong.helping("the number of processes is a flag: -n %s", words[0])
 		}
@@ -162,7 +165,11 @@ func (a *app) launch(end <-chan struct{}, n, nodes int, words []string) error {
 	}
 	l := &launched{all: processes, over: make(chan exit, n), stall: stall, still: make([]standstill, n),
 		watcher: watcher}
-	return l.wait(end)
+	err = l.wait(end)
+	if why := watcher.cause(); err == nil && why != nil {
+		fmt.Fprintf(a.stderr, "warning: all processes ended with exit code 0, although an error had ended their run: %v\n", why)
+	}
+	return err
 }
 
 // stallTimeout returns the time for which a process may be stopped. It is the same as the StallTimeout of hocket.Join.

@@ -46,11 +46,19 @@ func (w *watcher) reported() <-chan struct{} {
 	return w.l.Reported()
 }
 
+// cause returns why the processes' run ended, as they reported; nil if no error ended it.
+func (w *watcher) cause() error {
+	if w.l == nil {
+		return nil
+	}
+	return w.l.Cause()
+}
+
 // blamed returns the process that the other processes report as the cause of the failure, and the reason. The rank is
 // -1 if there is none.
 func (w *watcher) blamed() (rank int, why string) {
 	var peer *hocket.PeerError
-	if w.l != nil && errors.As(w.l.Cause(), &peer) {
+	if errors.As(w.cause(), &peer) {
 		return peer.Rank, peer.Why
 	}
 	return -1, ""
@@ -60,11 +68,7 @@ func (w *watcher) blamed() (rank int, why string) {
 // process as the cause, the error names that process. All processes must have ended; exits is indexed by rank and
 // describes how each ended.
 func (w *watcher) failed(first exit, exits []exit) error {
-	n := len(exits)
-	var cause error
-	if w.l != nil {
-		cause = w.l.Cause()
-	}
+	n, cause := len(exits), w.cause()
 	blamed, why := -1, ""
 	var peer *hocket.PeerError
 	var disagree *hocket.DisagreeError

@@ -19,7 +19,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"hocket.example/hocket"
@@ -40,26 +39,28 @@ var ErrHandle = errors.New("it names no object")
 // Library holds the objects of a process.
 type Library struct {
 	objects
-	owners  owners
-	calling atomic.Pointer[calling] // the caller's call during which the next function is called; see Calling
+	owners owners
+	// Thread returns a number for the calling thread, if several threads of the caller call functions.
+	Thread  func() uintptr
+	calling sync.Map // by thread, the caller's call during which the thread calls its next function; see Calling
 }
 
 type calling struct{ call, place string }
 
 // Calling sets the name of the caller's call during which the next run, load or collective is made, the call's
-// position in the caller's source, and its thread. Errors in other processes contain the name and the position: see
-// world.CalledBy. Collectives set their own names; for them, the position stays in effect until the next Calling.
-func (l *Library) Calling(thread uintptr, call, place string) {
+// position in the caller's source. Both hold for the next function that the same thread calls. Errors in other processes
+// contain the name and the position: see world.CalledBy. Collectives set their own names; for them, the position stays
+// in effect until the next Calling.
+func (l *Library) Calling(call, place string) {
+	thread := l.Thread()
 	world.CalledBy(thread)
-	l.calling.Store(&calling{call, place})
+	l.calling.Store(thread, calling{call, place})
 }
 
-// named returns a context that contains the call that Calling has set.
+// named returns a context that contains the call that this thread has set by Calling.
 func (l *Library) named(ctx context.Context) context.Context {
-	if l.calling.Load() == nil {
-		return ctx
-	}
-	if c := l.calling.Swap(nil); c != nil {
+	if c, ok := l.calling.LoadAndDelete(l.Thread()); ok {
+		c := c.(calling)
 		return world.WithCall(ctx, c.call, c.place)
 	}
 	return ctx
@@ -76,7 +77,9 @@ func (l *Library) Failed(machineHandle int64, why string) error {
 }
 
 // New returns a library without objects.
-func New() *Library { return &Library{objects: objects{all: map[int64]any{}}} }
+func New() *Library {
+	return &Library{objects: objects{all: map[int64]any{}}, Thread: func() uintptr { return 0 }}
+}
 
 // objects maps numbers to objects.
 type objects struct {
@@ -140,7 +143,22 @@ func optionError(err error, to any) error {
 		return fmt.Errorf("unknown option %s; the options are %s", name, strings.Join(names, ", "))
 	}
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Field != "" {
-		return fmt.Errorf("option %s: the value is a JSON %s, but %s is required", wrong.Field, wrong.Value, wrong.Type)
+		want := wrong.Type.String()
+		switch wrong.Type.Kind() {
+		case reflect.Float64:
+			want = "a number"
+		case reflect.Int, reflect.Int64:
+			want = "a whole number"
+		case reflect.Bool:
+			want = "true or false"
+		case reflect.String:
+			want = "a text"
+		case reflect.Slice:
+			want = "a list"
+		case reflect.Map:
+			want = "a mapping"
+		}
+		return fmt.Errorf("option %s is a %s, but must be %s", wrong.Field, wrong.Value, want)
 	}
 	return fmt.Errorf("options: %w", err)
 }
@@ -262,7 +280,7 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 	if err != nil {
 		if m.w != nil {
 			m.w.Abort(err)
-			err = errors.Join(err, m.w.Leave())
+			_ = m.w.Leave() // err is the cause
 		}
 		return 0, who, err
 	}
@@ -316,7 +334,7 @@ func (l *Library) Group(ctx context.Context, handle int64, text string) (group i
 	if err != nil {
 		if g.w != nil {
 			g.w.Abort(err)
-			err = errors.Join(err, g.w.Leave())
+			_ = g.w.Leave() // err is the cause
 		}
 		return 0, who, err
 	}
@@ -714,7 +732,7 @@ func (l *Library) Bind(handle int64, lent *Loan, t Tensor) error {
 
 // call is a call in progress.
 type call struct {
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	done   chan struct{}
 	err    error
 }
@@ -833,7 +851,7 @@ func (l *Library) Wait(handle int64, most time.Duration) (over bool, err error) 
 	case <-timer.C:
 		return false, nil
 	}
-	c.cancel()
+	c.cancel(nil)
 	l.drop(handle)
 	return true, c.err
 }
@@ -842,7 +860,7 @@ func (l *Library) Wait(handle int64, most time.Duration) (over bool, err error) 
 func (l *Library) Cancel(handle int64) error {
 	c, err := get[*call](l, handle)
 	if err == nil {
-		c.cancel()
+		c.cancel(world.ErrInterrupted)
 	}
 	return err
 }
@@ -851,7 +869,7 @@ func (l *Library) Cancel(handle int64) error {
 func (l *Library) Abandon(handle int64) error {
 	c, err := get[*call](l, handle)
 	if err == nil {
-		c.cancel()
+		c.cancel(world.ErrInterrupted)
 		l.drop(handle)
 	}
 	return err

@@ -224,7 +224,7 @@ func (l *Library) Sync(handle int64) (int64, error) {
 
 // background runs f in a goroutine, and returns the number to wait for.
 func (l *Library) background(f func(ctx context.Context) error) int64 {
-	ctx, cancel := context.WithCancel(l.named(context.Background()))
+	ctx, cancel := context.WithCancelCause(l.named(context.Background()))
 	c := &call{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)

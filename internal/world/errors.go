@@ -16,6 +16,9 @@ var ErrLeft = errors.New("this process has left the world")
 // already continued beyond it.
 var ErrWentOn = errors.New("another process has already continued")
 
+// ErrInterrupted is the cause with which a library cancels the context of a call that its user has interrupted.
+var ErrInterrupted = errors.New("interrupted")
+
 // These errors are public, in package fault.
 type (
 	PeerError     = fault.PeerError

@@ -72,7 +72,11 @@ func (m *mesh) abort(cause error) {
 	if cause == nil {
 		cause = errors.New("aborted")
 	}
-	m.end(causeOf(m.self, cause), cause)
+	c := causeOf(m.self, cause)
+	if errors.Is(cause, ErrInterrupted) && c.Peer != nil && c.Peer.Rank == m.self.Outer {
+		c.Peer.Why = ErrInterrupted.Error() + m.lastOf(&peer{member: m.self})
+	}
+	m.end(c, cause)
 }
 
 // end ends the world in all processes, for the first cause that any of them has.

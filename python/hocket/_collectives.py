@@ -5,10 +5,11 @@ Every rank makes the same calls, in one order. A collective is planned and prove
 
 import array
 import contextlib
+import operator
 import sys
 
 from . import _autograd, _bytes, _cuda, _lib, _model, _tensors, _world
-from ._errors import InputError
+from ._errors import InputError, UnsupportedError
 
 _MOST = 256  # loaded programs, least recently used out. All ranks keep the same ones, since they call alike
 _OPS = ("sum", "avg", "max", "min")
@@ -43,9 +44,10 @@ def _statement(w, name, dt, n, m, statement):
             f"  %y = alloc {dt}[{m * w}/r]\n  {statement}\n  return %y\n}}\n")
 
 
-def _collective(s, name, t, out, shape, m, statement, variant="", of=None):
+def _collective(s, name, t, out, shape, m, statement, variant="", of=None, function=None, call=None):
     """Runs a collective of tensors in the host's memory. of is the element type and the shape that the caller's tensor
-    has, if they are not those of t."""
+    has, if they are not those of t. Ranks must have the same function, which is by default the name. call describes the
+    caller's call in errors, if it is not this collective."""
     v, n = _flat(t, "the tensor", out is t)
     option = f", {variant}" if variant != "" else ""
     if out is None:
@@ -55,8 +57,8 @@ def _collective(s, name, t, out, shape, m, statement, variant="", of=None):
         if o.dtype != v.dtype or got != m:
             raise InputError(f"out is {o.dtype}[{got}], and the result is {v.dtype}[{m}]")
     dtype, dims = of or (v.dtype, v.shape)
-    _world.calling(f"{name}({dtype}{list(dims)}{option})")
-    function = f"{name}_{dtype}" if of else name  # of the caller's type: ranks whose types differ are refused
+    _world.calling(call or f"{name}({dtype}{list(dims)}{option})")
+    function = function or (f"{name}_{dtype}" if of else name)  # of the caller's type: ranks whose types differ are refused
     text = _statement(s.size, function, v.dtype, n, m, statement)
     # Tensors without elements, too: ranks that call the same collective with other shapes must be refused.
     _run(s, _program(s, (function, v.dtype, n, m, variant), text), v, n, o, m)
@@ -120,13 +122,17 @@ def _has_gradient(what, t, op, out):
     return True
 
 
-def all_reduce(t, op="sum", out=None, group=None, grad="identity"):
+def all_reduce(t, op="sum", out=None, group=None, grad="identity", async_op=False):
     """Adds (or op: avg, max, min) the ranks' tensors. In place, or into ``out``; returns where the result is.
+    ``async_op=True`` is not supported.
 
     The gradient of a sum or average is that of the result, which is right if all ranks compute the same loss from it.
     Use ``grad="all_reduce"``, which adds the ranks' gradients, if each computes another loss."""
     op = _reduction(op)
     _known("grad", grad, ("identity", "all_reduce"))
+    if async_op:
+        raise UnsupportedError("async_op is not supported: a call on GPUs returns before it has run, so call it on a side stream of "
+                               "torch; on the CPU call it in a thread (docs/pytorch.md, Overlap with other work)")
     s = _state(t, group)
     if _has_gradient("all_reduce", t, op, out):
         _autograd.overwritten(t, "all_reduce")
@@ -297,9 +303,11 @@ def all_to_all_v(t, send, recv=None, most=None, group=None):
     """``send[i]`` rows of the tensor go to rank i, in order; what comes is joined in the order of ranks, ``recv[i]`` rows of
     rank i. Tensors are torch's or numpy's. The gradient is sent back.
 
-    Counts are numbers on the host. Without ``recv`` or ``most``, which no count of any rank exceeds, the ranks exchange their
-    counts first, which waits on the host, and wrong counts of one are an error on all. With both a call can be captured,
-    and ranks whose arguments are right wait for one whose are wrong. All ranks give ``recv`` and ``most``, or none.
+    Counts are numbers on the host. The ranks first exchange their counts, which waits on the host. If the counts of one rank are
+    wrong, all ranks raise an error. On GPUs the ranks skip the exchange if ``recv`` and ``most`` are given, so that the call can
+    be captured: ``most`` is a number that no count of any rank exceeds, and it must be the same on all ranks. Nothing then
+    compares ``recv`` with the counts of the senders: rows are lost, or zeros are added, if they differ. If the arguments of
+    one rank are refused, the others wait for it. All ranks give both, or none.
 
     Counts can also be a tensor of torch's, of integers: then the tensor has for each rank a block of as many rows, of which
     the first ``send[i]`` count, and blocks come with their counts: ``(blocks, counts)``. Nothing waits on the host."""
@@ -311,17 +319,18 @@ def all_to_all_v(t, send, recv=None, most=None, group=None):
             raise InputError(f"counts of shape {list(send.shape)} for a tensor of shape {list(t.shape)}: with counts in a tensor "
                              f"both begin with {s.size}, a block for each rank")
         return all_to_all(t, group=s), all_to_all(send, group=s)
+    compare = recv is None or most is None or not _cuda.is_cuda(t)
     try:
         send = _counts(send, s, "send")
         _rows(t, send, "send")
         recv = None if recv is None else _counts(recv, s, "recv")
     except (InputError, TypeError, ValueError):
-        if most is None or recv is None:
+        if compare:
             with contextlib.suppress(InputError):
-                _exchanged(s, [-1] * s.size, None)  # the others have the error, too
+                _exchanged(s, [-1] * s.size, None, None)  # the others have the error, too
         raise
-    if recv is None or most is None:
-        recv, most = _exchanged(s, send, recv)
+    if compare:
+        recv, most = _exchanged(s, send, recv, most)
     if max(*send, *recv) > most:
         raise InputError(f"most is {most}, and send is {send} and recv {recv}")
     if most == 0:
@@ -330,18 +339,21 @@ def all_to_all_v(t, send, recv=None, most=None, group=None):
     return _tensors.joined([got[i * most : i * most + c] for i, c in enumerate(recv)])
 
 
-def _exchanged(s, send, recv):
-    """The counts that a rank receives, and the largest of all. Counts of -1 are those of a rank whose arguments are wrong,
-    and recv is None if it is not given."""
-    own = memoryview(array.array("q", [*send, *(recv or [-1] * s.size)]))
+def _exchanged(s, send, recv, most):
+    """The counts that a rank receives, and the largest of all. Counts of -1 are those of a rank whose arguments are wrong.
+    recv and most are None if they are not given."""
+    own = memoryview(array.array("q", [*send, *(recv or [-1] * s.size), -1 if most is None else most]))
     every = memoryview(all_gather(own, group=s)).cast("B").cast("q").tolist()
-    sends = [every[2 * s.size * r :][: s.size] for r in range(s.size)]
+    row = 2 * s.size + 1
+    sends = [every[row * r :][: s.size] for r in range(s.size)]
     for r in range(s.size):
-        came, recv = [of[r] for of in sends], every[2 * s.size * r + s.size :][: s.size]
+        came, recv, most = [of[r] for of in sends], every[row * r + s.size :][: s.size], every[row * (r + 1) - 1]
         if sends[r][0] < 0:
             raise InputError(f"the arguments of rank {r} are wrong")
         if recv[0] >= 0 and recv != came and min(came) >= 0:
             raise InputError(f"recv of rank {r} is {recv}, and the ranks send {came}")
+        if 0 <= most < max(*sends[r], *came):
+            raise InputError(f"most of rank {r} is {most}, and it sends {sends[r]} and receives {came}")
     return [of[s.rank] for of in sends], max(map(max, sends))
 
 
@@ -349,6 +361,10 @@ def broadcast(t, root=0, group=None):
     """Copies the tensor of rank ``root`` of the group to all ranks, in place. It has no gradient."""
     _autograd.none("broadcast", t)
     s = _state(t, group)
+    try:
+        root = operator.index(root)
+    except TypeError:
+        raise InputError(f"root is {root!r}: give the number of a rank") from None
     if not 0 <= root < s.size:
         raise InputError(f"root is {root}; there are {s.size} processes")
     if _bytes.type_of(t):
@@ -372,10 +388,24 @@ def all_reduce_rms_norm(t, residual, weight, eps=1e-6, group=None):
     for ``s = all_reduce(t) + residual``. On GPUs it is one kernel, or an all-reduce and a kernel if that is faster.
     Tensors are torch's. It has no gradient."""
     _autograd.none("all_reduce_rms_norm", t, residual, weight)
-    both = _cuda.all_reduce_rms_norm(_state(t, group), t, residual, weight, eps) if _cuda.is_cuda(t) else None
-    if both is not None:
-        return both
-    return _normalised(all_reduce(t, out=t.new_empty(t.shape), group=group) + residual, weight, eps)
+    if not t.shape or not t.is_floating_point() or _bytes.type_of(t):
+        raise InputError(f"the tensor is {t.dtype}{list(t.shape)}: give rows of f32, f64, f16 or bf16")
+    for x, what, shape in ((residual, "residual", t.shape), (weight, "weight", t.shape[-1:])):
+        if x.dtype != t.dtype or x.shape != shape or x.device != t.device:
+            raise InputError(f"{what} is {x.dtype}{list(x.shape)} on {x.device}; {t.dtype}{list(shape)} on {t.device} is wanted")
+    if not 0 <= eps < float("inf"):
+        raise InputError(f"eps is {eps}: give a number of at least 0")
+    s = _state(t, group)
+    if not _cuda.is_cuda(t):
+        n, bits = t.numel(), float(eps).hex().replace("-", "m").replace("+", "").replace(".", "_")
+        added = _collective(s, "all_reduce_rms_norm", t, t.new_empty(t.shape), None, n, "all_reduce %x into %y, over=r, op=sum",
+                            f"eps={eps}", function=f"all_reduce_rms_norm_{bits}")  # ranks whose eps differ are refused
+    else:
+        both = _cuda.all_reduce_rms_norm(s, t, residual, weight, eps)
+        if both is not None:
+            return both
+        added = all_reduce(t, out=t.new_empty(t.shape), group=group)
+    return _normalised(added + residual, weight, eps)
 
 
 def _normalised(s, weight, eps):
@@ -415,4 +445,5 @@ def synchronize():
 
 def barrier(group=None):
     """Returns when all ranks of the group have called it."""
-    all_reduce(memoryview(bytearray(4)).cast("i"), group=group)
+    s, word = _world.of(group), memoryview(bytearray(4)).cast("i")
+    _collective(s, "barrier", word, word, None, 1, "all_reduce %x into %y, over=r, op=sum", call="barrier()")

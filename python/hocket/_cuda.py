@@ -127,7 +127,7 @@ class Group:
         site = frame.f_code, frame.f_lasti
         if site != self.site:
             self.site = site
-            self._calling(b"", f"{frame.f_code.co_filename}:{frame.f_lineno}".encode())
+            self._calling(b"", f"{_world.shown(frame.f_code.co_filename)}:{frame.f_lineno}".encode())
 
     def do(self, op, red, dtype, root, count, a, b):
         """Enqueues a collective on torch's current stream."""

@@ -3,16 +3,19 @@
 import atexit
 import collections
 import contextlib
+import functools
+import operator
 import os
 import sys
 import threading
 import traceback
 
 from . import _lib
-from ._errors import InputError
+from ._errors import ClosedError, InputError
 
 _lock = threading.RLock()
 _state = None
+_left = False  # shutdown has left other processes, and init has not been called since
 
 
 class _State:
@@ -62,7 +65,9 @@ def init(machine=None, algorithm="", fixed=False, **options):
     Other calls that need a machine open the CPU's, or, for a collective on a GPU's tensor, CUDA's: call init before
     them. If that machine is open already, init does nothing; if another is, it is an InputError.
     """
-    global _state
+    global _state, _left
+    if machine not in (None, "cpu", "cuda"):
+        raise InputError(f"there is no machine {machine!r}; the machines are cpu, cuda")
     with _lock:
         if _state is not None:
             if machine not in (None, _state.name):
@@ -74,13 +79,15 @@ def init(machine=None, algorithm="", fixed=False, **options):
             machine = machine or "cpu"
             handle, who = _lib.open_machine({"machine": machine, "algorithm": algorithm, **options})
             _state = _State(handle, machine, {"algorithm": algorithm, "fixed": fixed}, who["rank"], who["size"])
-            _state.exchange = who.get("exchange")
+            _state.exchange, _left = who.get("exchange"), False
 
 
 def state(machine="cpu"):
     """Returns the open machine. Opens it if necessary."""
     if _state is None:
         with _lock:
+            if _left:
+                raise ClosedError("hocket.shutdown() has left the other processes: call hocket.init() to join them again")
             if _state is None:
                 init(machine)
     return _state
@@ -90,7 +97,10 @@ def new_group(ranks=None, name=None):
     """Makes a group of some of the processes, by default all, for ``group=`` of collectives and of load. All processes
     call it, including those outside the group, in one order, with the same ranks."""
     s = state()
-    ranks = list(range(s.size)) if ranks is None else [int(r) for r in ranks]
+    try:
+        ranks = list(range(s.size)) if ranks is None else [operator.index(r) for r in ranks]
+    except TypeError:
+        raise InputError(f"ranks is {ranks!r}: give a list of ranks, which are whole numbers") from None
     number, s.made = s.made, s.made + 1  # without torch's groups, which some processes have not used
     return Group(s, f"{number}" if name is None else f"{name}.{number}", ranks, True)
 
@@ -121,8 +131,8 @@ def _of_torch(s, group):
     """Returns the processes of torch's process group. All of these processes make this call."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not isinstance(group, dist.ProcessGroup):
-        raise InputError(f"group is a {type(group).__name__}: hocket.new_group, a process group of torch or a DeviceMesh of "
-                         "one dimension is wanted, and only the group's processes use it")
+        raise InputError(f"group is of type {type(group).__name__}: give a group that hocket.new_group returned, a process group "
+                         "of torch, or a DeviceMesh of one dimension, in the group's processes only")
     if (dist.get_rank(), dist.get_world_size()) != (s.rank, s.size):
         raise InputError(f"torch counts this process as rank {dist.get_rank()} of {dist.get_world_size()}, and hocket as "
                          f"rank {s.rank} of {s.size}")
@@ -160,7 +170,16 @@ def calling(call):
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         frame = frame.f_back
-    _lib.lib().hocket_calling(call.encode(), f"{frame.f_code.co_filename}:{frame.f_lineno}".encode())
+    _lib.lib().hocket_calling(call.encode(), f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}".encode())
+
+
+@functools.lru_cache(maxsize=1000)
+def shown(path):
+    """Returns a path as errors show it: relative to the working folder, if it is below."""
+    try:
+        return path.removeprefix(os.getcwd() + os.sep)
+    except OSError:  # the folder was removed
+        return path
 
 
 def _reason():
@@ -171,7 +190,7 @@ def _reason():
     text = "".join(traceback.format_exception_only(type(e), e)).strip()
     own = os.path.dirname(__file__)
     frames = [f for f in traceback.extract_tb(e.__traceback__) if os.path.dirname(f.filename) != own]
-    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text
+    return f"{text} ({shown(frames[-1].filename)}:{frames[-1].lineno})" if frames else text
 
 
 def _forked():
@@ -200,12 +219,14 @@ def _ends():
 
 
 def shutdown():
-    """Closes the machine and leaves the other processes. It is called when the interpreter ends, too."""
-    global _state
+    """Closes the machine and leaves the other processes. It is called when the interpreter ends, too. Among several processes
+    a later call of hocket is a ClosedError, unless init has been called again."""
+    global _state, _left
     with _lock:
         if _state is None:
             return
         was, _state = _state, None
+        _left = was.size > 1
         try:
             was.close()
         except _lib._errors.UnsupportedError:  # a forked child, whose machine is its parent's

@@ -6,9 +6,13 @@ Run alone: python3 python/tests/test_torch.py. Tests of several processes start 
 import json
 import os
 import pathlib
+import re
+import signal
 import struct
 import sys
 import tempfile
+import threading
+import time
 import types
 import unittest
 import unittest.mock
@@ -100,6 +104,13 @@ class Groups(unittest.TestCase):
 
     def test_groups(self):
         processes.right(self, __file__, 3, "groups", HOCKET_STALL_TIMEOUT="60s")
+
+    def test_differing_calls(self):
+        """What only one of three ranks calls differently: all of them name both calls and their lines."""
+        processes.right(self, __file__, 3, "differing", HOCKET_STALL_TIMEOUT="60s")
+
+    def test_interrupted(self):
+        processes.right(self, __file__, 3, "interrupted", HOCKET_STALL_TIMEOUT="60s")
 
     def test_order(self):
         """Groups that are used in an order that deadlocks: the error comes long before the stall limit, 300 s."""
@@ -525,6 +536,89 @@ def member_shutdown():
     close(groups[1].machine)
 
 
+def member_differing():
+    hocket.init()
+    r, n = hocket.rank(), hocket.world_size()
+    last, at = r == n - 1, r"\) at \S*test_torch\.py:\d+"
+    rows = torch.ones(2, 8)
+
+    def differ(calls, call, others):
+        """The last rank makes another call than the others: all raise an error that names both, and the run begins anew."""
+        try:
+            calls()
+        except hocket.DisagreeError as e:
+            want = rf"rank {n - 1} .*called {call}{at}, the others \(ranks 0-1\) called {others}{at}$"
+            assert re.search(want, str(e)), (want, str(e))
+        else:
+            raise AssertionError(f"{call} next to {others}, and nothing was raised")
+        hocket.shutdown()
+        refuses(hocket.ClosedError, "call hocket.init()", lambda: hocket.all_reduce(torch.ones(1)))
+        hocket.init()
+
+    differ(lambda: hocket.new_group([1, 2] if last else [0, 1], "tp"), r"new_group\(\[1, 2\]", r"new_group\(\[0, 1\]")
+    differ(lambda: hocket.barrier() if last else hocket.all_reduce(torch.ones(1, dtype=torch.int32)),
+           r"barrier\(", r"all_reduce\(i32\[1\], sum")
+    differ(lambda: hocket.all_reduce_rms_norm(rows, rows, rows[0], 1.0 if last else 1e-5),
+           r"all_reduce_rms_norm\(f32\[2, 8\], eps=1.0", r"all_reduce_rms_norm\(f32\[2, 8\], eps=1e-05")
+
+    def threads():
+        failed = []
+
+        def reduces(length):
+            try:
+                hocket.all_reduce(torch.ones(length))
+            except hocket.Error as e:
+                failed.append(e)
+
+        both = [threading.Thread(target=reduces, args=(k,)) for k in ((16, 8) if last else (8, 16))]
+        for t in both:
+            t.start()
+            time.sleep(0.5)  # the first call waits for the others
+        for t in both:
+            t.join()
+        raise failed[0]
+
+    differ(threads, r"all_reduce\(f32\[16\], sum", r"all_reduce\(f32\[8\], sum")
+
+    # Lengths that do not fit are an error on all ranks, also if recv and most are given: neither zeros nor lost rows.
+    for wrong in (2, 0):
+        refuses(hocket.InputError, f"recv of rank {n - 1} is {[wrong] * n}, and the ranks send {[1] * n}",
+                lambda: hocket.all_to_all_v(torch.ones(n), [1] * n, recv=[wrong if last else 1] * n, most=2))
+    refuses(hocket.InputError, f"most of rank {n - 1} is 0", lambda: hocket.all_to_all_v(
+        torch.ones(n), [1] * n, recv=[1] * n, most=0 if last else 2))
+    for bad in ((rows[:, :7], rows[0], 1e-5), (rows, rows[0, :7], 1e-5), (rows, rows[0].double(), 1e-5), (rows, rows[0], -1.0),
+                (rows, rows[0], float("nan"))):
+        refuses(hocket.InputError, "wanted" if bad[2] > 0 else "eps is", lambda: hocket.all_reduce_rms_norm(rows, *bad))
+    refuses(hocket.InputError, "give rows", lambda: hocket.all_reduce_rms_norm(rows.long(), rows.long(), rows[0].long()))
+    got, added = hocket.all_reduce_rms_norm(rows * (r + 1), rows, rows[0] * 3, 0.0)  # the sum is 1 + 2 + 3 + 1 everywhere
+    assert torch.equal(added, rows * 7) and torch.allclose(got, rows * 3), (got, added)
+    for ranks in ([0.5], "ab", 0):
+        refuses(hocket.InputError, "give a list of ranks", lambda: hocket.new_group(ranks))
+    refuses(hocket.InputError, "root is 'a'", lambda: hocket.broadcast(rows, root="a"))
+    refuses(hocket.InputError, "the machines are cpu, cuda", lambda: hocket.init("tpu"))
+    refuses(hocket.UnsupportedError, "async_op", lambda: hocket.all_reduce(rows, async_op=True))
+    hocket.barrier()
+
+
+def member_interrupted():
+    hocket.init()
+    x = torch.ones(10)
+    hocket.all_reduce(x)
+    if hocket.rank() == 0:
+        threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    elif hocket.rank() == 1:
+        time.sleep(3)
+    try:
+        hocket.all_reduce(x)
+    except KeyboardInterrupt:
+        assert hocket.rank() == 0
+    except hocket.PeerError as e:
+        assert hocket.rank() > 0 and re.search(
+            r"rank 0 \(.*\): interrupted, in all_reduce\(f32\[10\], sum\) at \S*test_torch\.py:\d+", str(e)), e
+    else:
+        raise AssertionError("rank 0 was interrupted, and nothing was raised")
+
+
 def member_groups():
     hocket.init()
     r = hocket.rank()
@@ -543,7 +637,7 @@ def member_groups():
         refuses(hocket.InputError, "root is 2; there are 2 processes", lambda: hocket.broadcast(torch.ones(1), 2, group=pair))
         pair.close()
         refuses(hocket.ClosedError, "", lambda: hocket.barrier(pair))
-    refuses(hocket.InputError, "group is a str", lambda: hocket.barrier("tp"))
+    refuses(hocket.InputError, "group is of type str: give a group that hocket.new_group returned", lambda: hocket.barrier("tp"))
     for ranks, words in (([0, 3], "a group of ranks [0 3]: there is no rank 3; the ranks of the 3 processes are 0 to 2"),
                          ([-1, 1], "there is no rank -1"), ([1, 1], "rank 1 is listed twice"), ([], "a group of no ranks")):
         refuses(hocket.InputError, words, lambda: hocket.new_group(ranks))
@@ -561,7 +655,7 @@ def member_groups():
     try:
         hocket.new_group([0, 1] if r else [0, 2])
     except hocket.DisagreeError as e:
-        assert "new group" in str(e) and "ranks [0 2]" in str(e), e
+        assert "new group" in str(e) and "called new_group([0, 2]) at " in str(e), e
     else:
         raise AssertionError("groups differ, and nothing was raised")
 
