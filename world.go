@@ -123,9 +123,6 @@ func (w *World) Failed(err error) { w.w.Failed(err) }
 // processes. The world continues in both cases. what describes the values in the error. All processes must call Same at
 // the same position in their sequence of loads and runs.
 func (w *World) Same(ctx context.Context, what, value string) error {
-	if call, place := world.CallOf(ctx); call != "" {
-		w.w.Calls(call, place)
-	}
 	return w.w.Same(ctx, what, value)
 }
 

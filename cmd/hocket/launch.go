@@ -166,7 +166,7 @@ func (a *app) launch(end <-chan struct{}, n, nodes int, words []string) error {
 	l := &launched{all: processes, over: make(chan exit, n), stall: stall, still: make([]standstill, n),
 		watcher: watcher}
 	err = l.wait(end)
-	if why := watcher.cause(); err == nil && why != nil {
+	if why := watcher.l.Cause(); err == nil && why != nil {
 		fmt.Fprintf(a.stderr, "warning: all processes ended with exit code 0, although an error had ended their run: %v\n", why)
 	}
 	return err

@@ -25,40 +25,21 @@ func newWatcher(id string, processes []*exec.Cmd) *watcher {
 	return &watcher{l}
 }
 
-func (w *watcher) close() {
-	if w.l != nil {
-		w.l.Close()
-	}
-}
+func (w *watcher) close() { w.l.Close() }
 
 // exited notifies the processes that wait for this process to join that it has ended.
 func (w *watcher) exited(rank int, state *os.ProcessState) {
-	if w.l != nil {
-		w.l.Exited(rank, state.Pid(), "ended ("+state.String()+")")
-	}
+	w.l.Exited(rank, state.Pid(), "ended ("+state.String()+")")
 }
 
 // reported returns a channel that is closed when a process has reported why its world ended.
-func (w *watcher) reported() <-chan struct{} {
-	if w.l == nil {
-		return nil
-	}
-	return w.l.Reported()
-}
-
-// cause returns why the processes' run ended, as they reported; nil if no error ended it.
-func (w *watcher) cause() error {
-	if w.l == nil {
-		return nil
-	}
-	return w.l.Cause()
-}
+func (w *watcher) reported() <-chan struct{} { return w.l.Reported() }
 
 // blamed returns the process that the other processes report as the cause of the failure, and the reason. The rank is
 // -1 if there is none.
 func (w *watcher) blamed() (rank int, why string) {
 	var peer *hocket.PeerError
-	if errors.As(w.cause(), &peer) {
+	if errors.As(w.l.Cause(), &peer) {
 		return peer.Rank, peer.Why
 	}
 	return -1, ""
@@ -68,7 +49,7 @@ func (w *watcher) blamed() (rank int, why string) {
 // process as the cause, the error names that process. All processes must have ended; exits is indexed by rank and
 // describes how each ended.
 func (w *watcher) failed(first exit, exits []exit) error {
-	n, cause := len(exits), w.cause()
+	n, cause := len(exits), w.l.Cause()
 	blamed, why := -1, ""
 	var peer *hocket.PeerError
 	var disagree *hocket.DisagreeError
@@ -96,13 +77,10 @@ func oddText(e *hocket.DisagreeError) string {
 	if odd.Rank != e.Odd() {
 		odd, others = others, odd
 	}
-	switch {
-	case odd.Call != "" && odd.Call != others.Call:
-		return odd.String()
-	case odd.At != "":
-		return odd.Value + ", called at " + odd.At
+	if odd.Call == "" || odd.Call == others.Call {
+		odd.Call = odd.Value
 	}
-	return odd.Value
+	return odd.String()
 }
 
 // codeOf returns the exit code of a launch. It is the exit code of the process that caused the failure, or 3 if that

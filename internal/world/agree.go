@@ -94,6 +94,9 @@ func (w *World) Same(ctx context.Context, what, value string) error {
 
 // same compares the values of the processes p and q for which with(p, q) is true. It reports the first difference.
 func (w *World) same(ctx context.Context, what, value string, with func(p, q int) bool) error {
+	if call, place := CallOf(ctx); call != "" {
+		w.Calls(call, place)
+	}
 	text := value
 	if len(text) > MaxValue {
 		sum := sha256.Sum256([]byte(value))

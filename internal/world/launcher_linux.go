@@ -22,7 +22,7 @@ type toLaunch struct {
 }
 
 // Launcher is the launcher's end of these connections. It records which of its processes have
-// joined, and why their world ended.
+// joined, and why their world ended. A nil Launcher records nothing.
 type Launcher struct {
 	id       string
 	listener *net.UnixListener
@@ -71,6 +71,9 @@ func (l *Launcher) Address() string { return l.listener.Addr().String() }
 
 // Close closes the connections.
 func (l *Launcher) Close() {
+	if l == nil {
+		return
+	}
 	l.listener.Close()
 	l.mu.Lock()
 	for conn := range l.open {
@@ -140,6 +143,9 @@ func (l *Launcher) sendExit(conn *net.UnixConn, j joiner, gone *PeerError) {
 
 // Exited records that a process has exited. how describes its exit.
 func (l *Launcher) Exited(rank, pid int, how string) {
+	if l == nil {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	late := time.After(time.Second)
@@ -179,11 +185,19 @@ func (l *Launcher) notify() {
 }
 
 // Reported returns a channel that is closed when Cause has an error to return.
-func (l *Launcher) Reported() <-chan struct{} { return l.reported }
+func (l *Launcher) Reported() <-chan struct{} {
+	if l == nil {
+		return nil
+	}
+	return l.reported
+}
 
 // Cause returns why the processes' world has ended, as the first of them has reported; nil if none
 // has.
 func (l *Launcher) Cause() error {
+	if l == nil {
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended == nil {

@@ -467,6 +467,14 @@ class Several(unittest.TestCase):
             for line in lines:
                 self.assertIn(line, shown)
 
+    @unittest.skipUnless(torch, "no torch")
+    def test_ddp(self):
+        """The hook in docs/pytorch.md: ranks have equal weights, which converge to the solution."""
+        p = self.launched(ROOT / "examples/first/ddp.py")
+        for rank, prefix in ((0, ""), (1, "[1] ")):
+            self.assertIn(f"{prefix}rank {rank}: weights differ by 0 from the mean, by 0.0 from 1", (p.stdout + p.stderr).splitlines())
+        self.assertEqual(p.returncode, 0)
+
     def test_state(self):
         self.right(2, "state")
 
