@@ -246,7 +246,7 @@ func TestStrangers(t *testing.T) {
 			err = <-joined
 			leave()
 			if tc.want == "" {
-				tc.want = "rank 1: absent: did not join within 1s"
+				tc.want = fmt.Sprintf("rank 1: absent: did not join within 1s; rank 0 waits for run %q in %s", o.ID, o.Dir)
 			}
 			if err == nil || err.Error() != tc.want {
 				t.Errorf("Join: %v, want %q", err, tc.want)
