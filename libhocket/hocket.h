@@ -1,4 +1,4 @@
-/* The C interface of hocket, version 3.
+/* The C interface of hocket, version 4.
  *
  * Functions that can fail return 0 (or no object) and set *error, if error is not NULL, to JSON:
  *   {"kind": "...", "message": "...", ...}

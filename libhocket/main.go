@@ -530,33 +530,42 @@ func hocket_prepare(model C.int64_t, dims *C.char, e **C.char) (ticket C.int64_t
 	return ticket
 }
 
-// hocket_enqueue adds one run to a stream, after earlier work on the stream, and returns before the run has ended. It
-// returns 0 on failure. The data of tensors are addresses in the memory of their rank's GPU, and tensors are blocks of
-// the only rank of this process. dims has the dims {NAME: N} that hocket_load did not fix. While the stream is being
-// captured, the run becomes part of the graph. A result whose data is NULL, with 0 bytes, must be one that
-// hocket_lendable lists. Its data is set to the address in the model's own memory, where the result stays until the
-// model's next run with the same dims. The calling thread makes the driver's calls, as in other libraries: if one of
-// them never returns, neither does hocket_enqueue.
+// hocket_form prepares runs of a model on tensors with the names, ranks, types and shapes of in and out, whose data is
+// ignored. Tensors are blocks of the only rank of this process. dims has the dims {NAME: N} that hocket_load did not
+// fix. It returns a number for hocket_enqueue, which hocket_close closes, or 0 on failure.
 //
-//export hocket_enqueue
-func hocket_enqueue(model C.int64_t, stream C.uint64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor,
-	outs C.int64_t, dims *C.char, e **C.char) C.int {
-	return truth(guarded(e, func() error {
+//export hocket_form
+func hocket_form(model C.int64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor, outs C.int64_t,
+	dims *C.char, e **C.char) (form C.int64_t) {
+	guarded(e, func() error {
 		given, err := placed(in, ins)
 		results, oerr := placed(out, outs)
 		if err = errors.Join(err, oerr); err != nil {
 			return err
 		}
-		if err := library.Enqueue(int64(model), uintptr(stream), given, results, text(dims)); err != nil {
-			return err
+		n, err := library.Form(int64(model), given, results, text(dims))
+		form = C.int64_t(n)
+		return err
+	})
+	return form
+}
+
+// hocket_enqueue adds one run to a stream, after earlier work on the stream, and returns before the run has ended. It
+// returns 0 on failure. at has the n addresses of the form's tensors in the memory of their rank's GPU, first of in and
+// then of out. While the stream is being captured, the run becomes part of the graph. A result whose address is 0 must be
+// one that hocket_lendable lists. Its address is set to that in the model's own memory, where the result stays until the
+// model's next run with the same dims. The calling thread makes the driver's calls, as in other libraries: if one of them
+// never returns, neither does hocket_enqueue. place is the position of the call, as for hocket_calling; NULL if it is that
+// of the form's previous run.
+//
+//export hocket_enqueue
+func hocket_enqueue(form C.int64_t, stream C.uint64_t, at *C.uint64_t, n C.int64_t, place *C.char, e **C.char) C.int {
+	return truth(guarded(e, func() error {
+		if n < 0 || n > most || n > 0 && at == nil {
+			return fmt.Errorf("%w: %d addresses", hocket.ErrInput, n)
 		}
-		list := unsafe.Slice(out, outs)
-		for i := range list {
-			if list[i].data == nil {
-				*(*uintptr)(unsafe.Pointer(&list[i].data)) = results[i].Address
-			}
-		}
-		return nil
+		return library.Enqueue(int64(form), uintptr(stream), unsafe.Slice((*uintptr)(unsafe.Pointer(at)), n),
+			uintptr(C.own_thread()), text(place))
 	}))
 }
 

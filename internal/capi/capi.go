@@ -31,7 +31,7 @@ import (
 
 // Version is the version of the C interface. It changes when programs built for an earlier version
 // would fail.
-const Version = 3
+const Version = 4
 
 // ErrHandle is wrapped by errors about numbers that name no object.
 var ErrHandle = errors.New("it names no object")
@@ -889,7 +889,7 @@ func (l *Library) Close(handle int64) error {
 		return x.close()
 	case *collectives:
 		return x.close()
-	case *foreign:
+	case *foreign, *form:
 		return nil
 	case *machine:
 		err := x.m.Close()

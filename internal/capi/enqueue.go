@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/laps"
+	"hocket.example/hocket/internal/world"
 )
 
 // Placed is a dense block in the memory of a rank's device.
@@ -64,49 +66,85 @@ func (l *Library) Lendable(handle int64, dims string) (string, error) {
 	return string(text), err
 }
 
-// Enqueue enqueues a run on a stream of the caller, for this process's rank, which all blocks
-// belong to. It returns before the run ends. A result without an address is lent: its address is
-// set to the model's memory. The run is issued by the caller's thread: a call of the driver that
-// never returns also blocks the caller.
-func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims string) error {
-	laps.Begin()
+// form is what runs of a model with tensors of the same names, types and shapes have in common.
+type form struct {
+	m       *model
+	in, out []Placed // without addresses
+	dims    map[string]int64
+	place   atomic.Pointer[string] // the caller's position in its most recent run; nil if unknown
+}
+
+// Form prepares runs of a model on blocks of the given names, types and shapes, which all belong
+// to this process's rank.
+func (l *Library) Form(handle int64, in, out []Placed, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	bound, err := readDims(dims)
+	f := &form{m: m, in: in, out: out}
+	if f.dims, err = readDims(dims); err != nil {
+		return 0, err
+	}
+	ins, outs, err := m.blocks(dims, f.dims)
+	if err == nil {
+		err = errors.Join(check(in, ins, "parameter"), check(out, outs, "result"))
+	}
+	if err != nil {
+		return 0, err
+	}
+	return l.add(f), nil
+}
+
+// Enqueue enqueues a run on a stream of the caller, for this process's rank. at holds the addresses
+// of the form's blocks: first of the parameters, then of the results. It returns before the
+// run ends. A result whose address is 0 is lent: at then gets the address in the model's memory.
+// The run is issued by the caller's thread: a call of the driver that never returns also blocks the
+// caller. place is the caller's position in its source, for errors in other processes; empty if it
+// is that of the form's previous run. thread is the caller's thread: see world.CalledBy.
+func (l *Library) Enqueue(handle int64, stream uintptr, at []uintptr, thread uintptr, place string) error {
+	laps.Begin()
+	f, err := get[*form](l, handle)
 	if err != nil {
 		return err
 	}
-	ins, outs, err := m.blocks(dims, bound)
-	if err != nil {
-		return err
+	if len(at) != len(f.in)+len(f.out) {
+		return fmt.Errorf("%w: %d addresses are given for %d parameters and %d results", hocket.ErrInput, len(at),
+			len(f.in), len(f.out))
 	}
-	a := hocket.EnqueueArgs{Streams: []uintptr{stream}, Dims: bound}
-	if a.In, err = addresses(in, ins, "parameter"); err != nil {
-		return err
+	results := at[len(f.in):]
+	a := hocket.EnqueueArgs{Streams: []uintptr{stream}, Dims: f.dims, In: map[string]map[int]uintptr{},
+		Out: map[string]map[int]uintptr{}}
+	for i := range f.in {
+		a.In[f.in[i].Name] = map[int]uintptr{f.in[i].Rank: at[i]}
 	}
-	if a.Out, err = addresses(out, outs, "result"); err != nil {
-		return err
-	}
-	for _, r := range out {
-		if r.Address == 0 {
-			if a.Lend == nil {
-				a.Lend = map[string]map[int]uintptr{}
-			}
-			a.Lend[r.Name] = map[int]uintptr{}
-			delete(a.Out, r.Name)
+	for i := range f.out {
+		r := &f.out[i]
+		if results[i] != 0 {
+			a.Out[r.Name] = map[int]uintptr{r.Rank: results[i]}
+			continue
 		}
+		if a.Lend == nil {
+			a.Lend = map[string]map[int]uintptr{}
+		}
+		a.Lend[r.Name] = map[int]uintptr{}
 	}
-	defer m.bound.begin()()
+	ctx := context.Background()
+	if place != "" {
+		f.place.Store(&place)
+	}
+	if at := f.place.Load(); at != nil {
+		world.CalledBy(thread)
+		ctx = world.WithCall(ctx, f.m.fn, *at)
+	}
+	defer f.m.bound.begin()()
 	laps.Lap("blocks")
-	if err := m.m.Enqueue(device.Here(l.named(context.Background())), a); err != nil {
+	if err := f.m.m.Enqueue(device.Here(ctx), a); err != nil {
 		return err
 	}
 	laps.End("leases ended")
-	for i := range out {
-		if r := &out[i]; r.Address == 0 {
-			r.Address = a.Lend[r.Name][r.Rank]
+	for i := range f.out {
+		if results[i] == 0 {
+			results[i] = a.Lend[f.out[i].Name][f.out[i].Rank]
 		}
 	}
 	return nil
@@ -130,22 +168,18 @@ func (m *model) blocks(text string, dims map[string]int64) (in, out []hocket.Lay
 	return in, out, nil
 }
 
-// addresses checks blocks, and returns their addresses by name and rank.
-func addresses(given []Placed, as []hocket.Layout, what string) (map[string]map[int]uintptr, error) {
-	all := map[string]map[int]uintptr{}
+// check checks blocks of different names.
+func check(given []Placed, as []hocket.Layout, what string) error {
 	for i := range given {
 		p := &given[i]
 		if err := p.check(as, what); err != nil {
-			return nil, err
+			return err
 		}
-		if all[p.Name] == nil {
-			all[p.Name] = map[int]uintptr{}
-		} else if all[p.Name][p.Rank] != 0 {
-			return nil, fmt.Errorf("%w: %s %s is given twice for rank %d", hocket.ErrInput, what, p.Name, p.Rank)
+		if slices.ContainsFunc(given[:i], func(o Placed) bool { return o.Name == p.Name && o.Rank == p.Rank }) {
+			return fmt.Errorf("%w: %s %s is given twice for rank %d", hocket.ErrInput, what, p.Name, p.Rank)
 		}
-		all[p.Name][p.Rank] = p.Address
 	}
-	return all, nil
+	return nil
 }
 
 // check returns an error if a block differs from the layout that it should have.

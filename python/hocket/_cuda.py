@@ -2,14 +2,13 @@
 torch.cuda.graph once each has been called before."""
 
 import ctypes
+import functools
 import json
-import os
 import sys
 
 from . import _errors, _lib, _tensors, _world
 from ._errors import InputError, UnsupportedError
 
-_OWN = os.path.dirname(__file__) + os.sep
 _DTYPES = {"torch.float32": 0, "torch.float64": 1, "torch.float16": 2, "torch.bfloat16": 3, "torch.int32": 4, "torch.int64": 5}
 _OPS = {"all_reduce": 0, "all_gather": 1, "reduce_scatter": 2, "all_to_all": 3, "broadcast": 4}
 _REDS = {"sum": 0, "avg": 1, "max": 2, "min": 3}
@@ -91,6 +90,15 @@ def operand(t, what):
     return n
 
 
+def stream_of(device):
+    """Returns a function that returns the handle of torch's current stream on a device."""
+    torch = sys.modules["torch"]
+    raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+    if raw is None:
+        return lambda: torch.cuda.current_stream(device).cuda_stream
+    return functools.partial(raw, device.index)
+
+
 class Group:
     """The ranks of the world, open for calls."""
 
@@ -103,8 +111,7 @@ class Group:
         self.size, self.rank = state.size, state.rank
         self.handle = _lib.call("hocket_collectives", state.machine, json.dumps(state.collectives).encode())
         self.device = _lib.call("hocket_device", self.handle)
-        self.stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
-            lambda i: torch.cuda.current_stream(i).cuda_stream)
+        self.stream = stream_of(torch.device("cuda", self.device))
         lib = _lib.lib()
         self._do, self._norm, self._calling, self.site = lib.hocket_do, lib.hocket_do_norm, lib.hocket_calling, None
         self.dtypes = {getattr(torch, name[6:]): n for name, n in _DTYPES.items()}
@@ -122,7 +129,7 @@ class Group:
 
     def at(self, frame):
         """Reports the caller's source line for errors in other processes, if it differs from that of the last call."""
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_world.OWN):
             frame = frame.f_back
         site = frame.f_code, frame.f_lasti
         if site != self.site:
@@ -132,14 +139,14 @@ class Group:
     def do(self, op, red, dtype, root, count, a, b):
         """Enqueues a collective on torch's current stream."""
         error = _lib._text()
-        self._do(self.handle, op, red, dtype, root, count, self.stream(self.device), a, b, ctypes.byref(error))
+        self._do(self.handle, op, red, dtype, root, count, self.stream(), a, b, ctypes.byref(error))
         if error:
             raise _errors.of(_lib._take(error))
 
     def do_norm(self, dtype, rows, width, eps, addresses):
         """Enqueues a normalised sum on torch's current stream."""
         error = _lib._text()
-        self._norm(self.handle, dtype, rows, width, eps, self.stream(self.device), *addresses, ctypes.byref(error))
+        self._norm(self.handle, dtype, rows, width, eps, self.stream(), *addresses, ctypes.byref(error))
         if error:
             raise _errors.of(_lib._take(error))
 

@@ -9,7 +9,7 @@ import pathlib
 
 from . import _errors
 
-ABI = 3  # hocket.h's version that this package is for
+ABI = 4  # hocket.h's version that this package is for
 
 
 class Tensor(ctypes.Structure):
@@ -55,8 +55,10 @@ _signatures = {
     "hocket_reset": (ctypes.c_int, [ctypes.c_int64, _error]),
     "hocket_comparison": (_text, [ctypes.c_int64, _error]),
     "hocket_parameters": (_text, [ctypes.c_int64, _error]),
-    "hocket_enqueue": (ctypes.c_int, [ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(Tensor), ctypes.c_int64,
-                                      ctypes.POINTER(Tensor), ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_form": (Handle, [ctypes.c_int64, ctypes.POINTER(Tensor), ctypes.c_int64, ctypes.POINTER(Tensor),
+                             ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_enqueue": (ctypes.c_int, [ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int64,
+                                      ctypes.c_char_p, _error]),
     "hocket_foreign": (Handle, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_lendable": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_collectives": (Handle, [ctypes.c_int64, ctypes.c_char_p, _error]),

@@ -167,9 +167,7 @@ def calling(call):
     """Sets the user's call during which the library's next function is called, for errors in other processes."""
     if _state is None or _state.size == 1:
         return
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
-        frame = frame.f_back
+    frame = caller()
     _lib.lib().hocket_calling(call.encode(), f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}".encode())
 
 
@@ -180,6 +178,17 @@ def shown(path):
         return path.removeprefix(os.getcwd() + os.sep)
     except OSError:  # the folder was removed
         return path
+
+
+OWN = os.path.dirname(__file__) + os.sep
+
+
+def caller():
+    """Returns the frame of the user that called this package."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN):
+        frame = frame.f_back
+    return frame
 
 
 def _reason():

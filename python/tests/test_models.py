@@ -764,16 +764,25 @@ class Calls(unittest.TestCase):
     def setUp(self):
         from hocket import _cuda, _lib
 
-        self.runs, real, fresh = [], _lib.call, iter(range(7000, 8000))
+        self.runs, self.forms, self.numbers = [], [], {}
+        real, fresh = _lib.call, iter(range(7000, 8000))
 
         def call(name, *args):
+            if name == "hocket_form":
+                handle, ins, n, outs, k, dims = args
+                ins = [(x.name, x.dtype, list(x.shape[: x.dims])) for x in ins[:n]]
+                self.forms.append((ins, [x.name for x in outs[:k]], json.loads(dims)))
+                return real(name, *args)
             if name != "hocket_enqueue":
                 return real(name, *args)
-            handle, stream, ins, n, outs, k, dims = args
-            self.runs.append((stream, {x.name: (x.data, x.dtype, list(x.shape[: x.dims]), x.bytes) for x in ins[:n]},
-                              {x.name: x.data for x in outs[:k]}, json.loads(dims)))
-            for x in outs[:k]:
-                x.data = x.data or 9000
+            form, stream, at, n, place = args
+            k = self.numbers.setdefault(form, len(self.numbers))
+            ins, outs, dims = self.forms[k]
+            self.assertEqual(n, len(ins) + len(outs))
+            self.runs.append((stream, {x[0]: (at[i], *x[1:]) for i, x in enumerate(ins)},
+                              {x: at[len(ins) + i] for i, x in enumerate(outs)}, dims))
+            for i in range(n):
+                at[i] = at[i] or 9000
             return 1
 
         self.written = []
@@ -799,7 +808,7 @@ class Calls(unittest.TestCase):
             out = m(OnGPU(at, (n,)), state)
             stream, ins, outs, dims = self.runs.pop()
             self.assertEqual((stream, dims), (5, {"T": n}))
-            self.assertEqual(ins, {b"x": (at, b"f32", [n], 4 * n), b"s": (at + 1, b"f32", [n], 4 * n)})
+            self.assertEqual(ins, {b"x": (at, b"f32", [n]), b"s": (at + 1, b"f32", [n])})
             self.assertEqual([t.at for t in out], [outs[b"y"], outs[b"s"]])
             self.assertIs(out[1], state)
             self.assertEqual(self.written.pop(), state)
@@ -813,6 +822,32 @@ class Calls(unittest.TestCase):
         with self.assertRaisesRegex(hocket.InputError, "is frozen, and the program updates it"):
             m(OnGPU(1, (4,)), frozen)
         self.assertEqual(self.runs, [])
+
+    def test_alike(self):
+        """A call like an earlier one is made without looking at names and dims, until something is bound or captured."""
+        m = hocket.load("mesh tp[1]\nfunc f(%x: f32[T]) -> f32[T] {\n  %y = relu %x\n  return %y\n}\n")
+        self.addCleanup(m.close)
+        looked, named = [], m._named
+        m._named = lambda *args: looked.append(1) or named(*args)
+        for at, n, looks in ((1, 4, 1), (2, 4, 0), (3, 6, 1), (4, 6, 0), (5, 4, 0)):
+            m(OnGPU(at, (n,)))
+            stream, ins, outs, dims = self.runs.pop()
+            self.assertEqual((len(looked), ins, dims), (looks, {b"x": (at, b"f32", [n])}, {"T": n}))
+            looked.clear()
+        m(x=OnGPU(6, (4,)))
+        m(OnGPU(7, (4,)), dims={"T": 4})
+        m._changed()  # as bind does
+        m(OnGPU(8, (4,)))
+        self.assertEqual((len(looked), len(self.runs)), (3, 3))
+        wants = OnGPU(9, (4,))
+        wants.requires_grad = True
+        with unittest.mock.patch.object(sys.modules["torch"], "is_grad_enabled", lambda: True):
+            with self.assertRaisesRegex(hocket.UnsupportedError, "has no gradient"):
+                m(wants)
+        with unittest.mock.patch.object(sys.modules["torch"].cuda, "is_current_stream_capturing", lambda: True):
+            m(OnGPU(10, (4,)))
+        self.assertEqual(m._world.captured, {m})
+        self.assertEqual(len(self.runs), 4)
 
     def test_arguments_are_not_kept(self):
         import gc

@@ -514,8 +514,18 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	f.Mu.Unlock()
 	began := time.Now()
 	laps.Start()
+	form, err := l.Form(model, []capi.Placed{x, w}, []capi.Placed{y, z}, dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(list ...capi.Placed) (addresses []uintptr) {
+		for _, p := range list {
+			addresses = append(addresses, p.Address)
+		}
+		return addresses
+	}
 	for range 3 {
-		if err := l.Enqueue(model, 0, []capi.Placed{x, w}, []capi.Placed{y, z}, dims); err != nil {
+		if err := l.Enqueue(form, 0, at(x, w, y, z), 1, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -534,10 +544,13 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 		"x is given twice":               {x, x},
 		"no parameter q":                 {x, w, {Name: "q"}},
 	} {
-		err := l.Enqueue(model, 0, in, []capi.Placed{y, z}, dims)
+		_, err := l.Form(model, in, []capi.Placed{y, z}, dims)
 		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
+	}
+	if err := l.Enqueue(form, 0, at(x, w, y), 1, ""); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("three addresses for four blocks: %v", err)
 	}
 	if err := wait(l.Sync(model)); err != nil {
 		t.Fatal(err)
@@ -551,14 +564,14 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	if got := ints(n.Address, 2); !slices.Equal(got, []int32{6, 0}) {
 		t.Errorf("after three executions the counter is %v", got)
 	}
-	lent := []capi.Placed{y, {Name: "z", DType: "i32", Shape: z.Shape}}
-	if err := l.Enqueue(model, 0, []capi.Placed{x, w}, lent, dims); err != nil {
+	lent := append(at(x, w, y), 0)
+	if err := l.Enqueue(form, 0, lent, 1, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := wait(l.Sync(model)); err != nil {
 		t.Fatal(err)
 	}
-	if got := ints(lent[1].Address, 12); slices.Equal(got, ints(z.Address, 12)) {
+	if got := ints(lent[3], 12); slices.Equal(got, ints(z.Address, 12)) {
 		t.Errorf("the fourth execution returned the lent result of the third: %v", got)
 	}
 	if err := l.BindDevice(model, nil, capi.Placed{Name: "n"}, dims); err != nil {
@@ -566,6 +579,12 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	}
 	if err := l.Close(model); err != nil {
 		t.Fatal(err)
+	}
+	if err := l.Enqueue(form, 0, at(x, w, y, z), 1, ""); !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("a run of a model that was closed: %v", err)
+	}
+	if err := l.Close(form); err != nil {
+		t.Error(err)
 	}
 }
 
