@@ -42,6 +42,9 @@ func (s signature) check(batch []Args, weights *Weights, ins []int) error {
 // noContents returns an error about the first device tensor that a run reads and that has no contents. filled holds the
 // tensors that earlier runs of the batch write.
 func noContents(a Args, filled map[*resident.DeviceTensor]bool) error {
+	if len(a.DeviceIn) == 0 {
+		return nil
+	}
 	for _, name := range slices.Sorted(maps.Keys(a.DeviceIn)) {
 		switch t := a.DeviceIn[name]; {
 		case filled[t] || t.HasContents():
@@ -169,6 +172,9 @@ func (s signature) unknown(a Args) (names []string) {
 }
 
 func (s signature) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wrong []string) {
+	if len(outputs) == 0 {
+		return nil
+	}
 	taken := map[*resident.DeviceTensor]string{}
 	for _, name := range slices.Sorted(maps.Keys(outputs)) {
 		t := outputs[name]
@@ -200,7 +206,7 @@ func (s signature) wrongResidents(a Args) (wrong []string) {
 
 // wrongAt returns the faults in the addresses of an input or output.
 func (s signature) wrongAt(io *plan.IO, at map[int]uintptr) (wrong []string) {
-	for _, rank := range slices.Sorted(maps.Keys(at)) {
+	for rank := range at {
 		part := (*plan.IOPart)(nil)
 		if rank >= 0 && rank < s.im.Plan.Ranks && s.im.World.Local(rank) {
 			part = io.Of(int32(rank))
@@ -213,6 +219,7 @@ func (s signature) wrongAt(io *plan.IO, at map[int]uintptr) (wrong []string) {
 				rank, size))
 		}
 	}
+	slices.Sort(wrong)
 	for _, part := range io.Parts {
 		if r := int(part.Ref.Rank); s.im.World.Local(r) && at[r] == 0 && part.Ref.Bytes() > 0 {
 			wrong = append(wrong, fmt.Sprintf("%s: no address is passed for the block of rank %d, %s%v", io.Name, r,
