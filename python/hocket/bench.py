@@ -387,12 +387,17 @@ class Bench:
                 return y
 
             took["torch, NCCL"] = self.waited(None, shape, plain)
+            recorded = self.hocket.load(program("gemm-ar", m, n, k, self.size), strategy="sequential", graph=True)
+            recorded.bind("w", w)
+            took["hocket graph=True"] = self.waited("with graph=True", shape, lambda recorded=recorded, x=x: recorded(x))
             off = ((call().float() - want.float()).abs() - 0.01 * want.float().abs()).max().item()
             assert off < 24, f"gemm-ar of {shape} is wrong by {off}"
             self.report("waited for", shape, took, "eager")
-            model.synchronize()
+            for used in (model, recorded):
+                used.synchronize()
             del graph
-            model.close()
+            for used in (model, recorded):
+                used.close()
 
     def waited(self, phases, shape, call):
         """The median time in µs of a call and of the wait for its end, on the slowest rank. It prints the phases of calls
