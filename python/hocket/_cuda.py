@@ -6,7 +6,7 @@ import functools
 import json
 import sys
 
-from . import _errors, _lib, _tensors, _world
+from . import _autograd, _errors, _lib, _tensors, _world
 from ._errors import InputError, UnsupportedError
 
 _DTYPES = {"torch.float32": 0, "torch.float64": 1, "torch.float16": 2, "torch.bfloat16": 3, "torch.int32": 4, "torch.int64": 5}
@@ -115,6 +115,7 @@ class Group:
         lib = _lib.lib()
         self._do, self._norm, self._calling, self.site = lib.hocket_do, lib.hocket_do_norm, lib.hocket_calling, None
         self.dtypes = {getattr(torch, name[6:]): n for name, n in _DTYPES.items()}
+        self.bump = getattr(torch.autograd.graph, "increment_version", None)
         self.free = {}  # memory for borrowed, by stream
 
     def dtype(self, t, what):
@@ -129,6 +130,8 @@ class Group:
 
     def at(self, frame):
         """Reports the caller's source line for errors in other processes, if it differs from that of the last call."""
+        if (frame.f_code, frame.f_lasti) == self.site:
+            return
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_world.OWN):
             frame = frame.f_back
         site = frame.f_code, frame.f_lasti
@@ -156,6 +159,29 @@ def group(s):
     if s.group is None:
         s.group = Group(s)
     return s.group
+
+
+def reduced(s, t, op, out):
+    """Runs the usual all_reduce of the ranks s: of a dense tensor on a GPU that needs no gradient, into out. Returns False,
+    without an effect, if it is not that, and the caller must see what else it is."""
+    g = s and s.group
+    if not g or op.__class__ is not str:
+        return False
+    dtype, red = g.dtypes.get(getattr(t, "dtype", None)), _REDS.get(op)
+    if dtype is None or red is None or not t.is_cuda or t.requires_grad or not t.is_contiguous() or t.is_neg() \
+            or t.get_device() != g.device or t.is_inference():
+        return False
+    if out is not t and (getattr(out, "dtype", None) != t.dtype or not out.is_cuda or out.requires_grad
+                         or not out.is_contiguous() or out.is_neg() or out.get_device() != g.device
+                         or out.is_inference() or out.numel() != t.numel()):
+        return False
+    g.at(sys._getframe(2))
+    g.do(0, red, dtype, 0, t.numel(), t.data_ptr(), out.data_ptr())
+    if g.bump is None:
+        _autograd.written(out)
+    else:
+        g.bump(out)
+    return True
 
 
 def collective(s, op, t, out, shape, red="sum", root=0):

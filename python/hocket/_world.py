@@ -105,6 +105,18 @@ def new_group(ranks=None, name=None):
     return Group(s, f"{number}" if name is None else f"{name}.{number}", ranks, True)
 
 
+def known(group):
+    """Returns the processes of a group that was used before, and None for another one."""
+    if group is None or _state is None:
+        return _state
+    if isinstance(group, _State):
+        return group
+    try:
+        return _state.torch_groups.get(group)
+    except TypeError:  # a list
+        return None
+
+
 def of(group, machine="cpu"):
     """The processes of a group: all, those of new_group, or those of torch's process group or of its DeviceMesh of one
     dimension."""

@@ -347,6 +347,44 @@ func f(%x: f32[4/tp]) -> f32[4] {
         finally:
             _model._lib.held = held
 
+    def test_usual_all_reduce(self):
+        """The usual all_reduce on a GPU goes to the library at once, and another one does not."""
+        from hocket import _cuda
+
+        class OnGPU:
+            is_cuda, requires_grad, dtype = True, False, "bf16"
+
+            def __init__(self, at, n=6, device=1, dense=True, inference=False, **other):
+                self.data_ptr, self.numel, self.get_device = lambda: at, lambda: n, lambda: device
+                self.is_contiguous, self.is_inference, self.is_neg = lambda: dense, lambda: inference, lambda: False
+                self.__dict__.update(other)
+
+        calls, bumped, places = [], [], []
+        g = object.__new__(_cuda.Group)
+        g.handle, g.device, g.dtypes, g.stream, g.bump, g.site = 7, 1, {"bf16": 3}, lambda: 5, bumped.append, None
+        g._do, g._calling = lambda *args: calls.append(args[:-1]), lambda name, place: places.append(place.decode())
+        s, t, other = types.SimpleNamespace(group=g), OnGPU(64), OnGPU(128)
+
+        def all_reduce(*args):  # as hocket.all_reduce, whose caller's line is that of the call
+            return _cuda.reduced(*args)
+
+        for _ in range(2):
+            self.assertTrue(all_reduce(s, t, "max", t))
+        self.assertTrue(all_reduce(s, t, "sum", other))
+        self.assertEqual(calls, [(7, 0, 2, 3, 0, 6, 5, 64, 64)] * 2 + [(7, 0, 0, 3, 0, 6, 5, 64, 128)])
+        self.assertEqual(bumped, [t, t, other])
+        self.assertEqual([p.rpartition(":")[0] for p in places], [__file__] * 2)  # once for each line
+        for bad in (OnGPU(64, requires_grad=True), OnGPU(64, dense=False), OnGPU(64, device=0), OnGPU(64, is_cuda=False),
+                    OnGPU(64, dtype="u8"), OnGPU(64, inference=True), [1.0]):
+            self.assertFalse(all_reduce(s, bad, "sum", bad))
+            self.assertFalse(all_reduce(s, t, "sum", bad))
+        self.assertFalse(all_reduce(s, t, "sum", OnGPU(64, 7)))
+        self.assertFalse(all_reduce(s, t, "product", t))
+        self.assertFalse(all_reduce(s, t, 0, t))
+        self.assertFalse(all_reduce(types.SimpleNamespace(group=None), t, "sum", t))
+        self.assertFalse(all_reduce(None, t, "sum", t))
+        self.assertEqual(len(calls), 3)
+
     def test_lent_results(self):
         """What a call on a GPU is given and returns, by a library that is not there."""
         from hocket import _cuda, _model
