@@ -565,7 +565,7 @@ func hocket_enqueue(form C.int64_t, stream C.uint64_t, at *C.uint64_t, n C.int64
 			return fmt.Errorf("%w: %d addresses", hocket.ErrInput, n)
 		}
 		return library.Enqueue(int64(form), uintptr(stream), unsafe.Slice((*uintptr)(unsafe.Pointer(at)), n),
-			uintptr(C.own_thread()), text(place))
+			text(place))
 	}))
 }
 

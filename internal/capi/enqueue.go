@@ -100,8 +100,8 @@ func (l *Library) Form(handle int64, in, out []Placed, dims string) (int64, erro
 // run ends. A result whose address is 0 is lent: at then gets the address in the model's memory.
 // The run is issued by the caller's thread: a call of the driver that never returns also blocks the
 // caller. place is the caller's position in its source, for errors in other processes; empty if it
-// is that of the form's previous run. thread is the caller's thread: see world.CalledBy.
-func (l *Library) Enqueue(handle int64, stream uintptr, at []uintptr, thread uintptr, place string) error {
+// is that of the form's previous run.
+func (l *Library) Enqueue(handle int64, stream uintptr, at []uintptr, place string) error {
 	laps.Begin()
 	f, err := get[*form](l, handle)
 	if err != nil {
@@ -133,7 +133,7 @@ func (l *Library) Enqueue(handle int64, stream uintptr, at []uintptr, thread uin
 		f.place.Store(&place)
 	}
 	if at := f.place.Load(); at != nil {
-		world.CalledBy(thread)
+		world.CalledBy(l.Thread())
 		ctx = world.WithCall(ctx, f.m.fn, *at)
 	}
 	defer f.m.bound.begin()()

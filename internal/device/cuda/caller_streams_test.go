@@ -525,7 +525,7 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 		return addresses
 	}
 	for range 3 {
-		if err := l.Enqueue(form, 0, at(x, w, y, z), 1, ""); err != nil {
+		if err := l.Enqueue(form, 0, at(x, w, y, z), ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -549,7 +549,7 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
-	if err := l.Enqueue(form, 0, at(x, w, y), 1, ""); !errors.Is(err, hocket.ErrInput) {
+	if err := l.Enqueue(form, 0, at(x, w, y), ""); !errors.Is(err, hocket.ErrInput) {
 		t.Errorf("three addresses for four blocks: %v", err)
 	}
 	if err := wait(l.Sync(model)); err != nil {
@@ -565,7 +565,7 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 		t.Errorf("after three executions the counter is %v", got)
 	}
 	lent := append(at(x, w, y), 0)
-	if err := l.Enqueue(form, 0, lent, 1, ""); err != nil {
+	if err := l.Enqueue(form, 0, lent, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := wait(l.Sync(model)); err != nil {
@@ -580,7 +580,7 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	if err := l.Close(model); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Enqueue(form, 0, at(x, w, y, z), 1, ""); !errors.Is(err, hocket.ErrClosed) {
+	if err := l.Enqueue(form, 0, at(x, w, y, z), ""); !errors.Is(err, hocket.ErrClosed) {
 		t.Errorf("a run of a model that was closed: %v", err)
 	}
 	if err := l.Close(form); err != nil {
