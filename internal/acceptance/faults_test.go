@@ -303,7 +303,7 @@ func (c faultCase) judge(rank int, p *process) error {
 		!strings.Contains(out, "ranks 1-2 are absent"):
 		return fmt.Errorf("exit code %d, and the culprit is not named", code)
 	case slices.Contains([]string{"loaded", "run", "ran"}, c.phase) && c.after == 0 &&
-		!regexp.MustCompile(`(in|after) [fg] at worker\.hkt:\d+, \S*faults_test\.go:\d+ `).MatchString(out):
+		!regexp.MustCompile(`(in|after) [fg] at worker\.hkt:\d+, \S*faults_test\.go:\d+\b`).MatchString(out):
 		return errors.New("the culprit's call and its line are not named")
 	}
 	return nil
