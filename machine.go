@@ -319,8 +319,14 @@ func (m *Machine) Close() error {
 	models := m.models
 	m.models, m.closed = nil, true
 	m.mu.Unlock()
-	m.end()
 	var errs []error
+	for model := range models { // before end, which the other processes would learn of as a failure of the models' worlds
+		closed, err := model.closeIdle()
+		if errs = append(errs, err); closed {
+			delete(models, model)
+		}
+	}
+	m.end()
 	for model := range models {
 		errs = append(errs, model.Close())
 	}

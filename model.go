@@ -256,8 +256,23 @@ func (m *Model) runBatch(ctx context.Context, batch []Args, c *runCall) ([]*Repo
 // Close unloads the model. It waits for runs and loads in progress. Machine.Close aborts them: they then return
 // ErrClosed, and so do calls that wait for the model.
 func (m *Model) Close() error {
+	m.loader.leased <- struct{}{}
+	return m.closeLeased()
+}
+
+// closeIdle closes the model unless a call uses it, and reports whether it did.
+func (m *Model) closeIdle() (bool, error) {
+	select {
+	case m.loader.leased <- struct{}{}:
+		return true, m.closeLeased()
+	default:
+		return false, nil
+	}
+}
+
+// closeLeased implements Close for a caller that has the lease, and ends the lease.
+func (m *Model) closeLeased() error {
 	l := m.loader
-	l.leased <- struct{}{}
 	defer func() { <-l.leased }()
 	if l.closed {
 		return nil

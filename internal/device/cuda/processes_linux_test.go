@@ -55,6 +55,7 @@ type peerJob struct {
 	NCCL    string    // directory that fakes of NCCL share; empty for no NCCL
 	Hang    bool      // NCCL never becomes ready
 	Enqueue bool      // also enqueues executions on its own stream, some of them captured
+	Closed  string    // if not empty, process 0 closes the machine with a model, and creates this file for the others
 	Real    bool      // uses a GPU of this host instead of a fake
 	Rounds  *peerRounds
 
@@ -205,6 +206,9 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		}
 		return j.Rounds.run(t, sys, m, w.Rank(), r)
 	}
+	if j.Closed != "" {
+		return j.closeInTurn(&caller{T: t, f: f, sys: sys, m: m}, w.Rank())
+	}
 	if j.Enqueue {
 		for _, graph := range []bool{false, true} {
 			for _, lends := range []bool{false, true} {
@@ -215,6 +219,32 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		}
 	}
 	return nil
+}
+
+// closeInTurn enqueues a run. Process 0 then closes its machine. The others close their models afterwards.
+func (j *peerJob) closeInTurn(c *caller, rank int) error {
+	model := modeltest.Load(c.T, c.m, "mesh tp[2]\nfunc f(%x: f32[8, 8/tp]) -> f32[8, 8] {\n  %y = all_gather %x, over=tp, axis=1\n"+
+		"  return %y\n}\n", hocket.LoadOptions{})
+	at := func(name string, words int) map[string]map[int]uintptr {
+		return map[string]map[int]uintptr{name: {rank: c.block(words)[rank]}}
+	}
+	err := model.Enqueue(c.Context(), hocket.EnqueueArgs{Streams: []uintptr{0}, In: at("x", 32), Out: at("y", 64)})
+	if err != nil {
+		return err
+	}
+	if rank == 0 {
+		return errors.Join(c.m.Close(), os.WriteFile(j.Closed, nil, 0o600))
+	}
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(j.Closed); err == nil {
+			break
+		}
+		if time.Since(began) > time.Minute {
+			return errors.New("process 0 has not closed its machine within a minute")
+		}
+	}
+	time.Sleep(300 * time.Millisecond) // time for news of process 0 to arrive
+	return model.Close()
 }
 
 // describe records the description that the strategy auto predicts with.
@@ -548,6 +578,16 @@ func peerExamples(t *testing.T, processes, every int, ways ...peerLoad) (loads [
 // them captured.
 func TestPeersEnqueue(t *testing.T) {
 	for rank, r := range runPeers(t, 2, peerJob{GPUs: 2, PerGPU: 1, Enqueue: true}) {
+		if r.Err != "" {
+			t.Errorf("process %d: %s", rank, r.Err)
+		}
+	}
+}
+
+// TestMachineClosesFirst checks that a process may close its machine, with models, before the others close theirs.
+func TestMachineClosesFirst(t *testing.T) {
+	job := peerJob{GPUs: 2, PerGPU: 1, Closed: filepath.Join(t.TempDir(), "closed")}
+	for rank, r := range runPeers(t, 2, job) {
 		if r.Err != "" {
 			t.Errorf("process %d: %s", rank, r.Err)
 		}
