@@ -191,3 +191,25 @@ func TestClosedModel(t *testing.T) {
 func (c *counter) given(s *hocket.Tensor) map[string]*hocket.Tensor {
 	return map[string]*hocket.Tensor{"ids": c.in["ids"], "table": c.in["table"], "s": s}
 }
+
+// TestLostContentsOfClosed checks that a tensor whose contents a machine's end has lost is reported as closed.
+func TestLostContentsOfClosed(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	m, err := hocket.Open(ctx, hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	model := modeltest.Load(t, m, "func f(%s: inout f32[2]) -> f32[2] {\n  %y = relu %s\n  return %y\n}\n", hocket.LoadOptions{})
+	s, err := model.NewDeviceTensor(t.Context(), "s", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Read(t.Context()); !errors.Is(err, hocket.ErrNoContents) || errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("of a machine that is open: %v", err)
+	}
+	cancel()
+	if _, err := s.Read(t.Context()); !errors.Is(err, hocket.ErrClosed) {
+		t.Errorf("after the end of the machine's context: %v", err)
+	}
+}

@@ -249,7 +249,7 @@ func TestLateDeadline(t *testing.T) {
 			if first != nil && !errors.Is(first, context.DeadlineExceeded) {
 				t.Fatalf("%s, time %d: %v", what, i, first)
 			}
-			if first != nil && strings.Contains(first.Error(), "the run succeeded") {
+			if first != nil && errors.Is(first, hocket.ErrLate) {
 				late++
 			}
 		}

@@ -363,11 +363,12 @@ func (m *Machine) ended() error {
 	return nil
 }
 
-// why replaces the error of a run that was aborted because the machine has ended, and not because ctx has. The new error
-// does not wrap the error of a context, since no context of the caller's has ended.
+// why replaces the error of a call that was aborted because the machine has ended, and not because ctx has, and of one that
+// finds the contents lost that an aborted run was to write. The new error wraps no error of a context, since none of the
+// caller's has ended.
 func (m *Machine) why(ctx context.Context, err error) error {
 	aborted := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	if !aborted || errors.Is(err, ErrClosed) || ctx.Err() != nil {
+	if !aborted && !errors.Is(err, ErrNoContents) || errors.Is(err, ErrClosed) || ctx.Err() != nil {
 		return err
 	}
 	if ended := m.ended(); ended != nil {

@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,6 +11,9 @@ import (
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
 )
+
+// ErrLate is wrapped by the error of a run that succeeded after its context had ended.
+var ErrLate = errors.New("the run succeeded, but only after its context had ended")
 
 // Result is the outcome of one run.
 type Result struct {
@@ -126,7 +130,7 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 	results, err := p.collect(first, len(runs))
 	setContents(runs, err == nil) // also if ctx has ended, because the runs have succeeded
 	if ended != nil && err == nil {
-		return nil, fmt.Errorf("the run succeeded, but only after its context had ended: %w", ended)
+		return nil, fmt.Errorf("%w: %w", ErrLate, ended)
 	}
 	if err != nil {
 		return nil, err

@@ -79,7 +79,7 @@ func readDuration(getenv func(string) string, name string, to *time.Duration) er
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%s is %q, but must be a duration such as 30s", name, text)
+		return fmt.Errorf("%s is %q, but must be a positive duration such as 30s", name, text)
 	}
 	*to = d
 	return nil

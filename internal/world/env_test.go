@@ -59,7 +59,7 @@ func TestFromEnv(t *testing.T) {
 		{"negative", "WORLD_SIZE=4 RANK=-1", Options{}, `RANK is "-1"`},
 		{"overflow", "WORLD_SIZE=99999999999999999999 RANK=0", Options{}, "WORLD_SIZE is"},
 		{"local", "WORLD_SIZE=4 RANK=1 LOCAL_RANK=x", Options{}, `LOCAL_RANK is "x"`},
-		{"duration", "HOCKET_STALL_TIMEOUT=5", Options{}, `HOCKET_STALL_TIMEOUT is "5", but must be a duration such as 30s`},
+		{"duration", "HOCKET_STALL_TIMEOUT=5", Options{}, `HOCKET_STALL_TIMEOUT is "5", but must be a positive duration such as 30s`},
 		{"negative duration", "HOCKET_JOIN_TIMEOUT=-5s", Options{}, "HOCKET_JOIN_TIMEOUT"},
 	} {
 		env := map[string]string{}

@@ -259,8 +259,8 @@ func (p *page) progress(rank int) progress {
 func (p *page) last(rank int) string {
 	n := p.steps(rank)
 	e, ok := p.recorded(rank, n)
-	if n == 0 || !ok {
-		return "before its first step"
+	if n == 0 || !ok || n == 1 && e.call == "" { // in the first step all processes say which ranks they own
+		return "before its first call"
 	}
 	at := word(p.slot(rank), slotAt).Load()
 	text := fmt.Sprintf("in step %d (%s) at command %d", n, e.what, at)

@@ -68,6 +68,9 @@ def init(machine=None, algorithm="", fixed=False, **options):
     global _state, _left
     if machine not in (None, "cpu", "cuda"):
         raise InputError(f"there is no machine {machine!r}; the machines are cpu, cuda")
+    for name in ("timeout", "stall_timeout"):
+        if name in options and not (isinstance(options[name], (int, float)) and 0 < options[name] < float("inf")):
+            raise InputError(f"{name} is {options[name]!r}; a number of seconds above 0 is wanted")
     with _lock:
         if _state is not None:
             if machine not in (None, _state.name):
