@@ -322,7 +322,7 @@ func (a *schedules) fixSchedule(f schedule.File, r *schedule.Report, o schedule.
 		fix, proof, ok := schedule.Fix(f, r, o)
 		if !ok {
 			a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed",
-				Message: "--fix found no single synchronization that repairs the schedule"})
+				Message: "--fix " + fix.Text})
 			return r, nil
 		}
 		f, r, out.Fix = fix.File, proof, fix.Text

@@ -47,10 +47,13 @@ func (s *sim) raced(a *agent, acc, old *access, c int, does, did string) {
 }
 
 // home returns the cell of the plan to which cell c of the simulation corresponds. The simulation has separate copies
-// of scratch for odd launches, and of messages for later launches.
+// of messages for later launches, and separate halves of a double scratch.
 func (s *sim) home(c int) int {
-	if c >= s.p.Cells {
+	switch {
+	case c >= s.p.Cells:
 		return s.p.MessageBase + (c-s.p.MessageBase)%s.messages
+	case s.p.Double && c >= s.p.ScratchBase && c < s.p.MessageBase && (c-s.p.ScratchBase)/s.p.Half%2 == 1:
+		return c - s.p.Half
 	}
 	return c
 }
@@ -191,6 +194,7 @@ func (s *sim) deadlocked() bool {
 		return false
 	}
 	f := &Finding{Kind: Deadlock}
+	slices.SortStableFunc(stuck, func(a, b int) int { return s.blocks[a].launch - s.blocks[b].launch })
 	// Go from each waiting block to the block for which it waits, until a block occurs twice or no block can end the
 	// wait.
 	b, at := stuck[0], map[int]int{}
@@ -225,6 +229,11 @@ func (s *sim) deadlocked() bool {
 		f.Message += fmt.Sprintf(" launch %d", launch+1)
 	}
 	s.findings = append(s.findings, f)
+	for i, b := range slices.Concat(chain, stuck) { // a deleted signal to several ranks hangs all of them
+		if c := s.blocks[b].wait.counter; c >= 0 && i < 64 && (i < len(chain) || s.waker(b) < 0) {
+			s.awaited = append(s.awaited, c)
+		}
+	}
 	return true
 }
 
@@ -257,11 +266,15 @@ func (s *sim) waitsFor(b int) string {
 	return "nothing"
 }
 
-// waker returns a waiting block that would end the wait of block b if it could continue, or -1 if there is none.
+// waker returns a waiting block that would end the wait of block b if it could end its launch, or -1 if there is none.
+// Blocks of later launches do not count: the signals of a launch have to suffice for its waits.
 func (s *sim) waker(b int) int {
 	w := s.blocks[b].wait
 	for i := range s.blocks {
 		ops := s.p.Blocks[i].Ops
+		if s.blocks[i].launch > s.blocks[b].launch {
+			continue
+		}
 		for pc := s.blocks[i].pc; pc < len(ops); pc++ {
 			o := &ops[pc]
 			switch {

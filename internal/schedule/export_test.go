@@ -72,3 +72,13 @@ func Simulate(p *Plan, launches int) *Report {
 	}
 	return simulate(p, launches, 0).report()
 }
+
+// ScratchNames returns the names that messages use for the cells of scratch, both halves of a double scratch included.
+func ScratchNames(p *Plan) []string {
+	s := newSim(p, 2, nil)
+	var out []string
+	for c := p.ScratchBase; c < p.MessageBase; c++ {
+		out = append(out, p.cellName(s.home(c), Packet))
+	}
+	return out
+}

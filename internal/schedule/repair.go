@@ -16,9 +16,9 @@ type File interface {
 	Syncs() []Place
 	// Without returns the file without the synchronization at a place.
 	Without(at Place) File
-	// Repairs proposes files with one additional synchronization that may remove f, the first finding of a report. The
-	// most promising proposals come first.
-	Repairs(f *Finding) iter.Seq[Repair]
+	// Repairs proposes files with one additional synchronization that may remove the first finding of a report. The most
+	// promising proposals come first.
+	Repairs(r *Report) iter.Seq[Repair]
 }
 
 // Repair holds an edited file and a description of the edit.
@@ -34,17 +34,22 @@ const (
 	mostWork    = 1 << 21
 )
 
-// Fix searches for one synchronization whose insertion makes a refuted file correct. It returns false for ok if it
-// finds none.
+// Fix searches for one synchronization whose insertion makes a refuted file correct. If it finds none, it returns false
+// for ok, and the text of the repair says whether all proposals were checked.
 func Fix(f File, refuted *Report, o Options) (fix Repair, proof *Report, ok bool) {
+	fix.Text = "found no single synchronization that repairs the schedule"
 	if len(refuted.Findings) == 0 {
 		return fix, nil, false
 	}
 	tries, work := 0, 0
-	for c := range f.Repairs(refuted.Findings[0]) {
-		if tries++; tries > mostRepairs || work > mostWork {
+	for c := range f.Repairs(refuted) {
+		if tries == mostRepairs || work > mostWork {
+			if !ok {
+				fix.Text = fmt.Sprintf("stopped after %d plans, none of which is proved", tries)
+			}
 			break
 		}
+		tries++
 		p, err := c.File.Plan()
 		if err != nil {
 			continue

@@ -63,6 +63,9 @@ type Report struct {
 	Findings []*Finding
 	Warnings []*Finding
 	Notes    []string
+	// Awaited are the indices of the counters for which the blocks of a deadlock wait. Left are those of the counters that
+	// each launch gives more signals than it has waits.
+	Awaited, Left []int
 	// Steps is the number of operations that were executed. It measures the work of the check.
 	Steps int
 }
@@ -97,6 +100,13 @@ func Check(p *Plan, o Options) *Report {
 		return &Report{Verdict: p.Fault.Kind, Findings: []*Finding{p.Fault}, Notes: p.Notes}
 	}
 	s, r := decide(p, launches)
+	if launches > 1 && r.Verdict == Deadlock { // a block that hangs alone may hang others, or be released, in the next launch
+		if _, one := decide(p, 1); one.Verdict == Deadlock {
+			one.Findings, one.Warnings = append(one.Findings, one.Warnings...), nil
+			one.Steps += r.Steps
+			return one
+		}
+	}
 	if launches == 1 || r.Verdict != OK {
 		return r
 	}
@@ -197,12 +207,14 @@ func (s *sim) report() *Report {
 		}
 	}
 	if r.Verdict == Deadlock {
+		r.Awaited = s.awaited
 		return r
 	}
 	for i := range s.counters {
 		c := &s.p.Counters[i]
 		switch n := s.counters[i].rest(s.launches); {
 		case n > 0:
+			r.Left = append(r.Left, i)
 			r.Warnings = append(r.Warnings, &Finding{Kind: Left, Edge: true, Message: fmt.Sprintf(
 				"%s has %d more %s than waits in each launch: waits of later launches end before their own signals",
 				c.Name, n, c.unit(n))})

@@ -173,6 +173,7 @@ type sim struct {
 	messages int // number of cells of messages
 
 	findings  []*Finding
+	awaited   []int // the counters for which the blocks of a deadlock wait
 	edges     map[string]bool
 	races     int
 	wrong     int
@@ -902,7 +903,7 @@ func (s *sim) writeAfter(a *agent, acc *access, c int, same bool) {
 		}
 		if same && w.mode == Packet && acc.mode == Packet {
 			if w.comp != a.comp && s.ambiguous == "" {
-				s.ambiguous = "the same packet is written to " + s.p.cellName(c, acc.mode) + " by blocks that nothing orders"
+				s.ambiguous = "the same packet is written to " + s.p.cellName(s.home(c), acc.mode) + " by blocks that nothing orders"
 			}
 			s.extra[c] = append(s.extra[c], w)
 			return

@@ -68,14 +68,14 @@ func (f *File) depending(at, on schedule.Place) *File {
 // Repairs proposes files with one additional dependence. The first proposals add a dependence to a step of the finding.
 // The next proposals add a dependence to any step of a block of the finding. The last proposals set hasdep on a step
 // for which another step waits, so that it signals its progress.
-func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
+func (f *File) Repairs(refuted *schedule.Report) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
 		propose := func(at, on schedule.Place) bool {
 			out := f.depending(at, on)
 			return out == nil || yield(schedule.Repair{File: out, Text: fmt.Sprintf(
 				"rank %d, tb %d, op %d waits for tb %d, op %d", at.Rank, at.Block, at.Index, on.Block, on.Index)})
 		}
-		if p := found.Places; len(p) == 2 && p[0].Rank == p[1].Rank && p[0].Block != p[1].Block {
+		if p := refuted.Findings[0].Places; len(p) == 2 && p[0].Rank == p[1].Rank && p[0].Block != p[1].Block {
 			if !propose(p[0], p[1]) || !propose(p[1], p[0]) {
 				return
 			}

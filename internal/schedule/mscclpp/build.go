@@ -35,6 +35,14 @@ type counterKey struct {
 // Plan returns the file as a plan for the checker. It returns an error that names the operation if no loader could read
 // the file, or if an operation is not supported.
 func (f *File) Plan() (*schedule.Plan, error) {
+	b, err := f.build()
+	if err != nil {
+		return nil, err
+	}
+	return b.p, nil
+}
+
+func (f *File) build() (*builder, error) {
 	b := &builder{f: f, turns: 2, counters: map[counterKey]int{}, engines: map[[2]int]int{}, meets: map[[2]int]int{},
 		noted: map[string]bool{}}
 	if err := f.complete(); err != nil {
@@ -67,7 +75,7 @@ func (f *File) Plan() (*schedule.Plan, error) {
 			}
 		}
 	}
-	return p, nil
+	return b, nil
 }
 
 func (b *builder) note(format string, args ...any) {

@@ -103,13 +103,15 @@ func (f *File) gaps(rank, block int) []schedule.Place {
 	return out
 }
 
-// Repairs proposes plans with one additional synchronization, in this order: a barrier in a block of the finding; a rank
-// whose relaxed signals and waits are replaced by ones that order memory; each signal and wait for which the blocks of
-// the finding have channels and semaphores; a new semaphore between two blocks of a rank; a barrier at any place; and
-// signals and waits in other blocks. Signals are tried from the beginning of a block, and the others from the finding
-// backwards, since an operation that waits delays all that follow it.
-func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
+// Repairs proposes plans with one additional synchronization, in this order: a signal that a block of a deadlock awaits,
+// or a wait for a signal that remains; a barrier in a block of the finding; a rank whose relaxed signals and waits are
+// replaced by ones that order memory; a double scratch buffer; each signal and wait for which the blocks of the finding
+// have channels and semaphores; a new semaphore between two blocks of a rank; a barrier at any place; and signals and
+// waits in other blocks. Signals are tried from the beginning of a block, and the others from the finding backwards,
+// since an operation that waits delays all that follow it.
+func (f *File) Repairs(refuted *schedule.Report) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
+		found := refuted.Findings[0]
 		near := f.near(found)
 		others := f.others(near)
 		insert := func(blocks [][2]int, ops func(rank, block int) []Op) bool {
@@ -130,9 +132,63 @@ func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 			}
 			return []Op{{Name: "nop"}}
 		}
-		_ = insert(near, barrier) && f.strengthened(yield) && insert(near, f.available) && f.semaphore(found, yield) &&
+		_ = insert(slices.Concat(near, others), f.unmatched(refuted)) && insert(near, barrier) && f.strengthened(yield) &&
+			f.doubled(found, yield) && insert(near, f.available) && f.semaphore(found, yield) &&
 			insert(others, barrier) && insert(others, f.available)
 	}
+}
+
+// unmatched returns a function that lists, for a block, the signals that a deadlock's blocks await, and the waits for
+// signals that remain.
+func (f *File) unmatched(refuted *schedule.Report) func(rank, block int) []Op {
+	b, err := f.build()
+	if err != nil {
+		return func(rank, block int) []Op { return nil }
+	}
+	wanted := map[string][]counterKey{} // by name of the operation
+	for key, c := range b.counters {
+		peer, connected := b.other[key]
+		awaited, left := slices.Contains(refuted.Awaited, c), slices.Contains(refuted.Left, c)
+		switch semaphore := key.kind == "semaphore"; {
+		case awaited && semaphore:
+			wanted["sem_release"] = append(wanted["sem_release"], key)
+		case left && semaphore:
+			wanted["sem_acquire"] = append(wanted["sem_acquire"], key)
+		case left:
+			wanted["wait"] = append(wanted["wait"], key)
+		case awaited && connected:
+			wanted["signal"] = append(wanted["signal"], peer)
+		}
+	}
+	return func(rank, block int) (out []Op) {
+		b.tb = &f.GPUs[rank].Threadblocks[block]
+		for _, o := range f.available(rank, block) {
+			all := len(o.ChannelIDs)+len(o.Semaphores) > 0
+			for _, i := range o.Semaphores {
+				all = all && slices.Contains(wanted[o.Name], counterKey{"semaphore", rank, i})
+			}
+			b.op = &o
+			for _, i := range o.ChannelIDs {
+				c, err := b.channel(o.ChannelType, i)
+				all = all && err == nil && slices.Contains(wanted[o.Name], counterKey{o.ChannelType, rank, c})
+			}
+			if all {
+				out = append(out, o)
+			}
+		}
+		return out
+	}
+}
+
+// doubled proposes a double scratch buffer for a race.
+func (f *File) doubled(found *schedule.Finding, yield func(schedule.Repair) bool) bool {
+	if f.DoubleScratch || found.Kind != schedule.Race {
+		return true
+	}
+	out := f.Clone()
+	out.DoubleScratch = true
+	return yield(schedule.Repair{File: out,
+		Text: "use_double_scratch_buffer is set, so successive launches use different scratch memory, twice as much"})
 }
 
 // places lists the gaps of a block in the order in which operation o is tried there.
@@ -254,19 +310,21 @@ func (f *File) strengthened(yield func(schedule.Repair) bool) bool {
 	strong := map[string]string{"rlxsignal": "signal", "rlxwait": "wait"}
 	for r := range f.GPUs {
 		out := f.Clone()
-		n := 0
+		var changed []string
 		out.walk(func(at schedule.Place, o *Op) bool {
 			if s := strong[o.Name]; s != "" {
 				if at.Rank == r || f.reaches(at, o, r) {
+					changed = append(changed, fmt.Sprintf("%s becomes %s", at, s))
 					o.Name = s
-					n++
 				}
 			}
 			return true
 		})
-		if n > 0 && !yield(schedule.Repair{File: out,
-			Text: fmt.Sprintf("the relaxed signals and waits between rank %d and its peers become signals and waits",
-				r)}) {
+		text := strings.Join(changed, "; ")
+		if n := len(changed); n > 3 {
+			text = fmt.Sprintf("the %d relaxed signals and waits between rank %d and its peers become signals and waits", n, r)
+		}
+		if text != "" && !yield(schedule.Repair{Text: text, File: out}) {
 			return false
 		}
 	}
