@@ -178,6 +178,8 @@ func flagError(err error) error {
 		unit := ""
 		if strings.Contains(text, "missing unit in duration") {
 			unit = ": the unit is missing, as in 5s"
+		} else if strings.Contains(text, "strconv.ParseInt") {
+			unit = ": want a whole number"
 		}
 		return fmt.Errorf("%s cannot be %s%s", strings.NewReplacer("--ranks", "-n", "--processes", "-n").Replace(m[2]), m[1], unit)
 	}

@@ -76,44 +76,29 @@ func (a *schedules) isSchedule(ctx context.Context, arg string) (bool, error) {
 	return mscclpp.IsPlan(text) || msccl.IsAlgorithm(text), nil
 }
 
-// readSchedule reads a collective schedule in the format of MSCCL++ or MSCCL.
-func (a *schedules) readSchedule(ctx context.Context, arg string) (schedule.File, string, error) {
+// openSchedule reads a collective schedule in the format of MSCCL++ or MSCCL and adds its description to the JSON output.
+func (a *schedules) openSchedule(ctx context.Context, arg string) (f schedule.File, p *schedule.Plan,
+	out *scheduleResult, err error) {
 	name, src, err := a.readProgram(ctx, arg)
-	if err != nil {
-		return nil, "", err
-	}
-	unreadable := func(err error) error {
-		return (&failure{code: exitUsage, kind: "input",
-			err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md lists the formats, operations and keys")
-	}
-	src = strings.TrimPrefix(src, byteOrder)
-	if msccl.IsAlgorithm(src) {
-		f, err := msccl.Parse([]byte(src))
-		if err != nil {
-			return nil, "", unreadable(err)
-		}
-		return f, "msccl", nil
-	}
-	f, err := mscclpp.Parse([]byte(src))
-	if err != nil {
-		return nil, "", unreadable(err)
-	}
-	return f, "mscclpp", nil
-}
-
-// openSchedule reads a collective schedule and adds its description to the JSON output.
-func (a *schedules) openSchedule(ctx context.Context, arg string) (schedule.File, *schedule.Plan, *scheduleResult,
-	error) {
-	f, format, err := a.readSchedule(ctx, arg)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	p, err := f.Plan()
-	if err != nil {
-		err := &failure{code: exitUsage, kind: "input", err: fmt.Errorf("%s: %w", arg, err)}
-		return nil, nil, nil, err.helping("docs/schedules.md lists the formats, operations and keys")
+	src = strings.TrimPrefix(src, byteOrder)
+	format := "mscclpp"
+	if msccl.IsAlgorithm(src) || strings.EqualFold(filepath.Ext(arg), ".xml") && !mscclpp.IsPlan(src) {
+		format = "msccl"
+		f, err = msccl.Parse([]byte(src))
+	} else {
+		f, err = mscclpp.Parse([]byte(src))
 	}
-	out := &scheduleResult{Name: p.Name, Format: format, Collective: p.Collective, Launches: 1}
+	if err == nil {
+		p, err = f.Plan()
+	}
+	if err != nil {
+		return nil, nil, nil, (&failure{code: exitUsage, kind: "input", err: fmt.Errorf("%s: %w", name, err)}).
+			helping("docs/schedules.md lists the formats, operations and keys")
+	}
+	out = &scheduleResult{Name: p.Name, Format: format, Collective: p.Collective, Launches: 1}
 	a.out.Schedule, a.out.Ranks = out, p.Ranks
 	return f, p, out, nil
 }
@@ -150,9 +135,8 @@ func (a *schedules) importSchedule(ctx context.Context, arg string) (string, err
 		err := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s: %w", arg, err)}
 		return "", err.helping("docs/schedules.md lists what programs cannot express")
 	}
-	if r := schedule.Check(p, schedule.Options{}); r.Verdict != schedule.OK {
-		a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, File: arg, Kind: string(r.Verdict),
-			Message: "the schedule itself is not proved: " + r.Findings[0].Message})
+	if _, doubt := schedule.CheckOne(p); doubt != nil {
+		a.warn(arg, string(doubt.Kind), doubt.Message)
 	}
 	return text, nil
 }
@@ -271,8 +255,11 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 			return err
 		}
 	} else if !o.noProve {
-		if r := schedule.Check(p, schedule.Options{}); r.Verdict != schedule.OK && r.Verdict != schedule.Undecided {
+		r, doubt := schedule.CheckOne(p)
+		if r.Verdict != schedule.OK && r.Verdict != schedule.Undecided {
 			return a.concludeSchedule(arg, r)
+		} else if doubt != nil {
+			a.warn(arg, string(doubt.Kind), doubt.Message)
 		}
 	}
 	n := max(o.schedules, 1)
@@ -312,6 +299,11 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 	return ended(nil)
 }
 
+// warn adds a warning, about a file unless its name is "".
+func (a *schedules) warn(file, kind, text string) {
+	a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, File: file, Kind: kind, Message: text})
+}
+
 // elements is the number of elements in each part of a chunk when a schedule is run on the CPU.
 const elements = 4
 
@@ -321,13 +313,11 @@ func (a *schedules) fixSchedule(f schedule.File, r *schedule.Report, o schedule.
 	if r.Verdict != schedule.OK {
 		fix, proof, ok := schedule.Fix(f, r, o)
 		if !ok {
-			a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed",
-				Message: "--fix " + fix.Text})
+			a.warn("", "fixed", "--fix "+fix.Text)
 			return r, nil
 		}
 		f, r, out.Fix = fix.File, proof, fix.Text
-		a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed",
-			Message: "repaired: " + fix.Text})
+		a.warn("", "fixed", "repaired: "+fix.Text)
 	}
 	text, err := f.Encode()
 	if err != nil {

@@ -202,9 +202,9 @@ func TestScheduleCertificate(t *testing.T) {
 	}
 	other := exchangeWithout(t, `"name": "nop"`, `"name": "copy", "src_buff": [{"type":"s","index":0,"size":1}], "dst_buff": [{"type":"s","index":0,"size":1}]`)
 	for _, c := range []struct{ schedule, certificate, says string }{
-		{other, string(text), "is for plan"},
+		{other, string(text), "is for another plan: its digest begins with "},
 		{schedule, "", "end of JSON input"},
-		{schedule, string(text[:len(text)/2]), "end of JSON input"},
+		{schedule, string(text[:99]), "byte 99 of 99: unexpected end of JSON input"},
 		{schedule, strings.Repeat("[", 1<<20), "exceeded max depth"},
 		{schedule, strings.Replace(string(text), `"order":[[0,`, `"order":[[-1,`, 1), "chain -1"},
 		{schedule, strings.Replace(string(text), `{"format"`, `{"plan":"","format"`, 1), "not in the form of a certificate"},
@@ -271,6 +271,24 @@ func TestLaunchesOfSchedules(t *testing.T) {
 		if code, out, errs := hocketRun(t, c.words...); code != c.code || out != c.says {
 			t.Errorf("%s: exit %d, %s%s", c.words, code, out, errs)
 		}
+	}
+	// run and import prove one launch, and say if that is all.
+	for _, words := range [][]string{{"run", double}, {"import", double, "-o", filepath.Join(t.TempDir(), "d.hkt")}} {
+		code, _, errs := hocketRun(t, words...)
+		const says = "warning: one launch is proved, but launches after each other are not: race: rank "
+		if code != exitDone || !strings.Contains(errs, says) {
+			t.Errorf("%s: exit %d, %s, want %s", words, code, errs, says)
+		}
+	}
+	if _, _, errs := hocketRun(t, "run", "../../examples/schedules/exchange.json"); errs != "" {
+		t.Error(errs)
+	}
+	empty := filepath.Join(t.TempDir(), "empty.xml")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := hocketRun(t, "check", empty); code != exitUsage || !strings.Contains(errs, "algorithm of MSCCL, line 1: the text is empty") {
+		t.Errorf("exit %d, %s", code, errs)
 	}
 }
 

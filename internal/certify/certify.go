@@ -33,6 +33,7 @@ package certify
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -113,6 +114,10 @@ type Past struct {
 func Parse(text []byte) (*Certificate, error) {
 	c := &Certificate{}
 	if err := json.Unmarshal(text, c); err != nil {
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			return nil, fmt.Errorf("byte %d of %d: %w", syntax.Offset, len(text), err)
+		}
 		return nil, err
 	}
 	if again, err := json.Marshal(c); err != nil || !bytes.Equal(again, bytes.TrimSpace(text)) {
@@ -128,7 +133,8 @@ func Check(s *Statement, c *Certificate) error {
 		return fmt.Errorf("the certificate's format is %.40q, want %q", c.Format, Format)
 	}
 	if c.Plan != s.Plan {
-		return fmt.Errorf("the certificate is for plan %.64q, not for %s", c.Plan, s.Plan)
+		return fmt.Errorf("the certificate is for another plan: its digest begins with %.8q, and that of this plan with %.8q", c.Plan,
+			s.Plan)
 	}
 	k := newChecker(s)
 	k.clocks, k.knows = c.Clocks, func(_, thread, pos int32) bool { return k.known(thread, pos) }

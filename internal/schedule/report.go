@@ -126,6 +126,19 @@ func Check(p *Plan, o Options) *Report {
 	return r
 }
 
+// CheckOne checks one launch of a plan. It also returns a warning if one launch, or any number of launches, is not proved,
+// and otherwise nil.
+func CheckOne(p *Plan) (r *Report, doubt *Finding) {
+	if r = Check(p, Options{}); r.Verdict != OK {
+		return r, &Finding{Kind: r.Verdict, Message: "the schedule itself is not proved: " + r.Findings[0].Message}
+	}
+	if many := Check(p, Options{Launches: 2}); many.Verdict != OK {
+		return r, &Finding{Kind: many.Verdict, Message: fmt.Sprintf(
+			"one launch is proved, but launches after each other are not: %s: %s", many.Verdict, many.Findings[0].Message)}
+	}
+	return r, nil
+}
+
 // decide checks a number of launches. It also returns the simulation of the first interleaving.
 func decide(p *Plan, launches int) (*sim, *Report) {
 	s := simulate(p, launches, 0)

@@ -96,9 +96,9 @@ func (b *builder) memory() error {
 			return fmt.Errorf("gpu %d has id %d: ids must be 0, 1, 2, …", r, g.ID)
 		}
 		in, out := g.Input, g.Output
-		for _, c := range []int{in, out, g.Scratch} {
+		for i, c := range []int{in, out, g.Scratch} {
 			if c < 0 || c > maxChunks {
-				return fmt.Errorf("gpu %d: a buffer of %d chunks", r, c)
+				return fmt.Errorf("gpu %d: %s_chunks is %d, want 0 to %d", r, []string{"i", "o", "s"}[i], c, maxChunks)
 			}
 		}
 		base, inAt, outAt, size := p.Cells, 0, 0, 0

@@ -84,6 +84,9 @@ func IsAlgorithm(text string) bool {
 
 // Parse reads an algorithm. Errors name the line or the step in which they occur.
 func Parse(text []byte) (*File, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, fmt.Errorf("algorithm of MSCCL, line 1: the text is empty")
+	}
 	d := &known{Decoder: xml.NewDecoder(bytes.NewReader(text))}
 	f := &File{}
 	if err := xml.NewTokenDecoder(d).Decode(f); err != nil {

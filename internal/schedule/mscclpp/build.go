@@ -20,6 +20,7 @@ type builder struct {
 	meets    map[[2]int]int
 	packets  bool
 	noted    map[string]bool
+	ids      map[[2]int]int // thread blocks by rank and id
 
 	// These fields identify the operation that is being read.
 	rank, block, index, inner, turn, turnCells int
@@ -44,7 +45,7 @@ func (f *File) Plan() (*schedule.Plan, error) {
 
 func (f *File) build() (*builder, error) {
 	b := &builder{f: f, turns: 2, counters: map[counterKey]int{}, engines: map[[2]int]int{}, meets: map[[2]int]int{},
-		noted: map[string]bool{}}
+		noted: map[string]bool{}, ids: map[[2]int]int{}}
 	if err := f.complete(); err != nil {
 		return nil, err
 	}
@@ -122,9 +123,10 @@ func (b *builder) memory() error {
 		if *g.ID != r {
 			return fmt.Errorf("gpus[%d] has id %d: ids must be 0, 1, 2, …", r, *g.ID)
 		}
-		for _, n := range []int{*g.InputChunks, *g.OutputChunks, g.scratch()} {
+		for i, n := range []int{*g.InputChunks, *g.OutputChunks, g.scratch()} {
 			if n < 0 || n > maxChunks {
-				return fmt.Errorf("rank %d: a buffer of %d chunks", r, n)
+				return fmt.Errorf("rank %d: %s_chunks is %d, want 0 to %d", r, []string{"input", "output", "scratch"}[i], n,
+					maxChunks)
 			}
 		}
 		for t := range g.Threadblocks {
@@ -313,6 +315,10 @@ func (b *builder) threadblock(r, t int) error {
 	if err := b.p.Within(); err != nil {
 		return fmt.Errorf("rank %d, tb %d: %w", r, t, err)
 	}
+	if other, ok := b.ids[[2]int{r, *b.tb.ID}]; ok {
+		return fmt.Errorf("rank %d: threadblocks[%d] has id %d, as threadblocks[%d] has: ids must differ", r, t, *b.tb.ID, other)
+	}
+	b.ids[[2]int{r, *b.tb.ID}] = t
 	if *b.tb.ID != t {
 		b.note("rank %d: threadblocks[%d] has id %d", r, t, *b.tb.ID)
 	}
