@@ -19,7 +19,7 @@ func TestCertificate(t *testing.T) {
 		t.Fatal(errs)
 	}
 	code, _, errs := hocketRun(t, "run", program, "--strategy", "exchange", "--certificate", file)
-	if code != exitProgram || !strings.Contains(errs, "is for plan") {
+	if code != exitProgram || !strings.Contains(errs, "is for another plan") {
 		t.Errorf("another plan: exit %d, %s", code, errs)
 	}
 	text, err := os.ReadFile(file)

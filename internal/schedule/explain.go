@@ -224,7 +224,11 @@ func (s *sim) deadlocked() bool {
 	if len(chain) > 6 {
 		f.Lines = append(f.Lines, fmt.Sprintf("and so on, %d blocks in a circle", len(chain)))
 	}
-	f.Message = fmt.Sprintf("%s waits for ever; %d of %d blocks do not end", f.Places[0], len(stuck), len(s.blocks))
+	verb := "do"
+	if len(stuck) == 1 {
+		verb = "does"
+	}
+	f.Message = fmt.Sprintf("%s waits for ever; %d of %d blocks %s not end", f.Places[0], len(stuck), len(s.blocks), verb)
 	if launch := s.blocks[chain[0]].launch; launch > 0 {
 		f.Message += fmt.Sprintf(" launch %d", launch+1)
 	}
