@@ -68,12 +68,13 @@ func within(ctx context.Context, w *hocket.World) (context.Context, func(err err
 	return ctx, func(err error) error {
 		cancel()
 		if err != nil {
+			cause := w.Err() // before Abort
 			if code := classify(outer, err).code; code == exitMachine || code == exitInterrupted {
 				w.Abort(err)
 			}
 			w.Failed(err)
-			if cause := w.Err(); errors.Is(err, context.Canceled) && cause != nil &&
-				!errors.Is(cause, context.Canceled) {
+			ended := errors.Is(err, context.Canceled) || errors.Is(err, hocket.ErrClosed)
+			if ended && cause != nil && !errors.Is(cause, context.Canceled) {
 				err = &failure{code: exitMachine, kind: "machine", err: cause}
 			}
 		}
