@@ -137,7 +137,7 @@ type RankExposed struct {
 // Problem is an error in the run, or a reason why something is unknown. If a rank is late in a timeline, this is
 // not a Problem but a Finding.
 type Problem struct {
-	Kind string `json:"kind"` // "size", "order", "dtype", "missing", "alignment", "runs"; in flight records "late"
+	Kind string `json:"kind"` // "size", "order", "dtype", "missing", "alignment", "runs"; in flight records "late", "open"
 	Rank int    `json:"rank"`
 	Text string `json:"text"`
 }

@@ -339,9 +339,8 @@ func TestFlight(t *testing.T) {
 		} else {
 			near(t, "lateness", c.Late.US, (347073388-346539006)/1e3, 0.01)
 			// In calls 1 to 6 rank 1 calls 736, 3923, 3847, 3822, 3807 and 3777 µs after rank 0: the median is 3822.
-			const doubt = "in the median of 6 completed calls it called 3822 µs after rank 0: if the clocks differ by " +
-				"that, rank 0 was " +
-				"late here, by 3288 µs"
+			const doubt = "in the completed calls it called 3822 µs after rank 0 (median of 6); if their clocks differ by " +
+				"that, rank 0 called last here, 3288 µs after rank 1"
 			if !strings.Contains(c.Late.After, doubt) || !strings.Contains(r.Problems[0].Text, doubt) {
 				t.Errorf("%s, %s; want %s", c.Late.After, r.Problems[0].Text, doubt)
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/ranklist"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/internal/trace/flight"
 )
@@ -26,12 +27,22 @@ type flights struct {
 	gaps    map[lacking]gap
 	origin  int64
 	behind  map[int][]int64 // by rank: how much later than the first rank it made each call that has completed
+	open    []openCall
 }
 
 // made is an entry of a record, with the rank that made the call.
 type made struct {
 	rank int
+	// part counts the earlier collectives of the rank that have the same number in the group. Torch gives one number to
+	// all collectives that it issues together.
+	part int
 	*flight.Entry
+}
+
+// callID identifies a collective of a group.
+type callID struct {
+	seq  int64
+	part int
 }
 
 // mostProblems is the largest number of problems that are reported. One collective that hangs can cause one problem
@@ -51,9 +62,19 @@ func OfFlight(records []*flight.Record) *Report {
 	for _, r := range f.records {
 		f.given[r.Rank] = true
 		f.r.ids = append(f.r.ids, r.Rank)
+		type number struct {
+			group string
+			seq   int64
+		}
+		parts := map[number]int{}
 		for i := range r.Entries {
 			e := &r.Entries[i]
-			f.byGroup[e.Group] = append(f.byGroup[e.Group], made{r.Rank, e})
+			m := made{r.Rank, 0, e}
+			if k := (number{e.Group, e.Seq}); !e.P2P {
+				m.part = parts[k]
+				parts[k]++
+			}
+			f.byGroup[e.Group] = append(f.byGroup[e.Group], m)
 			if f.origin == 0 || e.Created < f.origin {
 				f.origin = e.Created
 			}
@@ -68,10 +89,11 @@ func OfFlight(records []*flight.Record) *Report {
 	for _, g := range slices.Sorted(maps.Keys(f.byGroup)) {
 		f.group(g)
 	}
+	f.circle()
 	f.absent()
 	f.empty()
 	f.trailing()
-	severity := map[string]int{"missing": 1, "late": 2} // calls that differ come first
+	severity := map[string]int{"missing": 1, "late": 2, "open": 3} // calls that differ come first
 	slices.SortStableFunc(f.r.Problems, func(x, y Problem) int { return cmp.Compare(severity[x.Kind], severity[y.Kind]) })
 	slices.SortStableFunc(f.r.Collectives, func(a, b Collective) int { return cmp.Compare(a.first(), b.first()) })
 	ofOp := map[string]int{}
@@ -120,7 +142,7 @@ func (f *flights) nameGroups() {
 }
 
 func (f *flights) group(key string) {
-	bySeq := map[int64]calls{}
+	byID := map[callID]calls{}
 	name, members := f.names[key], []int(nil)
 	least := map[int]int64{}
 	for _, r := range f.records {
@@ -132,10 +154,11 @@ func (f *flights) group(key string) {
 		if e.P2P {
 			continue
 		}
-		if bySeq[e.Seq] == nil {
-			bySeq[e.Seq] = calls{}
+		id := callID{e.Seq, e.part}
+		if byID[id] == nil {
+			byID[id] = calls{}
 		}
-		bySeq[e.Seq][e.rank] = e.Entry
+		byID[id][e.rank] = e.Entry
 		if at, ok := least[e.rank]; !ok || e.Seq < at {
 			least[e.rank] = e.Seq
 		}
@@ -149,15 +172,40 @@ func (f *flights) group(key string) {
 	slices.Sort(members)
 	members = slices.Compact(members)
 	given := slices.DeleteFunc(slices.Clone(members), func(m int) bool { return !f.given[m] })
-	for _, seq := range slices.Sorted(maps.Keys(bySeq)) {
-		f.collective(key, name, members, given, seq, bySeq[seq], least)
+	ids := slices.SortedFunc(maps.Keys(byID), func(x, y callID) int {
+		return cmp.Or(cmp.Compare(x.seq, y.seq), cmp.Compare(x.part, y.part))
+	})
+	before := len(f.open)
+	var first string // describes the first call that all have made in the same way, and that is not complete
+	later := 0
+	for _, id := range ids {
+		if hung := f.collective(key, name, members, given, id, byID[id], least); first == "" {
+			first = hung
+		} else if hung != "" {
+			later++
+		}
 	}
+	if first == "" || slices.ContainsFunc(f.open[before:], func(o openCall) bool { return o.to > o.from }) {
+		return // that other call of the group explains why the calls after it are not complete
+	}
+	if later > 0 {
+		first += fmt.Sprintf("; later calls of the group that are not complete: %d", later)
+	}
+	f.problem("open", members[0], "%s", first)
 }
 
-func (f *flights) collective(key, group string, members, given []int, seq int64, list calls, least map[int]int64) {
+// collective reports one collective of a group. If all ranks have made the call in the same way, and none is late, but
+// it is not complete, collective returns a text that says so.
+func (f *flights) collective(key, group string, members, given []int, id callID, list calls,
+	least map[int]int64) string {
 	ranks := slices.Sorted(maps.Keys(list))
 	e := list[ranks[0]]
+	seq := id.seq
 	where := fmt.Sprintf("call %d of group %q, %s", seq, group, e.Op)
+	if id.part > 0 {
+		where = fmt.Sprintf("part %d of %s", id.part+1, where)
+	}
+	from := len(f.r.Problems)
 	var entries []Entry
 	c := Collective{Op: e.Op, Group: group, Seq: &seq}
 	open := false
@@ -186,11 +234,88 @@ func (f *flights) collective(key, group string, members, given []int, seq int64,
 	if open { // otherwise a rank without a record may have made the call
 		given = members
 	}
-	missing := f.missing(key, where, given, seq, list, least)
-	if len(problems) == 0 && !missing && len(ranks) > 1 {
-		f.late(&c, key, where, list, open)
+	lack, missing := f.missing(key, where, given, id, list, least)
+	hung := ""
+	if len(problems) == 0 && !missing {
+		s := statesOf(list)
+		if late := len(ranks) > 1 && f.late(&c, key, where, list, s); !late && open {
+			hung = where + ": " + s.words() + stack(ranks[0], list[ranks[0]])
+		}
+	}
+	if open {
+		o := openCall{where: where, from: from, to: len(f.r.Problems)}
+		if s := statesOf(list); len(problems) == 0 {
+			o.begun, o.not = s.begun, slices.Concat(s.waiting, lack)
+		}
+		f.open = append(f.open, o)
 	}
 	f.r.Collectives = append(f.r.Collectives, c)
+	return hung
+}
+
+// states are the ranks that have made a call, by the state of the call on them.
+type states struct {
+	complete, begun, waiting []int
+	unknown                  []int // their records do not contain the state
+}
+
+func statesOf(list calls) states {
+	var s states
+	for _, r := range slices.Sorted(maps.Keys(list)) {
+		of := &s.unknown
+		switch list[r].State {
+		case "completed":
+			of = &s.complete
+		case "started":
+			of = &s.begun
+		case "scheduled":
+			of = &s.waiting
+		}
+		*of = append(*of, r)
+	}
+	return s
+}
+
+// ranksOf names ranks in a sentence.
+func ranksOf(ids []int) string {
+	if len(ids) == 1 {
+		return fmt.Sprintf("rank %d", ids[0])
+	}
+	return "ranks " + ranklist.String(ids)
+}
+
+// those refers to the devices of ranks in a sentence.
+func those(ids []int) string {
+	if len(ids) == 1 {
+		return fmt.Sprintf("that of rank %d", ids[0])
+	}
+	return "those of " + ranksOf(ids)
+}
+
+// words describes a call that is not complete.
+func (s *states) words() string {
+	open := slices.Sorted(slices.Values(slices.Concat(s.begun, s.waiting, s.unknown)))
+	text := "it is not complete on " + ranksOf(open)
+	if len(s.complete) > 0 {
+		text = fmt.Sprintf("it is complete on %s, and not on %s", ranksOf(s.complete), ranksOf(open))
+	}
+	whose := ", whose devices have "
+	if len(open) == 1 {
+		whose = ", whose device has "
+	}
+	switch len(open) {
+	case len(s.begun):
+		return text + whose + "begun it"
+	case len(s.waiting):
+		return text + whose + "not begun it"
+	}
+	if len(s.begun) > 0 {
+		text += "; begun on " + ranksOf(s.begun)
+	}
+	if len(s.waiting) > 0 {
+		text += "; not begun on " + ranksOf(s.waiting)
+	}
+	return text
 }
 
 // stack returns a text with the position in the code at which a rank made its call.
@@ -239,25 +364,28 @@ type lacking struct {
 }
 
 // hasMade reports whether a rank has made a call that its record lacks: the call is complete on another rank, which is
-// possible only after all members have made it, or the rank's own status counts it.
-func (f *flights) hasMade(key string, rank int, seq int64, list calls) bool {
+// possible only after all members have made it, or the rank's own status counts it. The status counts calls that are
+// issued together as one.
+func (f *flights) hasMade(key string, rank int, id callID, list calls) bool {
 	for _, e := range list {
 		if e.State == "completed" && trace.EndsTogether(e.Op) {
 			return true
 		}
 	}
 	for _, r := range f.records {
-		if n, known := r.Enqueued[key]; r.Rank == rank && known && n >= seq {
+		if n, known := r.Enqueued[key]; r.Rank == rank && known && n >= id.seq && id.part == 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// missing names the members that did not make a call that others made. A call that is older than the oldest call in
-// a rank's record does not count as missing, and no call does for a rank whose record is empty.
-func (f *flights) missing(key, where string, members []int, seq int64, list calls, least map[int]int64) bool {
-	found := false
+// missing names the members that did not make a call that others made, and reports whether some member's call is not
+// recorded. A call that is older than the oldest call in a rank's record does not count as missing, and no call does for
+// a rank whose record is empty.
+func (f *flights) missing(key, where string, members []int, id callID, list calls,
+	least map[int]int64) (lack []int, found bool) {
+	seq := id.seq
 	for _, m := range members {
 		oldest, some := least[m]
 		if list[m] != nil || some && seq < oldest || f.silent[m] {
@@ -269,7 +397,7 @@ func (f *flights) missing(key, where string, members []int, seq int64, list call
 		switch {
 		case !f.given[m]:
 			f.problem("missing", m, "%s: it is not complete, and rank %d gave no record", where, m)
-		case f.hasMade(key, m, seq, list):
+		case f.hasMade(key, m, id, list):
 			k := lacking{m, key}
 			g, more := f.gaps[k]
 			if !more {
@@ -277,28 +405,39 @@ func (f *flights) missing(key, where string, members []int, seq int64, list call
 			}
 			f.gaps[k] = gap{min(g.first, seq), max(g.last, seq)}
 		default:
+			lack = append(lack, m)
 			f.problem("missing", m, "%s: rank %d has not called it; its last call is %s", where, m, f.last(m))
 		}
 	}
-	return found
+	return lack, found
 }
 
+// last describes the last call in the record of a rank.
 func (f *flights) last(rank int) string {
 	for _, r := range f.records {
-		if n := len(r.Entries); r.Rank == rank && n > 0 {
-			e := &r.Entries[n-1]
-			return fmt.Sprintf("%d, %s, %s%s", e.Seq, e.Op, e.State, stack(rank, e))
+		if r.Rank != rank || len(r.Entries) == 0 {
+			continue
 		}
+		e := &r.Entries[0]
+		for i := range r.Entries {
+			if r.Entries[i].Created >= e.Created {
+				e = &r.Entries[i]
+			}
+		}
+		state := cmp.Or(e.State, "in an unknown state")
+		if e.P2P {
+			return fmt.Sprintf("a %s in group %q, %s%s", e.Op, f.names[e.Group], state, stack(rank, e))
+		}
+		return fmt.Sprintf("call %d of group %q, %s, %s%s", e.Seq, f.names[e.Group], e.Op, state, stack(rank, e))
 	}
 	return "not in its record"
 }
 
 // late records which rank made a call last. If the call is not complete and the devices of only some ranks have
-// begun it, the other ranks are late.
-func (f *flights) late(c *Collective, key, where string, list calls, open bool) {
+// begun it, the other ranks are late. It reports whether it has added a problem about the call.
+func (f *flights) late(c *Collective, key, where string, list calls, s states) bool {
 	ranks := slices.Sorted(maps.Keys(list))
 	last, first := ranks[0], ranks[0]
-	var begun, waiting []int
 	for _, r := range ranks {
 		if list[r].Created > list[last].Created {
 			last = r
@@ -306,20 +445,15 @@ func (f *flights) late(c *Collective, key, where string, list calls, open bool) 
 		if list[r].Created < list[first].Created {
 			first = r
 		}
-		switch list[r].State {
-		case "started":
-			begun = append(begun, r)
-		case "scheduled":
-			waiting = append(waiting, r)
-		}
 	}
-	if open && len(begun) > 0 && len(waiting) > 0 {
-		for _, r := range waiting {
+	open := len(s.complete) < len(ranks)
+	if len(s.begun) > 0 && len(s.waiting) > 0 {
+		for _, r := range s.waiting {
 			f.problem("late", r,
-				"%s: rank %d has called it, and its device has not begun it, as those of ranks %v have%s", where, r,
-				begun, stack(r, list[r]))
+				"%s: rank %d has called it, and its device has not begun it, unlike %s%s", where, r,
+				those(s.begun), stack(r, list[r]))
 		}
-		return
+		return true
 	}
 	by := list[last].Created - list[first].Created
 	switch {
@@ -332,24 +466,26 @@ func (f *flights) late(c *Collective, key, where string, list calls, open bool) 
 			"%s: all ranks have called it and not all have completed it; rank %d called last, %s after rank %d, "+
 				"by the hosts' wall clocks, which are not checked%s%s", where, last, short(by), first, doubt, stack(last,
 				list[last]))
+		return true
 	default:
 		f.behind[last] = append(f.behind[last], by)
 	}
+	return false
 }
 
 // earlier compares the time by which a rank called after another in an open call with that in the completed calls of
 // the group. If the median of those is a difference of the clocks, the same rank, or the other, is late by the rest.
 // It returns "" if there are too few calls, or if they differ by less than clocks do.
 func (f *flights) earlier(key string, rank, other int, by int64) string {
-	at := map[int64]int64{}
+	at := map[callID]int64{}
 	var before []int64
 	for _, e := range f.byGroup[key] {
 		if e.rank == other && e.State == "completed" && !e.P2P {
-			at[e.Seq] = e.Created
+			at[callID{e.Seq, e.part}] = e.Created
 		}
 	}
 	for _, e := range f.byGroup[key] {
-		if from, both := at[e.Seq]; both && e.rank == rank && e.State == "completed" && !e.P2P {
+		if from, both := at[callID{e.Seq, e.part}]; both && e.rank == rank && e.State == "completed" && !e.P2P {
 			before = append(before, e.Created-from)
 		}
 	}
@@ -361,19 +497,19 @@ func (f *flights) earlier(key string, rank, other int, by int64) string {
 	if abs(median) <= lateHost {
 		return ""
 	}
-	usual := fmt.Sprintf("; in the median of %d completed calls it called %s after rank %d", len(before),
-		short(median), other)
+	order, usually := "after", short(median)
 	if median < 0 {
-		usual = fmt.Sprintf("; in the median of %d completed calls it called %s before rank %d", len(before),
-			short(-median), other)
+		order, usually = "before", short(-median)
 	}
+	usual := fmt.Sprintf("; in the completed calls it called %s %s rank %d (median of %d); if their clocks differ by that,",
+		usually, order, other, len(before))
 	switch rest := by - median; {
 	case rest > lateHost:
-		return fmt.Sprintf("%s: if the clocks differ by that, it was late by %s", usual, short(rest))
+		return fmt.Sprintf("%s rank %d was late by only %s", usual, rank, short(rest))
 	case rest < -lateHost:
-		return fmt.Sprintf("%s: if the clocks differ by that, rank %d was late here, by %s", usual, other, short(-rest))
+		return fmt.Sprintf("%s rank %d called last here, %s after rank %d", usual, other, short(-rest), rank)
 	}
-	return usual + ": if the clocks differ by that, no rank was late"
+	return usual + " no rank was late"
 }
 
 // leastEarlier is the number of completed calls from which their times are compared with that of an open call.
@@ -384,8 +520,8 @@ func (f *flights) trailing() {
 	for _, r := range slices.Sorted(maps.Keys(f.behind)) {
 		list := f.behind[r]
 		f.problem("late", r,
-			"rank %d called %s of those that are complete last, up to %s after the first rank, by the hosts' wall clocks",
-			r, plural(len(list), "collective"), short(slices.Max(list)))
+			"rank %d was the last to call %s, all of which are complete; it called up to %s after the first rank, by the "+
+				"hosts' wall clocks", r, plural(len(list), "collective"), short(slices.Max(list)))
 	}
 }
 

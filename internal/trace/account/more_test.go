@@ -68,12 +68,12 @@ func TestFlightStates(t *testing.T) {
 		})
 	}
 	r := OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed"), record(2, "completed", "started")})
-	if !found(r, "missing", 1, "rank 1 has not called it; its last call is 1, all_reduce, completed; rank 1 called "+
+	if !found(r, "missing", 1, "rank 1 has not called it; its last call is call 1 of group \"tp\", all_reduce, completed; rank 1 called "+
 		"from step (train.py:7)") {
 		t.Errorf("want a problem that rank 1 did not make call 2: %+v", r.Problems)
 	}
 	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "scheduled"), record(2, "completed", "started")})
-	if !found(r, "late", 1, "its device has not begun it, as those of ranks [0 2] have") || len(r.Problems) != 1 {
+	if !found(r, "late", 1, "its device has not begun it, unlike those of ranks 0, 2;") || len(r.Problems) != 1 {
 		t.Errorf("want a problem that rank 1's device has not begun: %+v", r.Problems)
 	}
 	c, err := ParseCondition("problems > 0") // it counts all that Problems has
@@ -389,9 +389,11 @@ func TestFlightGaps(t *testing.T) {
 		other *flight.Record
 		want  []string
 	}{
-		{record(1, 4), []string{`the record of rank 1 has no entries, so its calls are unknown; by its status it has made 4 calls of group "tp"`}},
+		{record(1, 4), []string{
+			`the record of rank 1 has no entries, so its calls are unknown; by its status it has made 4 calls of group "tp"`,
+			`call 4 of group "tp", all_reduce: it is not complete on rank 0, whose device has begun it`}},
 		{record(1, 1, "completed"), []string{"call 4 of group \"tp\", all_reduce: rank 1 has not called it; its last " +
-			"call is 1, all_reduce, completed",
+			"call is call 1 of group \"tp\", all_reduce, completed",
 			`the record of rank 1 lacks calls between 2 and 3 of group "tp", which the rank has made: it was written before them, or entries were lost`}},
 		{record(1, 4, "completed"), []string{
 			`the record of rank 1 lacks calls between 2 and 4 of group "tp", which the rank has made: it was written before them, or entries were lost`}},
@@ -399,7 +401,7 @@ func TestFlightGaps(t *testing.T) {
 		r := OfFlight([]*flight.Record{full, c.other})
 		var got []string
 		for _, p := range r.Problems {
-			if p.Kind != "missing" || p.Rank != 1 {
+			if (p.Kind != "missing" || p.Rank != 1) && p.Kind != "open" {
 				t.Errorf("%+v", p)
 			}
 			got = append(got, p.Text)
@@ -427,5 +429,70 @@ func TestFlightGaps(t *testing.T) {
 	}
 	if want := []string{"tp (3)", "tp (5)", "7"}; !slices.Equal(groups, want) {
 		t.Errorf("groups %q; want %q", groups, want)
+	}
+}
+
+// calling returns the record of a rank that makes calls of equal sizes in groups "0" and "1". Each call is written as
+// the group, the number and the state, such as "0 6 started", and optionally the number of elements.
+func calling(t *testing.T, rank int, calls ...string) *flight.Record {
+	t.Helper()
+	r := &flight.Record{Rank: rank, Groups: map[string]flight.Group{"0": {Name: "A", Members: []int{0, 1}},
+		"1": {Name: "B", Members: []int{0, 1}}}}
+	for i, c := range calls {
+		e := flight.Entry{Op: "all_reduce", DType: "Float", In: 8, Created: int64(1e9 + i*1e6)}
+		if n, err := fmt.Sscan(c+" 8", &e.Group, &e.Seq, &e.State, &e.In); n < 4 {
+			t.Fatal(c, err)
+		}
+		e.Out = e.In
+		r.Entries = append(r.Entries, e)
+	}
+	return r
+}
+
+// TestFlightOpen checks the reports of calls that are not complete although all ranks have made them at the same time,
+// of several calls with one number, and of two groups that two ranks enter in opposite orders.
+func TestFlightOpen(t *testing.T) {
+	for name, c := range map[string]struct {
+		one, two []string // calls of ranks 0 and 1
+		want     []string // kinds and texts of all problems
+	}{
+		"started": {[]string{"0 1 completed", "0 2 started"}, []string{"0 1 completed", "0 2 started"}, []string{
+			`open: call 2 of group "A", all_reduce: it is not complete on ranks 0-1, whose devices have begun it`}},
+		"scheduled": {[]string{"0 1 scheduled", "0 2 scheduled", "0 3 scheduled"},
+			[]string{"0 1 scheduled", "0 2 scheduled", "0 3 scheduled"}, []string{
+				`open: call 1 of group "A", all_reduce: it is not complete on ranks 0-1, whose devices have not begun it; ` +
+					`later calls of the group that are not complete: 2`}},
+		"one complete": {[]string{"0 1 completed"}, []string{"0 1 started"}, []string{
+			`open: call 1 of group "A", all_reduce: it is complete on rank 0, and not on rank 1, whose device has begun it`}},
+		"first of two differs": {[]string{"0 2 started 1000", "0 2 started 2000"},
+			[]string{"0 2 started 1500", "0 2 started 2000"}, []string{
+				`size: call 2 of group "A", all_reduce: rank 1 has all_reduce of 1500 elements in and 1500 out, ` +
+					`rank 0 has 1000 elements in and 1000 out`}},
+		"second of two is missing": {[]string{"0 2 started 1000", "0 2 started 2000"}, []string{"0 2 started 1000"},
+			[]string{`missing: part 2 of call 2 of group "A", all_reduce: rank 1 has not called it; its last call is ` +
+				`call 2 of group "A", all_reduce, started`}},
+		"circle": {[]string{"0 1 completed", "0 2 started", "1 1 scheduled"},
+			[]string{"0 1 completed", "1 1 started", "0 2 scheduled"}, []string{
+				`order: rank 0 is in call 2 of group "A", all_reduce, which rank 1 has not begun; ` +
+					`rank 1 is in call 1 of group "B", all_reduce, which rank 0 has not begun: they wait for each other; ` +
+					`all ranks must call these groups in one order`}},
+		"circle of hosts that wait": {[]string{"0 1 started"}, []string{"1 1 started"}, []string{
+			`order: rank 0 is in call 1 of group "A", all_reduce, which rank 1 has not begun; ` +
+				`rank 1 is in call 1 of group "B", all_reduce, which rank 0 has not begun: they wait for each other; ` +
+				`all ranks must call these groups in one order`}},
+		"no circle": {[]string{"0 1 started", "1 1 scheduled"}, []string{"0 1 started"}, []string{
+			`missing: call 1 of group "B", all_reduce: rank 1 has not called it; its last call is ` +
+				`call 1 of group "A", all_reduce, started`,
+			`open: call 1 of group "A", all_reduce: it is not complete on ranks 0-1, whose devices have begun it`}},
+		"complete": {[]string{"0 1 completed"}, []string{"0 1 completed"}, nil},
+	} {
+		r := OfFlight([]*flight.Record{calling(t, 0, c.one...), calling(t, 1, c.two...)})
+		var got []string
+		for _, p := range r.Problems {
+			got = append(got, p.Kind+": "+p.Text)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+		}
 	}
 }

@@ -187,7 +187,7 @@ func (r *Report) Verdict() string {
 // flightVerdict returns the first problem of flight records, which are in the order of severity.
 func (r *Report) flightVerdict() string {
 	if len(r.Problems) == 0 {
-		return "All calls that several ranks recorded are equal, and no rank is missing."
+		return "All calls that several ranks recorded are equal and complete, and no rank is missing."
 	}
 	text := r.Problems[0].Text
 	first, size := utf8.DecodeRuneInString(text)
