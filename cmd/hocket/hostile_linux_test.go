@@ -108,9 +108,9 @@ func hostilePickles(write func(name string, b []byte, sparse int64)) {
 	var groups strings.Builder
 	groups.WriteString(`{"pg_config":{"0":{"ranks":"[` + strings.Repeat("1,", 400_000) + `0]"}},"entries":[`)
 	for n := range 200_000 {
-		fmt.Fprintf(&groups, `{"process_group":["%d"],"collective_seq_id":%d},`, n, n)
+		fmt.Fprintf(&groups, `{"process_group":["%d"],"collective_seq_id":%d,"profiling_name":"x","state":""},`, n, n)
 	}
-	groups.WriteString(`{}]}`)
+	groups.WriteString(`{"process_group":["x"],"collective_seq_id":1,"profiling_name":"x","state":""}]}`)
 	write("groups.json", []byte(groups.String()), 0)
 	var clocks strings.Builder
 	clocks.WriteString(`{"traceEvents":[`)

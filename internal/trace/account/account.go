@@ -36,9 +36,10 @@ type Report struct {
 	// separated.
 	Untold string `json:"untold,omitempty"`
 
-	ids   []int // numbers of the ranks, ascending
-	trace *trace.Trace
-	waits map[int]int64
+	ids          []int // numbers of the ranks, ascending
+	pointToPoint int   // number of sends and receives; only of flight records
+	trace        *trace.Trace
+	waits        map[int]int64
 }
 
 // Trace returns the events on one clock, and, by index of event, how long each event waited if that is known. It

@@ -81,6 +81,17 @@ func OfFlight(records []*flight.Record) *Report {
 			f.r.SpanUS = max(f.r.SpanUS, us(e.Created-f.origin))
 		}
 	}
+	for _, r := range f.records {
+		for _, g := range r.Groups {
+			for _, m := range g.Members {
+				if !f.given[m] {
+					f.r.Absent = append(f.r.Absent, m)
+				}
+			}
+		}
+	}
+	slices.Sort(f.r.Absent)
+	f.r.Absent = slices.Compact(f.r.Absent)
 	f.nameGroups()
 	f.silent = map[int]bool{}
 	for _, r := range f.records {
@@ -90,6 +101,9 @@ func OfFlight(records []*flight.Record) *Report {
 		f.group(g)
 	}
 	f.circle()
+	for _, g := range slices.Sorted(maps.Keys(f.byGroup)) {
+		f.pairs(g)
+	}
 	f.absent()
 	f.empty()
 	f.trailing()
@@ -143,13 +157,8 @@ func (f *flights) nameGroups() {
 
 func (f *flights) group(key string) {
 	byID := map[callID]calls{}
-	name, members := f.names[key], []int(nil)
+	name, members := f.names[key], f.members(key)
 	least := map[int]int64{}
-	for _, r := range f.records {
-		if m := r.Groups[key].Members; m != nil {
-			members = m
-		}
-	}
 	for _, e := range f.byGroup[key] {
 		if e.P2P {
 			continue
@@ -426,7 +435,7 @@ func (f *flights) last(rank int) string {
 		}
 		state := cmp.Or(e.State, "in an unknown state")
 		if e.P2P {
-			return fmt.Sprintf("a %s in group %q, %s%s", e.Op, f.names[e.Group], state, stack(rank, e))
+			return fmt.Sprintf("%s in group %q, %s%s", f.pointToPoint(e), f.names[e.Group], state, stack(rank, e))
 		}
 		return fmt.Sprintf("call %d of group %q, %s, %s%s", e.Seq, f.names[e.Group], e.Op, state, stack(rank, e))
 	}

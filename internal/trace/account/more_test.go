@@ -87,6 +87,9 @@ func TestFlightStates(t *testing.T) {
 	if !found(r, "missing", 2, "rank 2 gave no record") {
 		t.Errorf("want a problem that rank 2 has no record: %+v", r.Problems)
 	}
+	if want := "2 collectives of 2 ranks of 3 (without 2), flight; clocks not compared"; r.Facts() != want {
+		t.Errorf("%q; want %q", r.Facts(), want)
+	}
 	r = OfFlight([]*flight.Record{record(0, "completed"), record(1, "completed"), record(2, "completed")})
 	if len(r.Problems) != 0 {
 		t.Errorf("all is well: %+v", r.Problems)
@@ -490,6 +493,58 @@ func TestFlightOpen(t *testing.T) {
 		var got []string
 		for _, p := range r.Problems {
 			got = append(got, p.Kind+": "+p.Text)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+		}
+	}
+}
+
+// TestFlightPairs checks the reports of sends and receives: one without a partner, both ranks that send, unequal sizes,
+// and partners that are unknown. The ranks 3 and 5 are numbers 0 and 1 of the group.
+func TestFlightPairs(t *testing.T) {
+	record := func(rank int, whole bool, calls ...string) *flight.Record {
+		r := &flight.Record{Rank: rank, Whole: whole, Groups: map[string]flight.Group{"0": {Name: "pp", Members: []int{3, 5}}}}
+		for i, c := range calls {
+			e := flight.Entry{Group: "0", P2P: true, DType: "Float", Created: int64(1e9 + i*1e6), In: 8}
+			if n, _ := fmt.Sscan(c+" 8", &e.Op, &e.From, &e.To, &e.State, &e.In); n < 5 {
+				t.Fatal(c)
+			}
+			e.Out = e.In
+			r.Entries = append(r.Entries, e)
+		}
+		return r
+	}
+	for name, c := range map[string]struct {
+		records []*flight.Record
+		want    []string
+	}{
+		"equal": {[]*flight.Record{record(3, true, "send 0 1 completed", "recv 1 0 completed"),
+			record(5, true, "recv 0 1 completed", "send 1 0 completed")}, nil},
+		"no recv": {[]*flight.Record{record(3, true, "send 0 1 completed", "send 0 1 started"),
+			record(5, true, "recv 0 1 completed")}, []string{`missing 5: send 2 of rank 3 to rank 5 in group "pp": ` +
+			`rank 5 has not called the recv; its last call is recv from rank 3 in group "pp", completed`}},
+		"no send": {[]*flight.Record{record(3, true, "recv 1 0 completed"), record(5, true, "recv 0 1 started")},
+			[]string{`missing 3: recv 1 of rank 5 from rank 3 in group "pp": rank 3 has not called the send; its last ` +
+				`call is recv from rank 5 in group "pp", completed`}},
+		"both send": {[]*flight.Record{record(3, true, "send 0 1 started"), record(5, true, "send 1 0 started")},
+			[]string{`order 3: ranks 3 and 5 send to each other in group "pp", and neither has called the recv`}},
+		"both receive": {[]*flight.Record{record(3, true, "recv 1 0 started"), record(5, true, "recv 0 1 started")},
+			[]string{`order 3: ranks 3 and 5 receive from each other in group "pp", and neither has called the send`}},
+		"sizes": {[]*flight.Record{record(3, true, "send 0 1 started 1000"), record(5, true, "recv 0 1 started 2000")},
+			[]string{`size 5: send 1 of rank 3 to rank 5 in group "pp": rank 3 sends 1000 elements, rank 5 receives 2000`}},
+		"open": {[]*flight.Record{record(3, true, "send 0 1 started"), record(5, true, "recv 0 1 scheduled")},
+			[]string{`open 3: send 1 of rank 3 to rank 5 in group "pp": both ranks have called it, and it is not complete`}},
+		"cut": {[]*flight.Record{record(3, false, "send 0 1 completed", "send 0 1 started"), record(5, true, "recv 0 1 completed 9")},
+			[]string{`open 3: send to rank 5 of rank 3 in group "pp": it is not complete; the records of the two ranks do ` +
+				`not begin with their first calls, so its partner is unknown`}},
+		"one record": {[]*flight.Record{record(3, true, "send 0 1 started")},
+			[]string{`open 3: send to rank 5 of rank 3 in group "pp": it is not complete; rank 5 gave no record`}},
+	} {
+		r := OfFlight(c.records)
+		var got []string
+		for _, p := range r.Problems {
+			got = append(got, fmt.Sprintf("%s %d: %s", p.Kind, p.Rank, p.Text))
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: got\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))

@@ -106,7 +106,14 @@ func (r *Report) Facts() string {
 	if n := len(r.Absent); n > 0 {
 		ranks += fmt.Sprintf(" of %d (without %s)", n+r.Ranks, ranklist.String(r.Absent))
 	}
-	return fmt.Sprintf("%s of %s, %s; %s", plural(len(r.Collectives), "collective"), ranks, r.Source, r.Alignment.words())
+	calls := plural(len(r.Collectives), "collective")
+	switch n := r.pointToPoint; {
+	case n == 1:
+		calls += " and 1 send or receive"
+	case n > 1:
+		calls += fmt.Sprintf(" and %d sends and receives", n)
+	}
+	return fmt.Sprintf("%s of %s, %s; %s", calls, ranks, r.Source, r.Alignment.words())
 }
 
 // Words returns a sentence that describes the start skew.

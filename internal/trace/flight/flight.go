@@ -4,10 +4,13 @@ package flight
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,6 +35,8 @@ type Record struct {
 	// Enqueued is the number of the last call of each group that the rank has made, according to the status that torch
 	// writes next to the entries; empty if it has none.
 	Enqueued map[string]int64
+	// Whole reports whether Entries begins with the rank's first call. Torch overwrites the oldest entries.
+	Whole bool
 
 	text int // bytes of the text of entries and groups read so far
 }
@@ -50,16 +55,19 @@ func (r *Record) GroupName(key string) string {
 	return key
 }
 
-// Entry is one call of a collective.
+// Entry is one call of a collective, or of a send or a receive.
 type Entry struct {
-	Op      string
-	Group   string // a key of Record.Groups
-	Seq     int64
-	P2P     bool
-	DType   string
-	In, Out int64 // numbers of elements; -1 if unknown
-	Sizes   string
-	State   string // "scheduled", "started", "completed"
+	Op    string
+	Group string // a key of Record.Groups
+	Seq   int64
+	P2P   bool
+	// From and To are the sender and the receiver of a send or a receive, as numbers in the group. They are -1 if P2P is
+	// set and they are unknown.
+	From, To int
+	DType    string
+	In, Out  int64 // numbers of elements; -1 if unknown
+	Sizes    string
+	State    string // "scheduled", "started", "completed"; empty if the record was cut
 	// Created is the time of the host's call, by its wall clock, in nanoseconds. Started and Completed are the
 	// times at which the recorder noticed that the collective had started and completed; 0 if it did not notice
 	// that.
@@ -69,16 +77,18 @@ type Entry struct {
 
 // written is an entry in the form in which torch writes it.
 type written struct {
+	ID        *int64    `json:"record_id"`
+	OldID     *int64    `json:"id"` // before torch 2.4
 	Group     []any     `json:"process_group"`
-	Seq       int64     `json:"collective_seq_id"`
-	P2PSeq    int64     `json:"p2p_seq_id"`
+	Seq       *int64    `json:"collective_seq_id"`
+	OldSeq    *int64    `json:"seq_id"` // before torch 2.4
 	P2P       bool      `json:"is_p2p"`
 	Name      string    `json:"profiling_name"`
 	In        [][]int64 `json:"input_sizes"`
 	Out       [][]int64 `json:"output_sizes"`
 	InTypes   []string  `json:"input_dtypes"`
 	OutTypes  []string  `json:"output_dtypes"`
-	State     string    `json:"state"`
+	State     *string   `json:"state"`
 	Created   int64     `json:"time_created_ns"`
 	Started   *int64    `json:"time_discovered_started_ns"`
 	Completed *int64    `json:"time_discovered_completed_ns"`
@@ -200,7 +210,7 @@ func plain(v any, depth int, left *int) (any, error) {
 		return nil, errors.New("values are nested deeper than in any flight record")
 	}
 	list := func(items []any) (any, error) {
-		var out []any
+		out := []any{} // nil would be null in JSON
 		for _, x := range items {
 			p, err := plain(x, depth-1, left)
 			if err != nil {
@@ -270,22 +280,22 @@ func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error 
 	if err := decode(raw, &w); err != nil {
 		return fmt.Errorf("entry %d: %w", n, err)
 	}
-	switch w.State {
-	case "", "scheduled", "started", "completed": // a record that was cut has none
-	default:
-		return fmt.Errorf("entry %d: the state is %.40q; torch writes scheduled, started or completed", n, w.State)
+	if err := w.check(); err != nil {
+		return fmt.Errorf("entry %d: %w", n, err)
+	}
+	if id := cmp.Or(w.ID, w.OldID); n == 1 && id != nil {
+		r.Whole = *id == 0
 	}
 	name := strings.TrimPrefix(names.Quoted(w.Name), "nccl:")
-	e := Entry{Op: trace.CollectiveOp(name), Seq: w.Seq, P2P: w.P2P, State: names.Quoted(w.State), Created: w.Created,
-		In: elements(w.In), Out: elements(w.Out),
+	e := Entry{Op: trace.CollectiveOp(name), Seq: *cmp.Or(w.Seq, w.OldSeq), P2P: w.P2P, State: *w.State,
+		Created: w.Created, In: elements(w.In), Out: elements(w.Out),
 		DType: names.Quoted(strings.Join(w.InTypes, ",")), Sizes: fmt.Sprint(w.In, " → ", w.Out)}
-	if len(w.Group) > 0 {
-		e.Group = names.Quoted(fmt.Sprint(w.Group[0]))
-		if len(w.Group) > 1 && r.Groups[e.Group].Name == "" {
-			g := r.Groups[e.Group]
-			g.Name = names.Quoted(fmt.Sprint(w.Group[1]))
-			r.Groups[e.Group] = g
-		}
+	e.setPeers(name)
+	e.Group = names.Quoted(fmt.Sprint(w.Group[0]))
+	if len(w.Group) > 1 && r.Groups[e.Group].Name == "" {
+		g := r.Groups[e.Group]
+		g.Name = names.Quoted(fmt.Sprint(w.Group[1]))
+		r.Groups[e.Group] = g
 	}
 	if w.Started != nil {
 		e.Started = *w.Started
@@ -300,13 +310,69 @@ func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error 
 	return nil
 }
 
-// elements returns the number of elements of some tensors, or -1 if a size is impossible.
+// check returns an error if the entry lacks a necessary part, or has an impossible one.
+func (w *written) check() error {
+	if w.State != nil {
+		switch *w.State {
+		case "", "scheduled", "started", "completed": // a record that was cut has none
+		default:
+			return fmt.Errorf("the state is %.40q; torch writes scheduled, started or completed", *w.State)
+		}
+	}
+	for _, part := range []struct {
+		name    string
+		present bool
+	}{{"process_group", len(w.Group) > 0}, {"profiling_name", w.Name != ""},
+		{"collective_seq_id", cmp.Or(w.Seq, w.OldSeq) != nil}, {"state", w.State != nil}} {
+		if !part.present {
+			return fmt.Errorf("it has no %s", part.name)
+		}
+	}
+	for _, at := range []*int64{&w.Created, w.Started, w.Completed} {
+		if at != nil && *at < 0 {
+			return fmt.Errorf("a time is %d ns since 1970", *at)
+		}
+	}
+	for _, shape := range slices.Concat(w.In, w.Out) {
+		for _, d := range shape {
+			if d < 0 {
+				return fmt.Errorf("a tensor has the shape %.60s", fmt.Sprint(shape))
+			}
+		}
+	}
+	return nil
+}
+
+// peers matches the names that torch gives to sends and receives: "send 0->1", "recv 1<-0".
+var peers = regexp.MustCompile(`^(send|recv) (\d{1,7})(->|<-)(\d{1,7})$`)
+
+// setPeers sets P2P, From and To by the name of the call.
+func (e *Entry) setPeers(name string) {
+	m := peers.FindStringSubmatch(name)
+	if m == nil {
+		if e.P2P {
+			e.From, e.To = -1, -1
+		}
+		return
+	}
+	e.P2P = true // the field is_p2p is new in torch 2.4
+	e.From, _ = strconv.Atoi(m[2])
+	e.To, _ = strconv.Atoi(m[4])
+	if m[3] == "<-" {
+		e.From, e.To = e.To, e.From
+	}
+}
+
+// elements returns the number of elements of some tensors, or -1 if it is unknown or impossible.
 func elements(sizes [][]int64) int64 {
+	if sizes == nil {
+		return -1
+	}
 	var sum int64
 	for _, shape := range sizes {
 		n := int64(1)
 		for _, d := range shape {
-			if d < 0 || d > 0 && n > 1<<60/d {
+			if d > 0 && n > 1<<60/d {
 				return -1
 			}
 			n *= d

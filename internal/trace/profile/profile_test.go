@@ -134,6 +134,14 @@ func TestRefused(t *testing.T) {
 			event("b", 4, 2, ""), event("a", 1, 2, ""), event("b", 4, 2, "")),
 		`and events of the unused categories "GPU kernels": was the profiler`: strings.Replace(one, `"kernel"`,
 			`"GPU kernels"`, 1),
+		"entry 1: it has no process_group":     `{"entries":[{"profiling_name":"nccl:x","collective_seq_id":1,"state":""}]}`,
+		"entry 1: it has no profiling_name":    `{"entries":[{"process_group":["0"],"collective_seq_id":1,"state":""}]}`,
+		"entry 1: it has no collective_seq_id": `{"entries":[{"process_group":["0"],"profiling_name":"nccl:x","state":""}]}`,
+		"entry 1: it has no state":             `{"entries":[{"process_group":["0"],"profiling_name":"nccl:x","seq_id":1}]}`,
+		"entry 1: a time is -5 ns since 1970": `{"entries":[{"process_group":["0"],"profiling_name":"nccl:x","seq_id":1,` +
+			`"state":"","time_created_ns":-5}]}`,
+		"entry 1: a tensor has the shape [2 -3]": `{"entries":[{"process_group":["0"],"profiling_name":"nccl:x","seq_id":1,` +
+			`"state":"","input_sizes":[[2,-3]]}]}`,
 		`entry 1: the state is "banana"; torch writes scheduled, started or completed`: `{"entries":[{"state":"banana"}]}`,
 		"where a value is expected": `{"traceEvents":[,]}`,
 		"where ',' is expected":     `{"traceEvents":[{} {}]}`,
@@ -202,6 +210,29 @@ func TestEpochTimes(t *testing.T) {
 			t.Errorf("%s: begins at %d, lasts %d, and the second begins %d ns later; want %d", ts, e[0].Start,
 				e[0].Duration(),
 				e[1].Start-e[0].Start, ns)
+		}
+	}
+}
+
+// TestFlightEntries reads entries of old and new versions of torch: the number of a call, sends and receives, and unknown
+// sizes.
+func TestFlightEntries(t *testing.T) {
+	const rest = `"process_group":["0","tp"],"state":"completed"`
+	p, err := Read([]string{write(t, "f.json", []byte(`{"entries":[
+		{"record_id":0,"profiling_name":"nccl:all_reduce","collective_seq_id":7,"input_sizes":[[2,3]],`+rest+`},
+		{"profiling_name":"nccl:send 4->9","seq_id":8,`+rest+`},
+		{"profiling_name":"nccl:recv 4<-9","seq_id":8,`+rest+`},
+		{"profiling_name":"nccl:coalesced","is_p2p":true,"seq_id":8,`+rest+`}]}`))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := p.Flight[0]
+	if e := r.Entries[0]; !r.Whole || e.Seq != 7 || e.P2P || e.In != 6 || e.Out != -1 {
+		t.Errorf("%+v", e)
+	}
+	for i, want := range [][2]int{{4, 9}, {9, 4}, {-1, -1}} {
+		if e := r.Entries[i+1]; !e.P2P || e.Seq != 8 || e.From != want[0] || e.To != want[1] {
+			t.Errorf("%+v; want a transfer from %d to %d", e, want[0], want[1])
 		}
 	}
 }
