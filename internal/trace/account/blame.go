@@ -422,21 +422,51 @@ func (c *comparison) signalled(k what, took, other int64) {
 	c.out[len(c.out)-1].Rank = k.by
 }
 
-// idled records the cause that nothing ran on the late rank for some time, and what its host did in the longest
-// gap.
+// idled records the cause that nothing ran on the late rank for some time, and what its host did in the gap that differs
+// most from that of the other rank.
 func (c *comparison) idled(took, other int64) {
-	longest := stretch{}
-	for _, p := range c.slow.parts {
-		if p.kind == isGap && p.long() > longest.long() {
-			longest = p
+	gap, its := c.gap()
+	a, e := c.a, &c.a.t.Events[gap.event]
+	which := fmt.Sprintf("its longest gap took %s,", short(gap.long()))
+	if slices.ContainsFunc(c.slow.parts, func(p stretch) bool { return p.kind == isGap && p.long() > gap.long() }) {
+		which = fmt.Sprintf("the gap that differs most took %s, and %s on rank %d; it is", short(gap.long()),
+			short(its), c.other())
+	}
+	text := fmt.Sprintf("nothing ran on its stream for %s, and for %s on that of rank %d; %s before %s", short(took),
+		short(other), c.other(), which, e.Name)
+	kind, why := a.idleBefore(gap)
+	c.add(kind, e.Name, took-other, took, other, "%s%s", text, why)
+}
+
+// gap returns the gap of the late rank that is longer than its counterpart by most, and the length of the counterpart. The
+// counterpart is the gap of the other rank before the event of the same name, counted from the ends of the windows. Its
+// length is 0 if there is none.
+func (c *comparison) gap() (longest stretch, its int64) {
+	type before struct {
+		name string
+		nth  int
+	}
+	each := func(w *window, do func(k before, p stretch)) {
+		last, count := -1, map[string]int{} // parts are in the order from the latest to the earliest
+		for _, p := range w.parts {
+			name := c.a.t.Events[p.event].Name
+			if p.event != last {
+				count[name]++
+			}
+			if last = p.event; p.kind == isGap {
+				do(before{name, count[name]}, p)
+			}
 		}
 	}
-	a, e := c.a, &c.a.t.Events[longest.event]
-	text := fmt.Sprintf("nothing ran on its stream for %s, and for %s on that of rank %d; its longest gap took %s, "+
-		"before %s",
-		short(took), short(other), c.other(), short(longest.long()), e.Name)
-	kind, why := a.idleBefore(longest)
-	c.add(kind, e.Name, took-other, took, other, "%s%s", text, why)
+	theirs := map[before]int64{}
+	each(c.fast, func(k before, p stretch) { theirs[k] += p.long() })
+	most := int64(math.MinInt64)
+	each(c.slow, func(k before, p stretch) {
+		if more := p.long() - theirs[k]; more > most || more == most && p.long() > longest.long() {
+			most, longest, its = more, p, theirs[k]
+		}
+	})
+	return longest, its
 }
 
 // idleBefore returns the reason why nothing ran in a gap, as far as the profile shows it.

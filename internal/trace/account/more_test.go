@@ -551,3 +551,30 @@ func TestFlightPairs(t *testing.T) {
 		}
 	}
 }
+
+// TestGapThatDiffers checks that a long gap which both ranks have is not named as a cause, but the one of 105 µs that only
+// the late rank has.
+func TestGapThatDiffers(t *testing.T) {
+	tr := &trace.Trace{Ranks: 2, Source: "test", Clocks: []int{0, 0}}
+	for r, late := range []int64{0, 105_000} {
+		add := func(name string, class trace.Class, start, end, issued int64) {
+			e := trace.Event{Rank: r, Stream: "s", Name: name, Class: class, Start: start, End: end, Issued: issued, Group: trace.NoGroup}
+			if class == trace.Comm {
+				e.Call = &trace.Call{Group: "0", Members: []int{0, 1}, Seq: -1, In: 8, Out: 8}
+			}
+			tr.Events = append(tr.Events, e)
+		}
+		add("gemm", trace.Compute, 0, 100_000, 1)
+		add("all_reduce", trace.Comm, 100_000, 160_000, 2)
+		add("gemm", trace.Compute, 560_000, 760_000, 540_000)
+		add("all_reduce", trace.Comm, 760_000+late, 925_000, 740_000+late)
+	}
+	tr.Host = append(tr.Host, trace.HostCall{Rank: 1, Name: "aten::item", Start: 700_000, End: 840_000})
+	r := Of(tr, 0)
+	const want = "nothing ran on its stream for 505 µs, and for 400 µs on that of rank 0; the gap that differs most took " +
+		"105 µs, and 0.0 µs on rank 0; it is before all_reduce, which its host issued 85.0 µs after the gap began; " +
+		"until then its host was in aten::item for 80.0 µs"
+	if c := r.Collectives[1]; c.Late == nil || c.Late.Rank != 1 || c.Late.After != want {
+		t.Errorf("%+v; want %s", c.Late, want)
+	}
+}

@@ -426,12 +426,16 @@ func (f *facts) cause(text string, w *span) error {
 		}
 		return first(atMost("there", m.s(), a), other(m), atMost("other", m.s(), b))
 	}
-	if m := matched(`nothing ran on its stream for TIME, and for TIME on that of rank (\d+); its longest gap `+
-		`took TIME, before (.+?)(, which its host .*|; the trace does not say why|; the profile does not say when its host `+
+	if m := matched(`nothing ran on its stream for TIME, and for TIME on that of rank (\d+); (?:its longest gap `+
+		`took|the gap that differs most took) TIME(?:, and TIME on rank \d+; it is|,) before (.+?)(, which its host .*|; the trace does not say why|; the profile does not say when its host `+
 		`issued that)`, text); m != nil {
 		total, its := m.s(), m.s()
-		return first(atMost("all gaps", total, w.to-w.from), atMost("its gaps", its, w.otherTo-w.otherFrom), other(m),
-			f.gap(w.rank, m.s(), m.s(), m.s(), w.from, w.to))
+		err := first(atMost("all gaps", total, w.to-w.from), atMost("its gaps", its, w.otherTo-w.otherFrom), other(m))
+		took, counterpart := m.s(), m.s()
+		if counterpart != "" {
+			err = first(err, atMost("its gap", counterpart, w.otherTo-w.otherFrom))
+		}
+		return first(err, f.gap(w.rank, took, m.s(), m.s(), w.from, w.to))
 	}
 	if m := matched(`it waited TIME for rank (\d+) in (\S+) (\d+) of (\d+)`, text); m != nil {
 		took, rank := m.s(), m.n()
