@@ -37,7 +37,7 @@ type Report struct {
 	Untold string `json:"untold,omitempty"`
 
 	ids          []int // numbers of the ranks, ascending
-	pointToPoint int   // number of sends and receives; only of flight records
+	pointToPoint int   // number of sends and receives of flight records and of other programs' profiles
 	trace        *trace.Trace
 	waits        map[int]int64
 }
@@ -196,6 +196,11 @@ func Of(t *trace.Trace, bound int64) *Report {
 		r.SpanUS = us(a.longest())
 	}
 	r.Untold = a.untold
+	for i := range t.Events {
+		if c := t.Events[i].Call; c != nil && c.PointToPoint {
+			r.pointToPoint++
+		}
+	}
 	a.lanes = a.byRank()
 	a.bare = !slices.ContainsFunc(a.t.Events, func(e trace.Event) bool { return e.Class == trace.Compute })
 	a.split()

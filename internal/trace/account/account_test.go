@@ -380,9 +380,9 @@ func TestFlightOfTwoJobs(t *testing.T) {
 	const second = int64(1e9)
 	first := record("a.rank0.json", "[0, 1]", 100*second, 101*second)
 	for want, other := range map[string]string{
-		`group "default_pg" has the ranks [0 1] in `: record("b.rank1.json", "[0, 1, 2, 3]", 100*second, 101*second),
-		"is of rank 2, and calls all_reduce in":      record("c.rank2.json", "[0, 1]", 100*second, 101*second),
-		"1m0s after it has completed in " + first:    record("d.rank1.json", "[0, 1]", 161*second, 162*second),
+		`group "default_pg" has the ranks 0-1 in `: record("b.rank1.json", "[0, 1, 2, 3]", 100*second, 101*second),
+		"is of rank 2, and calls all_reduce in":    record("c.rank2.json", "[0, 1]", 100*second, 101*second),
+		"1m0s after it has completed in " + first:  record("d.rank1.json", "[0, 1]", 161*second, 162*second),
 	} {
 		if _, err := Files([]string{first, other}, 0); err == nil || !strings.Contains(err.Error(), want) ||
 			!strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), "give the records of one job") {

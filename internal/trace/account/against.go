@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/ranklist"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -66,7 +67,7 @@ func mean(sum *float64, n int) *float64 {
 
 // ranks lists the ranks of the profile.
 func (r *Report) ranks() string {
-	return plural(r.Ranks, "rank") + " (" + strings.Trim(fmt.Sprint(r.ids[:min(len(r.ids), 16)]), "[]") + ")"
+	return plural(r.Ranks, "rank") + " (" + ranklist.String(r.ids) + ")"
 }
 
 // Unlike returns warnings if two reports have different ranks, or different numbers of steps or calls, so that their
@@ -75,6 +76,14 @@ func (r *Report) Unlike(old *Report) []string {
 	var out []string
 	if r.Source != "nsys" && !slices.Equal(r.ids, old.ids) { // nsys numbers GPUs and not ranks
 		out = append(out, fmt.Sprintf("the older profile has %s, and the newer one %s", old.ranks(), r.ranks()))
+	}
+	if old.Untold != "" && old.Untold != r.Untold {
+		out = append(out, "in the older profile, waiting cannot be separated from transfer: "+old.Untold)
+	}
+	for _, p := range old.Problems {
+		if p.Kind == "runs" {
+			out = append(out, "in the older profile: "+p.Text)
+		}
 	}
 	var differ []string
 	note := func(what string, was, is int) {
@@ -215,7 +224,7 @@ func (d *Difference) Row() []string {
 		row[0] += ", per call"
 	}
 	if d.Was != nil && d.Is != nil && *d.Was > 0 {
-		row[3] = fmt.Sprintf("%+.1f %%", 100*(*d.Is / *d.Was - 1))
+		row[3] = strings.Replace(fmt.Sprintf("%+.1f %%", 100*(*d.Is / *d.Was - 1)), "-0.0 %", "+0.0 %", 1)
 	}
 	return row
 }

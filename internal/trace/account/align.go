@@ -188,7 +188,11 @@ func (a *matching) settle(shared [][]call, least int) {
 	ns := a.spread(kept)
 	us := float64(ns) / 1e3
 	a.r.Alignment.ResidualUS = &us
-	if ns > a.bound {
+	if ns > a.bound && slices.ContainsFunc(a.r.Problems, func(p Problem) bool { return p.Kind == "missing" }) {
+		a.refuse("ends of collectives differ by up to %s, beyond the bound of %s, because ranks have different numbers of calls, "+
+			"and calls in the middle may be missing: give profiles of the same steps; --max-residual accepts less exact clocks",
+			trace.Microseconds(us), trace.Microseconds(float64(a.bound)/1e3))
+	} else if ns > a.bound {
 		a.refuse("ends of collectives differ by up to %s, beyond the bound of %s, so the clocks do not agree, or the "+
 			"collectives do not belong together: "+
 			"give the profiles of one run, over the same steps; --max-residual accepts less exact clocks",

@@ -96,6 +96,16 @@ func ParseCondition(text string) (*Condition, error) {
 	return nil, fmt.Errorf("%q: there is no metric %s; there are %s", text, c.metric, strings.Join(names, ", "))
 }
 
+// percent writes a share with as many digits as are necessary to see on which side of the limit it is.
+func percent(share, limit float64) string {
+	for digits := 1; ; digits++ {
+		text := fmt.Sprintf("%.*f %%", digits, 100*share)
+		if digits == 6 || share == limit || text != fmt.Sprintf("%.*f %%", digits, 100*limit) {
+			return text
+		}
+	}
+}
+
 // Holds reports whether the condition is true for a report, and describes the result. It returns an error if the
 // report does not contain the number, or if the answer depends on an unknown part of it.
 func (c *Condition) Holds(r *Report) (bool, string, error) {
@@ -124,7 +134,7 @@ func (c *Condition) Holds(r *Report) (bool, string, error) {
 			if whole := r.ranksUS(); whole > 0 {
 				v, most = v/whole, most/whole
 			}
-			shown, unknown = fmt.Sprintf("%.1f %%", 100*v), fmt.Sprintf("%.1f %%", 100*(most-v))
+			shown, unknown = percent(v, c.limit), fmt.Sprintf("%.1f %%", 100*(most-v))
 		}
 		if v <= c.limit && most > c.limit {
 			return false, "", fmt.Errorf("%s: it is at least %s, and may include %s of communication whose waiting is "+

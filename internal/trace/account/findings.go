@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/ranklist"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -312,7 +313,7 @@ func (a *accounting) transfers() {
 		}
 		for _, s := range a.shares[g] {
 			if e := &a.t.Events[s.event]; e.Start+s.wait == a.arrival(g) && s.wait == 0 {
-				add(sameSize{c.Op, *c.Bytes, len(members)}, fmt.Sprintf("among ranks %v", members), -1, s.transfer, g)
+				add(sameSize{c.Op, *c.Bytes, len(members)}, "among ranks "+ranklist.String(members), -1, s.transfer, g)
 				break
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -454,8 +455,20 @@ func TestAgainstPerCall(t *testing.T) {
 	}
 	other := timesOf(2, 6, 173_000, 80_000)
 	other.ids = []int{4, 5}
-	if w := old.Unlike(other); len(w) != 1 || w[0] != "the older profile has 2 ranks (4 5), and the newer one 2 ranks (0 1)" {
+	if w := old.Unlike(other); len(w) != 1 || w[0] != "the older profile has 2 ranks (4-5), and the newer one 2 ranks (0-1)" {
 		t.Errorf("warnings: %q", w)
+	}
+	apart := timesOf(2, 6, 173_000, 80_000)
+	apart.Untold = "ends differ by 4950 µs"
+	apart.Problems = []Problem{{"runs", 1, "the profiles are of two runs"}}
+	want := []string{"in the older profile, waiting cannot be separated from transfer: ends differ by 4950 µs",
+		"in the older profile: the profiles are of two runs"}
+	if w := old.Unlike(apart); !slices.Equal(w, want) {
+		t.Errorf("warnings: %q; want %q", w, want)
+	}
+	was, is := 100.01, 100.0
+	if row := (&Difference{Was: &was, Is: &is}).Row(); row[3] != "+0.0 %" {
+		t.Errorf("%q", row)
 	}
 	if w := old.Unlike(old); len(w) > 0 {
 		t.Errorf("a profile against itself: %q", w)

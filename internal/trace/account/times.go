@@ -163,7 +163,9 @@ type Critical struct {
 	ByKind []KindTime     `json:"by_kind"`
 	Path   []CriticalPart `json:"path"`
 
-	longest map[string]nameTime // by kind: the name with the most time on the whole chain
+	beginUS   float64 // from the start of the trace to the start of the chain
+	beginRank int
+	longest   map[string]nameTime // by kind: the name with the most time on the whole chain
 }
 
 // nameTime is the total time of the parts of one name.
@@ -214,6 +216,7 @@ func (a *accounting) critical() {
 	chain := a.chain().Path()
 	c := &Critical{}
 	at := a.t.Events[chain[0]].Start
+	c.beginUS, c.beginRank = us(at-a.origin), a.t.ID(a.t.Events[chain[0]].Rank)
 	add := func(e *trace.Event, name, kind string, to int64) {
 		if to > at {
 			c.Path = append(c.Path, CriticalPart{Rank: a.t.ID(e.Rank), Name: name, Kind: kind,

@@ -79,7 +79,11 @@ func (r *Report) words(t *writer) {
 		r.Untold == "" && len(r.Collectives) > 0 {
 		switch known := slices.ContainsFunc(r.Collectives, func(c Collective) bool { return c.TransferUS != nil }); {
 		case known || r.Ranks < 2:
-			found = append(found, "no rank waited for another for longer than the error of the clocks")
+			none := "no rank waited for another in a collective for longer than the error of the clocks"
+			if n := r.pointToPoint; n > 0 {
+				none += fmt.Sprintf("; the waits in %s are unknown", pointToPoint(n))
+			}
+			found = append(found, none)
 		default:
 			found = append(found, "waits are unknown: no collective has the profiles of all its members")
 		}
@@ -107,13 +111,18 @@ func (r *Report) Facts() string {
 		ranks += fmt.Sprintf(" of %d (without %s)", n+r.Ranks, ranklist.String(r.Absent))
 	}
 	calls := plural(len(r.Collectives), "collective")
-	switch n := r.pointToPoint; {
-	case n == 1:
-		calls += " and 1 send or receive"
-	case n > 1:
-		calls += fmt.Sprintf(" and %d sends and receives", n)
+	if n := r.pointToPoint; n > 0 && r.Source == "flight" {
+		calls += " and " + pointToPoint(n)
 	}
 	return fmt.Sprintf("%s of %s, %s; %s", calls, ranks, r.Source, r.Alignment.words())
+}
+
+// pointToPoint names a number of sends and receives.
+func pointToPoint(n int) string {
+	if n == 1 {
+		return "1 send or receive"
+	}
+	return fmt.Sprintf("%d sends and receives", n)
 }
 
 // Words returns a sentence that describes the start skew.
@@ -317,7 +326,7 @@ func (r *Report) table(t *writer) {
 		return
 	}
 	rows := [][]string{{"collective", "group", "bytes", "transfer", "bus GB/s", "skew", "last", "waits by rank"}}
-	for i := range r.Collectives[:min(len(r.Collectives), shownRows)] {
+	for _, i := range r.shownRows() {
 		c := &r.Collectives[i]
 		row := []string{c.Label(), c.Group, "?", "?", "", told(c.SkewUS), "", c.waits()}
 		if c.Bytes != nil {
@@ -337,8 +346,25 @@ func (r *Report) table(t *writer) {
 	t.printf("\n")
 	t.rows(rows)
 	if n := len(r.Collectives) - shownRows; n > 0 {
-		t.printf("… and %d more: --json has them all\n", n)
+		t.printf("… and %d more, in which ranks waited no longer: --json has them all\n", n)
 	}
+}
+
+// shownRows returns the indices of the collectives that the table shows: those with the longest waits, and of equal ones
+// the first.
+func (r *Report) shownRows() []int {
+	loss := func(i int) float64 {
+		if c := &r.Collectives[i]; c.Late != nil {
+			return c.Late.US
+		}
+		return 0
+	}
+	order := make([]int, len(r.Collectives))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(loss(j), loss(i)) })
+	return slices.Sorted(slices.Values(order[:min(len(order), shownRows)]))
 }
 
 func (c *Collective) waits() string {
@@ -390,6 +416,9 @@ func (r *Report) whole(t *writer) {
 			parts = append(parts, fmt.Sprintf("%s %s", k.Kind, text(k.US)))
 		}
 		t.printf("critical path: %s: %s\n", text(c.SpanUS), strings.Join(parts, ", "))
+		if c.beginUS > r.SpanUS/100 && r.StartSkew == nil {
+			t.printf("it begins on rank %d, %s after the first event on any rank\n", c.beginRank, text(c.beginUS))
+		}
 	}
 	if s := r.Steps; s != nil {
 		t.printf("steps: %d, half of them within %s, 95 %% within %s", s.Count, text(s.P50US), text(s.P95US))

@@ -227,7 +227,7 @@ func (f *file) times(e *entry) (start, end int64, err error) {
 // and the base of all events: the sum of both, and the difference of two sums, fit in 64 bits as nanoseconds.
 const (
 	mostTime = 3_000_000_000_000_000 // in the year 2065
-	mostDur  = 1_000_000_000_000_000 // about thirty years
+	mostDur  = 1_000_000_000_000     // about twelve days
 )
 
 // nanoseconds converts a number of microseconds between -mostDur and most. It keeps nanoseconds, which a float64 cannot

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"hocket.example/hocket/internal/ranklist"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -33,17 +34,17 @@ func OneJob(records []*Record, names []string) error {
 			if !known {
 				groups[key] = owner{members, i}
 			} else if !slices.Equal(g.members, members) {
-				return fmt.Errorf("group %q has the ranks %v in %s, and %v in %s; %s", r.GroupName(key), g.members,
-					names[g.of], members,
-					names[i], help)
+				return fmt.Errorf("group %q has the ranks %s in %s, and %s in %s; %s", r.GroupName(key),
+					ranklist.String(g.members), names[g.of], ranklist.String(members), names[i], help)
 			}
 		}
 	}
 	for i, r := range records {
 		for _, e := range r.Entries {
 			if g, known := groups[e.Group]; known && r.Rank >= 0 && !slices.Contains(g.members, r.Rank) {
-				return fmt.Errorf("%s is of rank %d, and calls %s in group %q, whose ranks are %v in %s; %s, or mend the "+
-					"rank in the file's name", names[i], r.Rank, e.Op, r.GroupName(e.Group), g.members, names[g.of], help)
+				return fmt.Errorf("%s is of rank %d, and calls %s in group %q, whose ranks are %s in %s; %s, or mend the "+
+					"rank in the file's name", names[i], r.Rank, e.Op, r.GroupName(e.Group), ranklist.String(g.members),
+					names[g.of], help)
 			}
 		}
 	}

@@ -110,7 +110,11 @@ func (s *Scanner) End() error {
 		return nil
 	}
 	if err == nil {
-		err = s.errorf("%q follows the end of the document: the file has several documents; give one in each file", b)
+		help := "remove it"
+		if b == '{' || b == '[' {
+			help = "the file has several documents; give one in each file"
+		}
+		err = s.errorf("%q follows the end of the document: %s", b, help)
 	}
 	return err
 }

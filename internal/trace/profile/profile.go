@@ -108,6 +108,14 @@ func (l *limited) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// unmarked returns a reader without the byte order mark at the beginning of UTF-8 text.
+func unmarked(r *bufio.Reader) *bufio.Reader {
+	if head, _ := r.Peek(3); bytes.Equal(head, []byte("\ufeff")) {
+		_, _ = r.Discard(len(head))
+	}
+	return r
+}
+
 // open calls read with the unpacked content of a file.
 func open(path string, read func(r *bufio.Reader, size int64) error) error {
 	f, size, err := files.Open(path)
@@ -118,13 +126,13 @@ func open(path string, read func(r *bufio.Reader, size int64) error) error {
 	in := bufio.NewReaderSize(f, 1<<16)
 	head, _ := in.Peek(2)
 	if !bytes.Equal(head, []byte{0x1f, 0x8b}) {
-		return read(bufio.NewReaderSize(&limited{in, maxBytes}, 1<<16), size)
+		return read(unmarked(bufio.NewReaderSize(&limited{in, maxBytes}, 1<<16)), size)
 	}
 	z, err := gzip.NewReader(in)
 	if err != nil {
 		return err
 	}
-	return read(bufio.NewReaderSize(&limited{z, maxBytes}, 1<<16), -1)
+	return read(unmarked(bufio.NewReaderSize(&limited{z, maxBytes}, 1<<16)), -1)
 }
 
 // readFile reads one file of any format.
@@ -170,7 +178,7 @@ func read(r *bufio.Reader, path string, size int64, words *trace.Names) (*trace.
 		}
 		return nil, nil, errors.New("it is empty")
 	}
-	start := bytes.TrimLeft(head, " \t\r\n\ufeff")
+	start := bytes.TrimLeft(head, " \t\r\n")
 	switch {
 	case strings.HasSuffix(path, ".nsys-rep"), strings.HasSuffix(path, ".qdrep"):
 		return nil, nil, fmt.Errorf("it is a report of nsys: export it with nsys stats --report cuda_gpu_trace %s > trace.txt", path)
@@ -221,6 +229,7 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 	out := &trace.Trace{Source: parts[0].Source, Virtual: parts[0].Virtual}
 	owner := map[int]string{}
 	numbered := true
+	world := 0 // index of the first trace that contains the number of ranks of its job
 	for i, t := range parts {
 		if t.Source != out.Source {
 			return nil, fmt.Errorf("%s is of %s, %s of %s: give one kind", names[0], source(out), names[i], source(t))
@@ -229,7 +238,13 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 			numbered = numbered && id >= 0
 		}
 		out.Repeats = out.Repeats || t.Repeats
-		out.World = max(out.World, t.World)
+		if t.World > 0 && out.World > 0 && t.World != out.World {
+			return nil, fmt.Errorf("%s is of a job of %d ranks, and %s of a job of %d: give the files of one job", names[world],
+				out.World, names[i], t.World)
+		}
+		if out.World == 0 {
+			out.World, world = t.World, i
+		}
 	}
 	clocks := 0
 	for i, t := range parts {

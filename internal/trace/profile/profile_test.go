@@ -119,6 +119,9 @@ func TestRefused(t *testing.T) {
 			`"dur":"2"`, 1),
 		"dur: it is missing": strings.Replace(one, `"dur":2,`,
 			``, 1),
+		"dur: \"1000000000001\" is out of range": strings.Replace(one, `"dur":2`,
+			`"dur":1000000000001`, 1),
+		`'x' follows the end of the document: remove it`: one + "xyz",
 		"dur: \"2000000000000000\" is out of range": strings.Replace(one, `"dur":2`,
 			`"dur":2000000000000000`, 1),
 		`'{' follows the end of the document: the file has several documents`: one + "\n" + one,
@@ -211,6 +214,23 @@ func TestEpochTimes(t *testing.T) {
 				e[0].Duration(),
 				e[1].Start-e[0].Start, ns)
 		}
+	}
+}
+
+// TestJobs refuses profiles of jobs of different sizes, and reads a file that begins with a byte order mark.
+func TestJobs(t *testing.T) {
+	of := func(rank, world int) string {
+		return write(t, fmt.Sprintf("of%d.json", world), fmt.Appendf(nil, "\ufeff"+`{"distributedInfo":{"rank":%d,"world_size":%d},%s`,
+			rank, world, timeline(event("k", 1, 2, ""))[1:]))
+	}
+	two, four := of(0, 2), of(1, 4)
+	want := two + " is of a job of 2 ranks, and " + four + " of a job of 4: give the files of one job"
+	if _, err := Read([]string{two, four}); err == nil || err.Error() != want {
+		t.Errorf("%v; want %s", err, want)
+	}
+	p, err := Read([]string{two, of(1, 2)})
+	if err != nil || p.Trace.Ranks != 2 || p.Trace.World != 2 {
+		t.Errorf("%+v, %v", p, err)
 	}
 }
 
