@@ -21,6 +21,7 @@ type flights struct {
 	r       *Report
 	records []*flight.Record  // by rank
 	byGroup map[string][]made // calls by group, in the order of ranks and of the calls of each rank
+	members map[string][]int  // ranks of each group in the order of their numbers in it; nil if unknown
 	names   map[string]string // names of groups by their keys
 	given   map[int]bool      // ranks for which there is a record
 	silent  map[int]bool      // ranks whose records have no entries
@@ -81,8 +82,12 @@ func OfFlight(records []*flight.Record) *Report {
 			f.r.SpanUS = max(f.r.SpanUS, us(e.Created-f.origin))
 		}
 	}
+	f.members = map[string][]int{}
 	for _, r := range f.records {
-		for _, g := range r.Groups {
+		for key, g := range r.Groups {
+			if g.Members != nil {
+				f.members[key] = g.Members
+			}
 			for _, m := range g.Members {
 				if !f.given[m] {
 					f.r.Absent = append(f.r.Absent, m)
@@ -157,7 +162,7 @@ func (f *flights) nameGroups() {
 
 func (f *flights) group(key string) {
 	byID := map[callID]calls{}
-	name, members := f.names[key], f.members(key)
+	name, members := f.names[key], f.members[key]
 	least := map[int]int64{}
 	for _, e := range f.byGroup[key] {
 		if e.P2P {
@@ -435,7 +440,7 @@ func (f *flights) last(rank int) string {
 		}
 		state := cmp.Or(e.State, "in an unknown state")
 		if e.P2P {
-			return fmt.Sprintf("%s in group %q, %s%s", f.pointToPoint(e), f.names[e.Group], state, stack(rank, e))
+			return fmt.Sprintf("%s, %s%s", f.pointToPoint(rank, e), state, stack(rank, e))
 		}
 		return fmt.Sprintf("call %d of group %q, %s, %s%s", e.Seq, f.names[e.Group], e.Op, state, stack(rank, e))
 	}

@@ -523,10 +523,10 @@ func TestFlightPairs(t *testing.T) {
 			record(5, true, "recv 0 1 completed", "send 1 0 completed")}, nil},
 		"no recv": {[]*flight.Record{record(3, true, "send 0 1 completed", "send 0 1 started"),
 			record(5, true, "recv 0 1 completed")}, []string{`missing 5: send 2 of rank 3 to rank 5 in group "pp": ` +
-			`rank 5 has not called the recv; its last call is recv from rank 3 in group "pp", completed`}},
+			`rank 5 has not called the recv; its last call is recv of rank 5 from rank 3 in group "pp", completed`}},
 		"no send": {[]*flight.Record{record(3, true, "recv 1 0 completed"), record(5, true, "recv 0 1 started")},
 			[]string{`missing 3: recv 1 of rank 5 from rank 3 in group "pp": rank 3 has not called the send; its last ` +
-				`call is recv from rank 5 in group "pp", completed`}},
+				`call is recv of rank 3 from rank 5 in group "pp", completed`}},
 		"both send": {[]*flight.Record{record(3, true, "send 0 1 started"), record(5, true, "send 1 0 started")},
 			[]string{`order 3: ranks 3 and 5 send to each other in group "pp", and neither has called the recv`}},
 		"both receive": {[]*flight.Record{record(3, true, "recv 1 0 started"), record(5, true, "recv 0 1 started")},
@@ -536,10 +536,10 @@ func TestFlightPairs(t *testing.T) {
 		"open": {[]*flight.Record{record(3, true, "send 0 1 started"), record(5, true, "recv 0 1 scheduled")},
 			[]string{`open 3: send 1 of rank 3 to rank 5 in group "pp": both ranks have called it, and it is not complete`}},
 		"cut": {[]*flight.Record{record(3, false, "send 0 1 completed", "send 0 1 started"), record(5, true, "recv 0 1 completed 9")},
-			[]string{`open 3: send to rank 5 of rank 3 in group "pp": it is not complete; the records of the two ranks do ` +
+			[]string{`open 3: send of rank 3 to rank 5 in group "pp": it is not complete; the records of the two ranks do ` +
 				`not begin with their first calls, so its partner is unknown`}},
 		"one record": {[]*flight.Record{record(3, true, "send 0 1 started")},
-			[]string{`open 3: send to rank 5 of rank 3 in group "pp": it is not complete; rank 5 gave no record`}},
+			[]string{`open 3: send of rank 3 to rank 5 in group "pp": it is not complete; rank 5 gave no record`}},
 	} {
 		r := OfFlight(c.records)
 		var got []string

@@ -15,22 +15,12 @@ type pair struct{ from, to int }
 // transfers are the sends and the receives of a pair, each in the order of the calls.
 type transfers struct{ sends, recvs []*flight.Entry }
 
-// members returns the ranks of a group in the order of their numbers in it. It returns nil if they are unknown.
-func (f *flights) members(key string) []int {
-	for _, r := range f.records {
-		if m := r.Groups[key].Members; m != nil {
-			return m
-		}
-	}
-	return nil
-}
-
 // pairOf returns the sender and the receiver of a send or receive. It returns false if they are unknown.
 func (f *flights) pairOf(e *flight.Entry) (pair, bool) {
 	if e.From < 0 || e.To < 0 {
 		return pair{}, false
 	}
-	members := f.members(e.Group)
+	members := f.members[e.Group]
 	switch {
 	case members == nil:
 		return pair{e.From, e.To}, true
@@ -40,24 +30,23 @@ func (f *flights) pairOf(e *flight.Entry) (pair, bool) {
 	return pair{members[e.From], members[e.To]}, true
 }
 
-// pointToPoint names a send or a receive, without its group.
-func (f *flights) pointToPoint(e *flight.Entry) string {
-	p, known := f.pairOf(e)
-	switch {
-	case !known:
-		return e.Op + " of unknown ranks"
-	case e.Op == "recv":
-		return fmt.Sprintf("recv from rank %d", p.from)
+// pointToPoint names a send or a receive of a rank, with its group.
+func (f *flights) pointToPoint(rank int, e *flight.Entry) string {
+	text := fmt.Sprintf("%s of rank %d", e.Op, rank)
+	if p, known := f.pairOf(e); known && e.Op == "recv" {
+		text += fmt.Sprintf(" from rank %d", p.from)
+	} else if known {
+		text += fmt.Sprintf(" to rank %d", p.to)
 	}
-	return fmt.Sprintf("send to rank %d", p.to)
+	return fmt.Sprintf("%s in group %q", text, f.names[e.Group])
 }
 
 // pairs reports the sends and receives of a group that lack their partner, differ from it, or are not complete. The
 // n-th send from one rank to another belongs to the n-th receive. If the records of the two ranks do not begin with
-// their first calls, only the sends and receives that are not complete are reported, without partners.
+// their first calls, only the first send or receive of each kind that is not complete is reported, without a partner.
 func (f *flights) pairs(key string) {
 	all := map[pair]*transfers{}
-	whole := map[int]bool{}
+	whole, open := map[int]bool{}, map[string]bool{}
 	for _, r := range f.records {
 		whole[r.Rank] = r.Whole
 	}
@@ -80,9 +69,9 @@ func (f *flights) pairs(key string) {
 			alone = "the records of the two ranks do not begin with their first calls, so its partner is unknown"
 		}
 		if alone != "" {
-			if e.State != "completed" {
-				f.problem("open", e.rank, "%s of rank %d%s: it is not complete; %s%s", f.pointToPoint(e.Entry), e.rank, in,
-					alone, stack(e.rank, e.Entry))
+			if name := f.pointToPoint(e.rank, e.Entry); e.State != "completed" && !open[name] {
+				open[name] = true
+				f.problem("open", e.rank, "%s: it is not complete; %s%s", name, alone, stack(e.rank, e.Entry))
 			}
 			continue
 		}
