@@ -38,6 +38,7 @@ type Record struct {
 	// Whole reports whether Entries begins with the rank's first call. Torch overwrites the oldest entries.
 	Whole bool
 
+	read int // number of entries read so far, with those that end batches
 	text int // bytes of the text of entries and groups read so far
 }
 
@@ -64,6 +65,7 @@ type Entry struct {
 	// From and To are the sender and the receiver of a send or a receive, as numbers in the group. They are -1 if P2P is
 	// set and they are unknown.
 	From, To int
+	p2pSeq   int64
 	DType    string
 	In, Out  int64 // numbers of elements; -1 if unknown
 	Sizes    string
@@ -82,6 +84,7 @@ type written struct {
 	Group     []any     `json:"process_group"`
 	Seq       *int64    `json:"collective_seq_id"`
 	OldSeq    *int64    `json:"seq_id"` // before torch 2.4
+	P2PSeq    int64     `json:"p2p_seq_id"`
 	P2P       bool      `json:"is_p2p"`
 	Name      string    `json:"profiling_name"`
 	In        [][]int64 `json:"input_sizes"`
@@ -269,7 +272,8 @@ func (r *Record) count(raw []byte) error {
 }
 
 func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error {
-	n := len(r.Entries) + 1
+	r.read++
+	n := r.read
 	if n > maxEntries {
 		return fmt.Errorf("more than %d entries", maxEntries)
 	}
@@ -287,7 +291,7 @@ func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error 
 		r.Whole = *id == 0
 	}
 	name := strings.TrimPrefix(names.Quoted(w.Name), "nccl:")
-	e := Entry{Op: trace.CollectiveOp(name), Seq: *cmp.Or(w.Seq, w.OldSeq), P2P: w.P2P, State: *w.State,
+	e := Entry{Op: trace.CollectiveOp(name), Seq: *cmp.Or(w.Seq, w.OldSeq), P2P: w.P2P, p2pSeq: w.P2PSeq, State: *w.State,
 		Created: w.Created, In: elements(w.In), Out: elements(w.Out),
 		DType: names.Quoted(strings.Join(w.InTypes, ",")), Sizes: fmt.Sprint(w.In, " → ", w.Out)}
 	e.setPeers(name)
@@ -306,8 +310,30 @@ func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error 
 	for _, f := range w.Frames[:min(len(w.Frames), 64)] {
 		e.Stack = append(e.Stack, names.Quoted(fmt.Sprintf("%s (%s:%d)", f.Name, f.File, f.Line)))
 	}
-	r.Entries = append(r.Entries, e)
+	if !r.ends(&e) {
+		r.Entries = append(r.Entries, e)
+	}
 	return nil
+}
+
+// coalesced is the name of the entry that torch writes after the calls of a batch.
+const coalesced = "coalesced"
+
+// ends reports whether an entry ends a batch of calls, and gives its state and times to the calls of the batch. Torch
+// records no state for these: they remain scheduled.
+func (r *Record) ends(e *Entry) bool {
+	if e.Op != coalesced {
+		return false
+	}
+	i := len(r.Entries)
+	for ; i > 0; i-- {
+		x := &r.Entries[i-1]
+		if x.Group != e.Group || x.Seq != e.Seq || x.p2pSeq != e.p2pSeq || x.State != "scheduled" || x.Started != 0 {
+			break
+		}
+		x.State, x.Started, x.Completed = e.State, e.Started, e.Completed
+	}
+	return i < len(r.Entries)
 }
 
 // check returns an error if the entry lacks a necessary part, or has an impossible one.

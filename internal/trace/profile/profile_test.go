@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -254,6 +255,30 @@ func TestFlightEntries(t *testing.T) {
 		if e := r.Entries[i+1]; !e.P2P || e.Seq != 8 || e.From != want[0] || e.To != want[1] {
 			t.Errorf("%+v; want a transfer from %d to %d", e, want[0], want[1])
 		}
+	}
+}
+
+// TestFlightBatch checks that the calls of a batch have the state of the entry that ends it, and that the calls before
+// the batch keep their own.
+func TestFlightBatch(t *testing.T) {
+	entry := func(name, state string, seq, p2p, started int) string {
+		return fmt.Sprintf(`{"process_group":["0","tp"],"profiling_name":"nccl:%s","state":%q,"collective_seq_id":%d,`+
+			`"p2p_seq_id":%d,"time_discovered_started_ns":%d}`, name, state, seq, p2p, started)
+	}
+	p, err := Read([]string{write(t, "f.json", []byte(`{"entries":[`+strings.Join([]string{
+		entry("all_reduce", "scheduled", 1, 0, 0), entry("send 0->1", "scheduled", 1, 1, 0),
+		entry("recv 0<-1", "scheduled", 1, 1, 0), entry("coalesced", "completed", 1, 1, 77),
+		entry("coalesced", "started", 2, 1, 0)}, ",")+`]}`))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range p.Flight[0].Entries {
+		got = append(got, fmt.Sprint(e.Op, " ", e.State, " ", e.Started))
+	}
+	want := []string{"all_reduce scheduled 0", "send completed 77", "recv completed 77", "coalesced started 0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q; want %q", got, want)
 	}
 }
 
