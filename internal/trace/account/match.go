@@ -147,11 +147,19 @@ func (a *matching) matchSeries(s *series) {
 	}
 	at := map[int64][]call{}
 	for _, r := range ranks {
-		shift := 0
+		shift, hole := 0, len(s.calls[r])
 		if !numbered && r != longest {
-			shift = a.shift(s.calls[longest], s.calls[r])
+			var spread int64
+			if shift, spread = a.shift(s.calls[longest], s.calls[r]); spread > a.bound {
+				if at := a.hole(s.calls[longest], s.calls[r], spread); at >= 0 {
+					shift, hole = 0, at
+				}
+			}
 		}
 		for k, i := range s.calls[r] {
+			if k == hole {
+				shift = len(s.calls[longest]) - len(s.calls[r])
+			}
 			key := int64(k + shift)
 			if numbered {
 				key = a.t.Events[i].Call.Seq
@@ -198,8 +206,9 @@ const mostShifts = 256
 
 // shift is for two ranks with different numbers of calls. It returns the index of the call in the longer series
 // that corresponds to the first call of the shorter one. This is the position at which most calls are equal. If
-// there are several such positions, it is the one at which the distances between the ends of calls vary least.
-func (a *matching) shift(long, short []call) int {
+// there are several such positions, it is the one at which the distances between the ends of calls vary least. spread is
+// the difference between the largest and the smallest of these distances.
+func (a *matching) shift(long, short []call) (at int, spread int64) {
 	best, bestSame, bestSpread := 0, -1, int64(0)
 	for s := 0; s <= min(len(long)-len(short), mostShifts); s++ {
 		same, lo, hi := 0, int64(0), int64(0)
@@ -217,6 +226,41 @@ func (a *matching) shift(long, short []call) int {
 		if same > bestSame || same == bestSame && hi-lo < bestSpread {
 			best, bestSame, bestSpread = s, same, hi-lo
 		}
+	}
+	return best, bestSpread
+}
+
+// hole is for two ranks with different numbers of calls, of which one may lack calls in the middle that follow each
+// other. It returns the index of the first call of the shorter series after these, if equal calls then correspond to each
+// other and the distances between their ends vary by less than a quarter of spread. Otherwise it returns -1.
+func (a *matching) hole(long, short []call, spread int64) int {
+	n, lack := len(short), len(long)-len(short)
+	type span struct {
+		ends
+		equal bool
+	}
+	add := func(s span, x, y call) span {
+		p, q := &a.t.Events[x], &a.t.Events[y]
+		s.add(p.End - q.End)
+		s.equal = s.equal && p.Name == q.Name && p.Call.In == q.Call.In
+		return s
+	}
+	after := make([]span, n+1) // of the calls from an index on, if lack calls are missing before them
+	after[n].equal = true
+	for k := n - 1; k >= 0; k-- {
+		after[k] = add(after[k+1], long[k+lack], short[k])
+	}
+	best, before := -1, span{equal: true}
+	for k := range n {
+		if k > 0 {
+			both := before
+			both.add(after[k].lo)
+			both.add(after[k].hi)
+			if d := both.hi - both.lo; both.equal && after[k].equal && d < spread/4 {
+				best, spread = k, 4*d
+			}
+		}
+		before = add(before, long[k], short[k])
 	}
 	return best
 }

@@ -63,13 +63,30 @@ func TestCriticalPathBegins(t *testing.T) {
 	}
 }
 
-// TestCallsInTheMiddle checks the reason that is given if a rank lacks a call in the middle, so that the others cannot be
-// matched: the profile of rank 1 lacks the sixth of ten calls, whose distances grow.
+// TestCallsInTheMiddle checks that the calls after one that a rank lacks in the middle are matched, and the reason that is
+// given if they cannot be, because calls are missing in two places. There are ten calls whose distances grow.
 func TestCallsInTheMiddle(t *testing.T) {
+	r := Of(lacking10(5, 5), 0)
+	if r.Untold != "" || len(r.Collectives) != 10 || len(r.Problems) != 1 || r.Problems[0].Kind != "missing" {
+		t.Errorf("%q, %d collectives, %+v", r.Untold, len(r.Collectives), r.Problems)
+	}
+	for k, c := range r.Collectives {
+		if both := k != 5; (len(c.ByRank) == 2) != both || (c.TransferUS != nil) != both {
+			t.Errorf("%+v", c)
+		}
+	}
+	const want = "because ranks have different numbers of calls, and calls in the middle may be missing"
+	if r := Of(lacking10(3, 7), 0); !strings.Contains(r.Untold, want) {
+		t.Errorf("%q; want %q", r.Untold, want)
+	}
+}
+
+// lacking10 is a trace of ten calls on two ranks. Rank 1 lacks those with the two given indices.
+func lacking10(one, other int64) *trace.Trace {
 	tr := &trace.Trace{Ranks: 2, Source: "test", Clocks: []int{0, 1}}
 	for r := range 2 {
 		for k := range int64(10) {
-			if r == 1 && k == 5 {
+			if r == 1 && (k == one || k == other) {
 				continue
 			}
 			at := k * k * 1_000_000
@@ -77,10 +94,7 @@ func TestCallsInTheMiddle(t *testing.T) {
 				End: at + 50_000, Group: trace.NoGroup, Call: &trace.Call{Group: "0", Members: []int{0, 1}, Seq: -1}})
 		}
 	}
-	const want = "because ranks have different numbers of calls, and calls in the middle may be missing"
-	if r := Of(tr, 0); !strings.Contains(r.Untold, want) {
-		t.Errorf("%q; want %q", r.Untold, want)
-	}
+	return tr
 }
 
 // TestPercent checks that a share differs from the limit in the digits that are shown.
