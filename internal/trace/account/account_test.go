@@ -106,7 +106,8 @@ func TestKinetoLate(t *testing.T) {
 		near(t, "transfer", *c.TransferUS, min(a[i].end-a[i].start, b[i].end-b[i].start), 2)
 		near(t, "transfer of every all_reduce", *c.TransferUS, 76, 3)
 		for k, own := range []kernel{a[i], b[i]} {
-			near(t, "wait + transfer", *c.ByRank[k].WaitUS+c.ByRank[k].StartSkewUS+*c.ByRank[k].TransferUS, own.end-own.start, 0.01)
+			near(t, "wait + transfer", *c.ByRank[k].WaitUS+c.ByRank[k].StartSkewUS+*c.ByRank[k].TransferUS,
+				own.end-own.start, 0.01)
 		}
 	}
 	late := r.Collectives[4].Late
@@ -144,11 +145,13 @@ func TestKinetoCorpus(t *testing.T) {
 		rank        int
 		cause       string
 	}{
-		// The first all_reduce of this one takes 239 µs on both ranks, after 423 ms of waiting. Start skew is 422.8 of that.
+		// The first all_reduce of this one takes 239 µs on both ranks, after 423 ms of waiting. Start skew is 422.8 of
+		// that.
 		"tp-mlp-ar":            {6, map[string]float64{"all_reduce": 76}, 0, 1, "its host issued 227 µs after"},
 		"tp-mlp-ar-late":       {8, map[string]float64{"all_reduce": 76}, 4, 1, "spin_kernel"},
 		"tp-mlp-agrs":          {12, map[string]float64{"all_gather": 54, "reduce_scatter": 53}, 4, 0, "spin_kernel"},
-		"row-parallel-streams": {12, map[string]float64{"all_reduce": 49}, -1, 0, ""}, // nearly all waiting is start skew
+		"row-parallel-streams": {12, map[string]float64{"all_reduce": 49}, -1, 0, ""},
+		// nearly all waiting is start skew
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := accounted(t, corpus(t, "kineto/"+name+".rank*.json.gz")...)
@@ -323,7 +326,8 @@ func TestFlight(t *testing.T) {
 		if len(size) != 1 || size[0].Kind != "size" || size[0].Rank != 1 ||
 			!strings.Contains(size[0].Text, "call 7 ") ||
 			!strings.Contains(size[0].Text, "524288") || !strings.Contains(size[0].Text, "1048576") {
-			t.Errorf("%s: want a problem about call 7, with 524288 elements on rank 1 and 1048576 on rank 0: %+v", suffix, r.Problems)
+			t.Errorf("%s: want a problem about call 7, with 524288 elements on rank 1 and 1048576 on rank 0: %+v",
+				suffix, r.Problems)
 		}
 		if r.Collectives[6].Late != nil {
 			t.Errorf("%s: want no late rank if sizes differ: %+v", suffix, r.Collectives[6].Late)
@@ -360,7 +364,8 @@ func TestFlight(t *testing.T) {
 // the other, with the same groups and calls.
 func TestFlightOfTwoJobs(t *testing.T) {
 	for _, suffix := range []string{"json.gz", "fr.pickle"} {
-		paths := append(corpus(t, "flight/flight-shape.rank0."+suffix), corpus(t, "flight/flight-late.rank1."+suffix)...)
+		paths := append(corpus(t, "flight/flight-shape.rank0."+suffix),
+			corpus(t, "flight/flight-late.rank1."+suffix)...)
 		_, err := Files(paths, 0)
 		if err == nil || !strings.Contains(err.Error(), `call 1 of group "default_pg"`) ||
 			!strings.Contains(err.Error(), "begins in "+paths[1]+" 1m2s after it has completed in "+paths[0]) {

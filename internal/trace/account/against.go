@@ -38,7 +38,8 @@ func (r *Report) Against(old *Report) []Difference {
 	out = append(out, perCall("exposed waiting", func(r *Report) *float64 { return r.Exposed.WaitUS }),
 		perCall("exposed transfer", func(r *Report) *float64 { return r.Exposed.TransferUS }))
 	if r.Exposed.UnknownUS+old.Exposed.UnknownUS > 0 {
-		out = append(out, perCall("exposed waiting or transfer", func(r *Report) *float64 { return &r.Exposed.UnknownUS }))
+		out = append(out, perCall("exposed waiting or transfer",
+			func(r *Report) *float64 { return &r.Exposed.UnknownUS }))
 	}
 	out = append(out, byOp(r, old, "transfer of %s, median", func(c *Collective) *float64 { return c.TransferUS })...)
 	out = append(out, byOp(r, old, "skew of %s, median", func(c *Collective) *float64 { return c.SkewUS })...)

@@ -179,7 +179,8 @@ func (a *matching) settle(shared [][]call, least int) {
 				who = "ranks " + ranklist.String(ranks[p])
 			}
 			a.problem("alignment", ranks[p][0],
-				"%s share only one collective, by which their clocks were aligned, so the alignment cannot be checked", who)
+				"%s share only one collective, by which their clocks were aligned, so the alignment cannot be checked",
+				who)
 		}
 	}
 	if !checked {

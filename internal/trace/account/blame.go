@@ -422,8 +422,8 @@ func (c *comparison) signalled(k what, took, other int64) {
 	c.out[len(c.out)-1].Rank = k.by
 }
 
-// idled records the cause that nothing ran on the late rank for some time, and what its host did in the gap that differs
-// most from that of the other rank.
+// idled records the cause that nothing ran on the late rank for some time, and what its host did in the gap that
+// differs most from that of the other rank.
 func (c *comparison) idled(took, other int64) {
 	gap, its := c.gap()
 	a, e := c.a, &c.a.t.Events[gap.event]
@@ -438,9 +438,9 @@ func (c *comparison) idled(took, other int64) {
 	c.add(kind, e.Name, took-other, took, other, "%s%s", text, why)
 }
 
-// gap returns the gap of the late rank that is longer than its counterpart by most, and the length of the counterpart. The
-// counterpart is the gap of the other rank before the event of the same name, counted from the ends of the windows. Its
-// length is 0 if there is none.
+// gap returns the gap of the late rank that is longer than its counterpart by most, and the length of the counterpart.
+// The counterpart is the gap of the other rank before the event of the same name, counted from the ends of the
+// windows. Its length is 0 if there is none.
 func (c *comparison) gap() (longest stretch, its int64) {
 	type before struct {
 		name string

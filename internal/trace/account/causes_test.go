@@ -397,7 +397,8 @@ func TestSentencesOfRandomPrograms(t *testing.T) {
 			case 7:
 				peer := (r + 1 + draw(p.ranks-1)) % p.ranks
 				p.put(r, s, peer, 1<<(10+draw(2)), long)
-				k := fmt.Sprintf("%%c%d[%d]", slices.Index(streams, s), r) // of one stream, so that signals end in order
+				k := fmt.Sprintf("%%c%d[%d]", slices.Index(streams, s),
+					r) // of one stream, so that signals end in order
 				p.signal(r, s, k, peer)
 				if raised[fmt.Sprint(peer, k)]++; draw(2) == 0 {
 					p.waitCounter(peer, streams[draw(len(streams))], k, raised[fmt.Sprint(peer, k)])

@@ -9,8 +9,8 @@ import (
 // openCall is a collective that is not complete.
 type openCall struct {
 	where string
-	// begun are the ranks whose devices have begun it, and not those whose devices have not, or that have not called it.
-	// Both are empty if the calls of the ranks differ.
+	// begun are the ranks whose devices have begun it, and not those whose devices have not, or that have not called
+	// it. Both are empty if the calls of the ranks differ.
 	begun, not []int
 
 	from, to int // the problems about it, as indices

@@ -54,7 +54,8 @@ const mostProblems = 1 << 16
 // ranks called with different arguments, which collectives are incomplete, and which ranks have not arrived. A
 // record contains the times of the host's calls by the host's wall clock, but no times of transfers.
 func OfFlight(records []*flight.Record) *Report {
-	f := &flights{behind: map[int][]int64{}, gaps: map[lacking]gap{}, byGroup: map[string][]made{}, given: map[int]bool{},
+	f := &flights{behind: map[int][]int64{}, gaps: map[lacking]gap{}, byGroup: map[string][]made{},
+		given:   map[int]bool{},
 		records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records),
 			Collectives: []Collective{}, Problems: []Problem{}, Findings: []Finding{}}}
 	f.r.Alignment.Method = "none"
@@ -113,7 +114,10 @@ func OfFlight(records []*flight.Record) *Report {
 	f.empty()
 	f.trailing()
 	severity := map[string]int{"missing": 1, "late": 2, "open": 3} // calls that differ come first
-	slices.SortStableFunc(f.r.Problems, func(x, y Problem) int { return cmp.Compare(severity[x.Kind], severity[y.Kind]) })
+	slices.SortStableFunc(f.r.Problems, func(x,
+		y Problem) int {
+		return cmp.Compare(severity[x.Kind], severity[y.Kind])
+	})
 	slices.SortStableFunc(f.r.Collectives, func(a, b Collective) int { return cmp.Compare(a.first(), b.first()) })
 	ofOp := map[string]int{}
 	for i := range f.r.Collectives {
@@ -395,8 +399,8 @@ func (f *flights) hasMade(key string, rank int, id callID, list calls) bool {
 }
 
 // missing names the members that did not make a call that others made, and reports whether some member's call is not
-// recorded. A call that is older than the oldest call in a rank's record does not count as missing, and no call does for
-// a rank whose record is empty.
+// recorded. A call that is older than the oldest call in a rank's record does not count as missing, and no call does
+// for a rank whose record is empty.
 func (f *flights) missing(key, where string, members []int, id callID, list calls,
 	least map[int]int64) (lack []int, found bool) {
 	seq := id.seq
@@ -475,10 +479,12 @@ func (f *flights) late(c *Collective, key, where string, list calls, s states) b
 	case open:
 		doubt := f.earlier(key, last, first, by)
 		c.Late = &Late{Rank: last, US: us(by),
-			After: "its host called later, according to wall clocks that are not checked" + doubt + stack(last, list[last])}
+			After: "its host called later, according to wall clocks that are not checked" + doubt + stack(last,
+				list[last])}
 		f.problem("late", last,
 			"%s: all ranks have called it and not all have completed it; rank %d called last, %s after rank %d, "+
-				"by the hosts' wall clocks, which are not checked%s%s", where, last, short(by), first, doubt, stack(last,
+				"by the hosts' wall clocks, which are not checked%s%s", where, last, short(by), first, doubt,
+			stack(last,
 				list[last]))
 		return true
 	default:

@@ -179,7 +179,8 @@ func (a *matching) matchSeries(s *series) {
 		}
 	}
 	if len(absent) > 0 {
-		a.problem("missing", a.t.ID(longest), "group %q has no calls of rank %s: its waits are unknown; give the profiles of all its ranks",
+		a.problem("missing", a.t.ID(longest),
+			"group %q has no calls of rank %s: its waits are unknown; give the profiles of all its ranks",
 			name, strings.Join(absent, ", "))
 	}
 	for _, k := range slices.Sorted(maps.Keys(at)) {
@@ -206,8 +207,8 @@ const mostShifts = 256
 
 // shift is for two ranks with different numbers of calls. It returns the index of the call in the longer series
 // that corresponds to the first call of the shorter one. This is the position at which most calls are equal. If
-// there are several such positions, it is the one at which the distances between the ends of calls vary least. spread is
-// the difference between the largest and the smallest of these distances.
+// there are several such positions, it is the one at which the distances between the ends of calls vary least. spread
+// is the difference between the largest and the smallest of these distances.
 func (a *matching) shift(long, short []call) (at int, spread int64) {
 	best, bestSame, bestSpread := 0, -1, int64(0)
 	for s := 0; s <= min(len(long)-len(short), mostShifts); s++ {
@@ -231,8 +232,8 @@ func (a *matching) shift(long, short []call) (at int, spread int64) {
 }
 
 // hole is for two ranks with different numbers of calls, of which one may lack calls in the middle that follow each
-// other. It returns the index of the first call of the shorter series after these, if equal calls then correspond to each
-// other and the distances between their ends vary by less than a quarter of spread. Otherwise it returns -1.
+// other. It returns the index of the first call of the shorter series after these, if equal calls then correspond to
+// each other and the distances between their ends vary by less than a quarter of spread. Otherwise it returns -1.
 func (a *matching) hole(long, short []call, spread int64) int {
 	n, lack := len(short), len(long)-len(short)
 	type span struct {

@@ -22,13 +22,16 @@ func TestSteps(t *testing.T) {
 	for k, long := range []int64{900, 100, 110, 90, 120, 100, 105, 95, 100, 100} {
 		for r := range 2 {
 			end := at + long*1000 - int64(r)*5000
-			tr.Steps = append(tr.Steps, trace.Step{Rank: r, Name: "ProfilerStep#" + string(rune('0'+k)), Start: at, End: end})
-			tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "k", Start: at, End: end, Group: trace.NoGroup})
+			tr.Steps = append(tr.Steps, trace.Step{Rank: r, Name: "ProfilerStep#" + string(rune('0'+k)), Start: at,
+				End: end})
+			tr.Events = append(tr.Events,
+				trace.Event{Rank: r, Stream: "s", Name: "k", Start: at, End: end, Group: trace.NoGroup})
 		}
 		at += long * 1000
 	}
 	s := Of(tr, 0).Steps
-	if s == nil || s.Count != 9 || s.Cut != 1 || s.P50US != 100 || s.P95US != 120 || s.LeastUS != 90 || s.MostUS != 120 {
+	if s == nil || s.Count != 9 || s.Cut != 1 || s.P50US != 100 || s.P95US != 120 || s.LeastUS != 90 ||
+		s.MostUS != 120 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -37,7 +40,8 @@ func TestSteps(t *testing.T) {
 // is short, and otherwise unknown.
 func TestIdle(t *testing.T) {
 	event := func(start, end, issued int64) trace.Event {
-		return trace.Event{Stream: "s", Name: "k", Class: trace.Compute, Start: start, End: end, Issued: issued, Group: trace.NoGroup}
+		return trace.Event{Stream: "s", Name: "k", Class: trace.Compute, Start: start, End: end, Issued: issued,
+			Group: trace.NoGroup}
 	}
 	tr := &trace.Trace{Ranks: 1, Source: "test", Events: []trace.Event{
 		event(1_000, 100_000, 500),
@@ -57,8 +61,9 @@ func TestFlightStates(t *testing.T) {
 	record := func(rank int, states ...string) *flight.Record {
 		r := &flight.Record{Rank: rank, Groups: map[string]flight.Group{"0": {Name: "tp", Members: []int{0, 1, 2}}}}
 		for i, s := range states {
-			r.Entries = append(r.Entries, flight.Entry{Op: "all_reduce", Group: "0", Seq: int64(i + 1), State: s, In: 8, Out: 8,
-				DType: "Half", Created: int64(1e9 + i*1e6), Stack: []string{"step (train.py:7)"}})
+			r.Entries = append(r.Entries,
+				flight.Entry{Op: "all_reduce", Group: "0", Seq: int64(i + 1), State: s, In: 8, Out: 8,
+					DType: "Half", Created: int64(1e9 + i*1e6), Stack: []string{"step (train.py:7)"}})
 		}
 		return r
 	}
@@ -67,12 +72,14 @@ func TestFlightStates(t *testing.T) {
 			return p.Kind == kind && p.Rank == rank && strings.Contains(p.Text, text)
 		})
 	}
-	r := OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed"), record(2, "completed", "started")})
+	r := OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed"),
+		record(2, "completed", "started")})
 	if !found(r, "missing", 1, "rank 1 has not called it; its last call is call 1 of group \"tp\", all_reduce, completed; rank 1 called "+
 		"from step (train.py:7)") {
 		t.Errorf("want a problem that rank 1 did not make call 2: %+v", r.Problems)
 	}
-	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "scheduled"), record(2, "completed", "started")})
+	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "scheduled"),
+		record(2, "completed", "started")})
 	if !found(r, "late", 1, "its device has not begun it, unlike those of ranks 0, 2;") || len(r.Problems) != 1 {
 		t.Errorf("want a problem that rank 1's device has not begun: %+v", r.Problems)
 	}
@@ -115,10 +122,13 @@ func TestAbsentRanks(t *testing.T) {
 			t.Fatal(err)
 		}
 		problem := slices.ContainsFunc(r.Problems, func(p Problem) bool {
-			return p.Kind == "missing" && strings.Contains(p.Text, `group "g" has no calls of rank `+absent+": its waits are unknown")
+			return p.Kind == "missing" &&
+				strings.Contains(p.Text, `group "g" has no calls of rank `+absent+": its waits are unknown")
 		})
-		waits := strings.Contains(text.String(), "waits are unknown: no collective has the profiles of all its members\n")
-		if nobody := strings.Contains(text.String(), "no rank waited"); problem != (absent != "") || waits == nobody || waits != (absent != "") {
+		waits := strings.Contains(text.String(),
+			"waits are unknown: no collective has the profiles of all its members\n")
+		if nobody := strings.Contains(text.String(), "no rank waited"); problem != (absent != "") || waits == nobody ||
+			waits != (absent != "") {
 			t.Errorf("members %s: %+v\n%s", members, r.Problems, &text)
 		}
 	}
@@ -135,8 +145,10 @@ func TestShorter(t *testing.T) {
 				continue
 			}
 			off := int64(r) * 7_000_000
-			tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at + off,
-				End: at + 50_000 + off, Group: trace.NoGroup, Call: &trace.Call{Group: "g", Seq: -1, In: 4, Out: 4}})
+			tr.Events = append(tr.Events,
+				trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at + off,
+					End: at + 50_000 + off, Group: trace.NoGroup,
+					Call: &trace.Call{Group: "g", Seq: -1, In: 4, Out: 4}})
 		}
 	}
 	r := Of(tr, 0)
@@ -166,8 +178,9 @@ func TestTwoRuns(t *testing.T) {
 	}
 	dir := strings.TrimSuffix(corpus(t, "kineto/tp-mlp-ar.rank0.json.gz")[0], "tp-mlp-ar.rank0.json.gz")
 	for _, c := range [][3]string{
-		{"tp-mlp-ar-late.rank0", "tp-mlp-agrs.rank1", "0 1: the profile of rank 1 begins 23.8 ms after that of rank 0 has ended, " +
-			"by the hosts' clocks: if they are of two runs, give the profiles of one run"},
+		{"tp-mlp-ar-late.rank0", "tp-mlp-agrs.rank1",
+			"0 1: the profile of rank 1 begins 23.8 ms after that of rank 0 has ended, " +
+				"by the hosts' clocks: if they are of two runs, give the profiles of one run"},
 		{"tp-mlp-ar.rank0", "tp-mlp-ar.rank1", ""},
 		{"tp-mlp-ar-late.rank0", "tp-mlp-ar-late.rank1", ""},
 		{"tp-mlp-agrs.rank0", "tp-mlp-agrs.rank1", ""},
@@ -177,8 +190,8 @@ func TestTwoRuns(t *testing.T) {
 			t.Errorf("%s, %s: got %q, want %q", c[0], c[1], got, c[2])
 		}
 	}
-	// The rows of two runs in one text. Those of one run have the same devices in several sessions, too, if each rank is
-	// in a container.
+	// The rows of two runs in one text. Those of one run have the same devices in several sessions, too, if each rank
+	// is in a container.
 	var rows []byte
 	for _, name := range []string{"testdata/nsys-1.txt", "testdata/nsys-2.txt"} {
 		text, err := os.ReadFile(name)
@@ -187,7 +200,8 @@ func TestTwoRuns(t *testing.T) {
 		}
 		rows = append(rows, text...)
 	}
-	container := regexp.MustCompile(`80GB HBM3 \(\d\)`).ReplaceAll(rows[bytes.Index(rows, []byte("$ mpirun")):], []byte("80GB HBM3 (0)"))
+	container := regexp.MustCompile(`80GB HBM3 \(\d\)`).ReplaceAll(rows[bytes.Index(rows, []byte("$ mpirun")):],
+		[]byte("80GB HBM3 (0)"))
 	for want, text := range map[string][]byte{"": container,
 		"0 0: a device occurs in several sessions: if the rows are of several runs, put each run into a separate file": rows} {
 		path := filepath.Join(t.TempDir(), "rows.txt")
@@ -198,15 +212,16 @@ func TestTwoRuns(t *testing.T) {
 			t.Errorf("got %q, want %q; untold: %s", said(r), want, r.Untold)
 		}
 	}
-	// The collectives of these two agree. So a short time between them is an error of the hosts' clocks, and a long one is
-	// not.
+	// The collectives of these two agree. So a short time between them is an error of the hosts' clocks, and a long
+	// one is not.
 	for off, want := range map[int64]bool{0: false, 900_000: false, 1_000_000_000: false, 60_000_000_000: true} {
 		tr := &trace.Trace{Ranks: 2, Source: "kineto", IDs: []int{0, 1}, Clocks: []int{0, 1}}
 		for k := range int64(4) {
 			for r := range 2 {
 				at := k*100_000 + int64(r)*off
-				tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at,
-					End: at + 50_000, Group: trace.NoGroup, Call: &trace.Call{Group: "g", Seq: -1, In: 4, Out: 4}})
+				tr.Events = append(tr.Events,
+					trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at,
+						End: at + 50_000, Group: trace.NoGroup, Call: &trace.Call{Group: "g", Seq: -1, In: 4, Out: 4}})
 			}
 		}
 		if r := Of(tr, 0); r.Untold != "" || (said(r) != "") != want {
@@ -313,8 +328,10 @@ func pairs() *trace.Trace {
 			tr.Events = append(tr.Events,
 				trace.Event{Rank: r, Stream: "s", Name: "gemm", Class: trace.Compute, Start: at, End: at + works[r],
 					Group: trace.NoGroup},
-				trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at + works[r], End: at + step,
-					Group: trace.NoGroup, Call: &trace.Call{Group: "tp", Seq: -1, In: 4, Out: 4, Members: []int{pair, pair + 1}}})
+				trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at + works[r],
+					End:   at + step,
+					Group: trace.NoGroup,
+					Call:  &trace.Call{Group: "tp", Seq: -1, In: 4, Out: 4, Members: []int{pair, pair + 1}}})
 		}
 	}
 	return tr
@@ -361,7 +378,8 @@ func TestParts(t *testing.T) {
 	for r := range 4 {
 		tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "broadcast", Class: trace.Comm,
 			Start: 1e15, End: 1e15 + 1000,
-			Group: trace.NoGroup, Call: &trace.Call{Group: "world", Seq: -1, In: 4, Out: 4, Members: []int{0, 1, 2, 3}}})
+			Group: trace.NoGroup, Call: &trace.Call{Group: "world", Seq: -1, In: 4, Out: 4,
+				Members: []int{0, 1, 2, 3}}})
 	}
 	r = Of(tr, 0)
 	for _, c := range r.Collectives {
@@ -421,7 +439,8 @@ func TestFlightGaps(t *testing.T) {
 			}
 		}
 	}
-	two := &flight.Record{Groups: map[string]flight.Group{"3": {Name: "tp"}, "5": {Name: "tp"}, "7": {Name: "undefined"}}}
+	two := &flight.Record{Groups: map[string]flight.Group{"3": {Name: "tp"}, "5": {Name: "tp"},
+		"7": {Name: "undefined"}}}
 	for k, g := range []string{"3", "5", "7"} {
 		two.Entries = append(two.Entries, flight.Entry{Op: "all_reduce", Group: g, Seq: 1, State: "completed",
 			Created: int64(k + 1)})
@@ -504,7 +523,8 @@ func TestFlightOpen(t *testing.T) {
 // and partners that are unknown. The ranks 3 and 5 are numbers 0 and 1 of the group.
 func TestFlightPairs(t *testing.T) {
 	record := func(rank int, whole bool, calls ...string) *flight.Record {
-		r := &flight.Record{Rank: rank, Whole: whole, Groups: map[string]flight.Group{"0": {Name: "pp", Members: []int{3, 5}}}}
+		r := &flight.Record{Rank: rank, Whole: whole,
+			Groups: map[string]flight.Group{"0": {Name: "pp", Members: []int{3, 5}}}}
 		for i, c := range calls {
 			e := flight.Entry{Group: "0", P2P: true, DType: "Float", Created: int64(1e9 + i*1e6), In: 8}
 			if n, _ := fmt.Sscan(c+" 8", &e.Op, &e.From, &e.To, &e.State, &e.In); n < 5 {
@@ -535,7 +555,8 @@ func TestFlightPairs(t *testing.T) {
 			[]string{`size 5: send 1 of rank 3 to rank 5 in group "pp": rank 3 sends 1000 elements, rank 5 receives 2000`}},
 		"open": {[]*flight.Record{record(3, true, "send 0 1 started"), record(5, true, "recv 0 1 scheduled")},
 			[]string{`open 3: send 1 of rank 3 to rank 5 in group "pp": both ranks have called it, and it is not complete`}},
-		"cut": {[]*flight.Record{record(3, false, "send 0 1 completed", "send 0 1 started"), record(5, true, "recv 0 1 completed 9")},
+		"cut": {[]*flight.Record{record(3, false, "send 0 1 completed", "send 0 1 started"),
+			record(5, true, "recv 0 1 completed 9")},
 			[]string{`open 3: send of rank 3 to rank 5 in group "pp": it is not complete; the records of the two ranks do ` +
 				`not begin with their first calls, so its partner is unknown`}},
 		"one record": {[]*flight.Record{record(3, true, "send 0 1 started")},
@@ -552,13 +573,14 @@ func TestFlightPairs(t *testing.T) {
 	}
 }
 
-// TestGapThatDiffers checks that a long gap which both ranks have is not named as a cause, but the one of 105 µs that only
-// the late rank has.
+// TestGapThatDiffers checks that a long gap which both ranks have is not named as a cause, but the one of 105 µs that
+// only the late rank has.
 func TestGapThatDiffers(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Source: "test", Clocks: []int{0, 0}}
 	for r, late := range []int64{0, 105_000} {
 		add := func(name string, class trace.Class, start, end, issued int64) {
-			e := trace.Event{Rank: r, Stream: "s", Name: name, Class: class, Start: start, End: end, Issued: issued, Group: trace.NoGroup}
+			e := trace.Event{Rank: r, Stream: "s", Name: name, Class: class, Start: start, End: end, Issued: issued,
+				Group: trace.NoGroup}
 			if class == trace.Comm {
 				e.Call = &trace.Call{Group: "0", Members: []int{0, 1}, Seq: -1, In: 8, Out: 8}
 			}

@@ -110,14 +110,16 @@ func (f *flights) pair(p pair, t, back *transfers, in string) {
 		where := fmt.Sprintf("send %d of rank %d to rank %d%s", k+1, p.from, p.to, in)
 		switch {
 		case s.DType != r.DType:
-			f.problem("dtype", p.to, "%s: rank %d sends %s, rank %d receives %s%s", where, p.from, s.DType, p.to, r.DType,
+			f.problem("dtype", p.to, "%s: rank %d sends %s, rank %d receives %s%s", where, p.from, s.DType, p.to,
+				r.DType,
 				stack(p.to, r))
 		case s.In >= 0 && r.Out >= 0 && s.In != r.Out:
 			f.problem("size", p.to, "%s: rank %d sends %s, rank %d receives %d%s", where, p.from,
 				plural(int(s.In), "element"), p.to, r.Out, stack(p.to, r))
 		case (s.State != "completed" || r.State != "completed") && !hung:
 			hung = true
-			f.problem("open", p.from, "%s: both ranks have called it, and it is not complete%s", where, stack(p.from, s))
+			f.problem("open", p.from, "%s: both ranks have called it, and it is not complete%s", where,
+				stack(p.from, s))
 		}
 	}
 	send, recv := next(t.sends, t.recvs), next(t.recvs, t.sends)
@@ -127,10 +129,12 @@ func (f *flights) pair(p pair, t, back *transfers, in string) {
 	toBack, fromBack := next(back.sends, back.recvs), next(back.recvs, back.sends)
 	switch {
 	case send != nil && toBack != nil && p.from < p.to:
-		f.problem("order", p.from, "ranks %d and %d send to each other%s, and neither has called the recv%s%s", p.from, p.to,
+		f.problem("order", p.from, "ranks %d and %d send to each other%s, and neither has called the recv%s%s", p.from,
+			p.to,
 			in, stack(p.from, send), stack(p.to, toBack))
 	case recv != nil && fromBack != nil && p.from < p.to:
-		f.problem("order", p.from, "ranks %d and %d receive from each other%s, and neither has called the send%s%s", p.from,
+		f.problem("order", p.from, "ranks %d and %d receive from each other%s, and neither has called the send%s%s",
+			p.from,
 			p.to, in, stack(p.from, fromBack), stack(p.to, recv))
 	case send != nil && toBack == nil:
 		f.problem("missing", p.to, "send %d of rank %d to rank %d%s: rank %d has not called the recv; its last call is %s",

@@ -114,11 +114,13 @@ func TestProperties(t *testing.T) {
 			}
 			latest := w.begins[k][c.Late.Rank]
 			if d := us(w.arrive[k] - latest); d > 2*slack {
-				t.Fatalf("collective %d: rank %d is reported as late, but arrived %v µs before the last", k, c.Late.Rank, d)
+				t.Fatalf("collective %d: rank %d is reported as late, but arrived %v µs before the last", k,
+					c.Late.Rank, d)
 			}
 		}
 		for _, x := range r.Exposed.ByRank {
-			if d := x.TotalUS + x.HiddenUS + skews[x.Rank] - union[x.Rank]; math.Abs(d) > 0.002*float64(len(r.Collectives))+union[x.Rank]*200e-6 {
+			if d := x.TotalUS + x.HiddenUS +
+				skews[x.Rank] - union[x.Rank]; math.Abs(d) > 0.002*float64(len(r.Collectives))+union[x.Rank]*200e-6 {
 				t.Fatalf("rank %d: exposed %v + hidden %v differs from the total %v", x.Rank, x.TotalUS, x.HiddenUS,
 					union[x.Rank])
 			}
@@ -356,10 +358,10 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
-// TestStartSkew checks a run whose ranks do the same, but the profile of rank 1 begins 400 µs later than that of rank 0.
-// Both start gemm (100 µs) with their profiles. Rank 0 enters the first all_reduce at 100 and rank 1 at 400 + 130 = 530:
-// the wait of 430 consists of 400 of start skew and 30 that count. The all_reduce moves data for 20 µs, until 550. The
-// second step has no waiting: gemm until 650 and all_reduce until 670.
+// TestStartSkew checks a run whose ranks do the same, but the profile of rank 1 begins 400 µs later than that of rank
+// 0. Both start gemm (100 µs) with their profiles. Rank 0 enters the first all_reduce at 100 and rank 1 at 400 + 130 =
+// 530: the wait of 430 consists of 400 of start skew and 30 that count. The all_reduce moves data for 20 µs, until
+// 550. The second step has no waiting: gemm until 650 and all_reduce until 670.
 func TestStartSkew(t *testing.T) {
 	traced := func(source string) *trace.Trace {
 		tr := &trace.Trace{Ranks: 2, Source: source, IDs: []int{0, 1}, Clocks: []int{0, 1}}
@@ -391,7 +393,8 @@ func TestStartSkew(t *testing.T) {
 	near(t, "common span", r.commonUS(), 670-400, 1e-6)
 	// Each rank has 270 µs: rank 0 its 670 less 400 of waiting, and rank 1 from its begin at 400.
 	near(t, "time of ranks", r.ranksUS(), 2*270, 1e-6)
-	for text, want := range map[string]bool{"exposed > 20%": true, "exposed > 21%": false, "skew > 31us": false} { // 110 / 540 = 20.4 %
+	for text, want := range map[string]bool{"exposed > 20%": true, "exposed > 21%": false,
+		"skew > 31us": false} { // 110 / 540 = 20.4 %
 		c, err := ParseCondition(text)
 		if err != nil {
 			t.Fatal(err)
@@ -418,7 +421,8 @@ func timesOf(ranks, n int, gemm, reduce int64) *Report {
 			tr.Events = append(tr.Events,
 				trace.Event{Rank: r, Stream: "s", Name: "gemm", Start: at, End: at + gemm, Group: trace.NoGroup},
 				trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at + gemm,
-					End: at + gemm + reduce, Group: trace.NoGroup, Call: &trace.Call{Group: "tp", Seq: int64(k), In: 8, Out: 8}})
+					End: at + gemm + reduce, Group: trace.NoGroup,
+					Call: &trace.Call{Group: "tp", Seq: int64(k), In: 8, Out: 8}})
 		}
 	}
 	return Of(tr, 0)
@@ -455,7 +459,8 @@ func TestAgainstPerCall(t *testing.T) {
 	}
 	other := timesOf(2, 6, 173_000, 80_000)
 	other.ids = []int{4, 5}
-	if w := old.Unlike(other); len(w) != 1 || w[0] != "the older profile has 2 ranks (4-5), and the newer one 2 ranks (0-1)" {
+	if w := old.Unlike(other); len(w) != 1 ||
+		w[0] != "the older profile has 2 ranks (4-5), and the newer one 2 ranks (0-1)" {
 		t.Errorf("warnings: %q", w)
 	}
 	apart := timesOf(2, 6, 173_000, 80_000)

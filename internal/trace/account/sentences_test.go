@@ -290,8 +290,8 @@ type span struct {
 	before             int
 }
 
-// counts returns when a wait of e for a rank begins to count: later by the difference of the begins of their profiles, if
-// the ranks were profiled separately and e starts before that rank's first event.
+// counts returns when a wait of e for a rank begins to count: later by the difference of the begins of their profiles,
+// if the ranks were profiled separately and e starts before that rank's first event.
 func (f *facts) counts(e *trace.Event, last int) int64 {
 	compute := slices.ContainsFunc(f.t.Events, func(e trace.Event) bool { return e.Class == trace.Compute })
 	if f.t.Source == "" || oneClock(f.t.Clocks) || !compute {

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// TestTableShowsLargest checks that the table of 100 collectives has the one with the longest wait: number 61, for which
-// rank 1 is late by 500 µs.
+// TestTableShowsLargest checks that the table of 100 collectives has the one with the longest wait: number 61, for
+// which rank 1 is late by 500 µs.
 func TestTableShowsLargest(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2}
 	for g := range 100 {
@@ -19,12 +19,14 @@ func TestTableShowsLargest(t *testing.T) {
 			if r == 1 && g == 60 {
 				start += 500_000
 			}
-			tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: start,
-				End: at + 700_000, Group: g})
+			tr.Events = append(tr.Events,
+				trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: start,
+					End: at + 700_000, Group: g})
 		}
 	}
 	_, text, _ := strings.Cut(words(t, Of(tr, 0)), "\ncollective ")
-	for name, want := range map[string]int{"all_reduce 1": 1, "all_reduce 23": 1, "all_reduce 24": 0, "all_reduce 61": 1,
+	for name, want := range map[string]int{"all_reduce 1": 1, "all_reduce 23": 1, "all_reduce 24": 0,
+		"all_reduce 61": 1,
 		"… and 76 more, in which ranks waited no longer: --json has them all": 1} {
 		if n := strings.Count(text, "\n"+name+" ") + strings.Count(text, "\n"+name+"\n"); n != want {
 			t.Errorf("%q is in the table %d times; want %d:\n%s", name, n, want, text)
@@ -37,8 +39,9 @@ func TestSendsAreNotJudged(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Source: "test", Clocks: []int{0, 0}}
 	for r := range 2 {
 		event := func(name string, class trace.Class, start, end int64, c *trace.Call) {
-			tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: name, Class: class, Start: start, End: end,
-				Group: trace.NoGroup, Call: c})
+			tr.Events = append(tr.Events,
+				trace.Event{Rank: r, Stream: "s", Name: name, Class: class, Start: start, End: end,
+					Group: trace.NoGroup, Call: c})
 		}
 		event("gemm", trace.Compute, 0, 10_000, nil)
 		event("all_reduce", trace.Comm, 10_000, 20_000, &trace.Call{Group: "0", Members: []int{0, 1}, Seq: -1})
@@ -63,8 +66,8 @@ func TestCriticalPathBegins(t *testing.T) {
 	}
 }
 
-// TestCallsInTheMiddle checks that the calls after one that a rank lacks in the middle are matched, and the reason that is
-// given if they cannot be, because calls are missing in two places. There are ten calls whose distances grow.
+// TestCallsInTheMiddle checks that the calls after one that a rank lacks in the middle are matched, and the reason
+// that is given if they cannot be, because calls are missing in two places. There are ten calls whose distances grow.
 func TestCallsInTheMiddle(t *testing.T) {
 	r := Of(lacking10(5, 5), 0)
 	if r.Untold != "" || len(r.Collectives) != 10 || len(r.Problems) != 1 || r.Problems[0].Kind != "missing" {
@@ -90,8 +93,10 @@ func lacking10(one, other int64) *trace.Trace {
 				continue
 			}
 			at := k * k * 1_000_000
-			tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at,
-				End: at + 50_000, Group: trace.NoGroup, Call: &trace.Call{Group: "0", Members: []int{0, 1}, Seq: -1}})
+			tr.Events = append(tr.Events,
+				trace.Event{Rank: r, Stream: "s", Name: "all_reduce", Class: trace.Comm, Start: at,
+					End: at + 50_000, Group: trace.NoGroup,
+					Call: &trace.Call{Group: "0", Members: []int{0, 1}, Seq: -1}})
 		}
 	}
 	return tr

@@ -17,8 +17,10 @@ func TestVerdict(t *testing.T) {
 		"The run took 100 µs, bounded by computation: 90.0 µs of the critical path, 60.0 µs of it in gelu; 35 % of the ranks' time was exposed communication. " +
 			"The largest loss: all_reduce 1 of 1: rank 1 waited 50.0 µs for rank 0.": {
 			Ranks: 2, Events: []trace.Event{event(0, "linear", trace.Compute, 0, 30_000, trace.NoGroup),
-				event(0, "gelu", trace.Compute, 30_000, 90_000, trace.NoGroup), event(0, "all_reduce", trace.Comm, 90_000, 100_000, 0),
-				event(1, "linear", trace.Compute, 0, 40_000, trace.NoGroup), event(1, "all_reduce", trace.Comm, 40_000, 100_000, 0)}},
+				event(0, "gelu", trace.Compute, 30_000, 90_000, trace.NoGroup),
+				event(0, "all_reduce", trace.Comm, 90_000, 100_000, 0),
+				event(1, "linear", trace.Compute, 0, 40_000, trace.NoGroup),
+				event(1, "all_reduce", trace.Comm, 40_000, 100_000, 0)}},
 		"The run took 50.0 µs, bounded by computation: 50.0 µs of the critical path, 50.0 µs of it in linear; there was no communication.": {
 			Ranks: 1, Events: []trace.Event{event(0, "linear", trace.Compute, 0, 50_000, trace.NoGroup)}},
 		"The run took 100 µs, bounded by idle streams: 80.0 µs of the critical path, 80.0 µs of it before gelu; there was no communication.": {
@@ -48,8 +50,10 @@ func TestSteadilyLate(t *testing.T) {
 				begin = at + 300_000
 			}
 			tr.Events = append(tr.Events,
-				trace.Event{Rank: r, Stream: "main", Name: "gemm", Class: trace.Compute, Start: at, End: begin, Group: trace.NoGroup},
-				trace.Event{Rank: r, Stream: "main", Name: "all_reduce", Class: trace.Comm, Start: begin, End: at + 320_000, Group: g})
+				trace.Event{Rank: r, Stream: "main", Name: "gemm", Class: trace.Compute, Start: at, End: begin,
+					Group: trace.NoGroup},
+				trace.Event{Rank: r, Stream: "main", Name: "all_reduce", Class: trace.Comm, Start: begin,
+					End: at + 320_000, Group: g})
 		}
 		at += 321_000
 	}

@@ -350,8 +350,8 @@ func (r *Report) table(t *writer) {
 	}
 }
 
-// shownRows returns the indices of the collectives that the table shows: those with the longest waits, and of equal ones
-// the first.
+// shownRows returns the indices of the collectives that the table shows: those with the longest waits, and of equal
+// ones the first.
 func (r *Report) shownRows() []int {
 	loss := func(i int) float64 {
 		if c := &r.Collectives[i]; c.Late != nil {

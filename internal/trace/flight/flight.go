@@ -62,8 +62,8 @@ type Entry struct {
 	Group string // a key of Record.Groups
 	Seq   int64
 	P2P   bool
-	// From and To are the sender and the receiver of a send or a receive, as numbers in the group. They are -1 if P2P is
-	// set and they are unknown.
+	// From and To are the sender and the receiver of a send or a receive, as numbers in the group. They are -1 if P2P
+	// is set and they are unknown.
 	From, To int
 	p2pSeq   int64
 	DType    string
@@ -291,7 +291,8 @@ func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error 
 		r.Whole = *id == 0
 	}
 	name := strings.TrimPrefix(names.Quoted(w.Name), "nccl:")
-	e := Entry{Op: trace.CollectiveOp(name), Seq: *cmp.Or(w.Seq, w.OldSeq), P2P: w.P2P, p2pSeq: w.P2PSeq, State: *w.State,
+	e := Entry{Op: trace.CollectiveOp(name), Seq: *cmp.Or(w.Seq, w.OldSeq), P2P: w.P2P, p2pSeq: w.P2PSeq,
+		State:   *w.State,
 		Created: w.Created, In: elements(w.In), Out: elements(w.Out),
 		DType: names.Quoted(strings.Join(w.InTypes, ",")), Sizes: fmt.Sprint(w.In, " → ", w.Out)}
 	e.setPeers(name)

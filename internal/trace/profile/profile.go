@@ -239,7 +239,8 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 		}
 		out.Repeats = out.Repeats || t.Repeats
 		if t.World > 0 && out.World > 0 && t.World != out.World {
-			return nil, fmt.Errorf("%s is of a job of %d ranks, and %s of a job of %d: give the files of one job", names[world],
+			return nil, fmt.Errorf("%s is of a job of %d ranks, and %s of a job of %d: give the files of one job",
+				names[world],
 				out.World, names[i], t.World)
 		}
 		if out.World == 0 {

@@ -76,11 +76,13 @@ func TestTruncated(t *testing.T) {
 		!strings.Contains(err.Error(), "line 18: the row ends") {
 		t.Errorf("text: %v", err)
 	}
-	last := bytes.LastIndexByte(text[:bytes.LastIndex(text, []byte("NVIDIA"))], '\n') + 1 // the first byte of the last row
+	last := bytes.LastIndexByte(text[:bytes.LastIndex(text, []byte("NVIDIA"))],
+		'\n') + 1 // the first byte of the last row
 	row := text[last : last+bytes.IndexByte(text[last:], '\n')]
 	name := last + bytes.Index(row, []byte("nccl")) // without its end, a name looks like a shorter one
 	for cut := last + 4; cut < name; cut += 7 {
-		if _, err := Read([]string{write(t, "cut.txt", text[:cut])}); err == nil || !strings.Contains(err.Error(), "line 18: ") {
+		if _, err := Read([]string{write(t, "cut.txt", text[:cut])}); err == nil ||
+			!strings.Contains(err.Error(), "line 18: ") {
 			t.Errorf("text cut %d bytes after its last row begins: %v", cut-last, err)
 		}
 	}
@@ -166,7 +168,8 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	report := write(t, "run.nsys-rep", []byte("anything"))
-	if _, err := Read([]string{report}); err == nil || !strings.Contains(err.Error(), "nsys stats --report cuda_gpu_trace "+report) {
+	if _, err := Read([]string{report}); err == nil ||
+		!strings.Contains(err.Error(), "nsys stats --report cuda_gpu_trace "+report) {
 		t.Errorf("a report of nsys: %v", err)
 	}
 	missing := filepath.Join(t.TempDir(), "nope.json")
@@ -221,8 +224,9 @@ func TestEpochTimes(t *testing.T) {
 // TestJobs refuses profiles of jobs of different sizes, and reads a file that begins with a byte order mark.
 func TestJobs(t *testing.T) {
 	of := func(rank, world int) string {
-		return write(t, fmt.Sprintf("of%d.json", world), fmt.Appendf(nil, "\ufeff"+`{"distributedInfo":{"rank":%d,"world_size":%d},%s`,
-			rank, world, timeline(event("k", 1, 2, ""))[1:]))
+		return write(t, fmt.Sprintf("of%d.json", world),
+			fmt.Appendf(nil, "\ufeff"+`{"distributedInfo":{"rank":%d,"world_size":%d},%s`,
+				rank, world, timeline(event("k", 1, 2, ""))[1:]))
 	}
 	two, four := of(0, 2), of(1, 4)
 	want := two + " is of a job of 2 ranks, and " + four + " of a job of 4: give the files of one job"
@@ -235,8 +239,8 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestFlightEntries reads entries of old and new versions of torch: the number of a call, sends and receives, and unknown
-// sizes.
+// TestFlightEntries reads entries of old and new versions of torch: the number of a call, sends and receives, and
+// unknown sizes.
 func TestFlightEntries(t *testing.T) {
 	const rest = `"process_group":["0","tp"],"state":"completed"`
 	p, err := Read([]string{write(t, "f.json", []byte(`{"entries":[
