@@ -25,6 +25,8 @@ import (
 	"hocket.example/hocket/internal/buckets"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
@@ -804,7 +806,29 @@ func (m *model) args(in, out []Tensor) (args hocket.Args, updates bool, err erro
 			}
 		}
 	}
-	return args, updates, nil
+	return args, updates, separate(in, out)
+}
+
+// separate returns an error if a result's memory contains bytes of another result or, for an argument that the run
+// updates in place, of another argument.
+func separate(in, out []Tensor) error {
+	for i := range out {
+		t := &out[i]
+		for j := range out[:i] {
+			if tensor.ShareBytes(t.Data, out[j].Data) {
+				return fmt.Errorf("%w: %s", hocket.ErrInput, exec.SharesMemory(out[j].Name, t.Name))
+			}
+		}
+		if !slices.ContainsFunc(in, func(o Tensor) bool { return o.Name == t.Name }) {
+			continue
+		}
+		for j := range in {
+			if in[j].Name != t.Name && tensor.ShareBytes(t.Data, in[j].Data) {
+				return fmt.Errorf("%w: %s", hocket.ErrInput, exec.SharesMemory(t.Name, in[j].Name))
+			}
+		}
+	}
+	return nil
 }
 
 func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {

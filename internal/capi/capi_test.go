@@ -1,6 +1,7 @@
 package capi
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -112,6 +113,40 @@ func TestRun(t *testing.T) {
 	}
 	if err := waited(t, l, run); !errors.Is(err, hocket.ErrInput) {
 		t.Errorf("unbound: %v", err)
+	}
+}
+
+// TestSharedMemory checks that a run whose arguments share memory is refused if it updates one of them.
+func TestSharedMemory(t *testing.T) {
+	l, machine := opened(t)
+	m, err := l.Load(machine, "func f(%x: f32[2], %k: inout f32[2], %v: inout f32[2]) -> f32[2] {\n"+
+		"  %kx = add %x, %k\n  copy %kx into %k\n  %vx = mul %x, %v\n  copy %vx into %v\n  %y = add %kx, %vx\n  return %y\n}", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(name string, data []byte) Tensor { return Tensor{name, -1, "f32", []int64{2}, data} }
+	all := floats(1, 2, 3, 4, 5, 6, 7, 8)
+	x, k, v, y := all[:8], all[8:16], all[16:24], all[24:]
+	call := func(x, k, v, y []byte) error {
+		run, err := l.Run(m, nil, []Tensor{of("x", x), of("k", k), of("v", v)},
+			[]Tensor{of("y", y), of("k", k), of("v", v)}, "")
+		if err == nil {
+			err = waited(t, l, run)
+		}
+		return err
+	}
+	const says = " share memory, and the run writes "
+	for want, err := range map[string]error{
+		"k and v" + says + "k: pass a separate tensor for each": call(x, k, k, y),
+		"k and x" + says + "k": call(all[4:12], k, v, y),
+		"y and v" + says + "y": call(x, k, v, all[20:28]),
+	} {
+		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if err := call(x, k, v, y); err != nil || !bytes.Equal(all, floats(1, 2, 4, 6, 5, 12, 9, 18)) {
+		t.Errorf("separate tensors: %v, %v", err, all)
 	}
 }
 

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync/atomic"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/laps"
 	"hocket.example/hocket/internal/world"
 )
@@ -235,7 +237,17 @@ func (l *Library) BindDevice(handle int64, lent *Loan, p Placed, dims string) er
 		return err
 	}
 	done := false
-	err = m.bound.bind(p.Name, lent, d, func() error {
+	b := &boundBlock{Closer: d, at: p, bytes: 1, updated: slices.Contains(m.states, p.Name)}
+	for _, n := range p.Shape {
+		b.bytes *= uintptr(n)
+	}
+	b.bytes *= uintptr(d.DType().Size())
+	err = m.bound.bind(p.Name, lent, b, func() error {
+		for name, t := range m.bound.tensors {
+			if o, ok := t.device.(*boundBlock); ok && name != p.Name && o.conflicts(b) {
+				return fmt.Errorf("%w: %s", hocket.ErrInput, exec.SharesMemory(p.Name, name))
+			}
+		}
 		err := m.m.BindDevice(p.Name, d)
 		done = err == nil
 		return err
@@ -244,6 +256,20 @@ func (l *Library) BindDevice(handle int64, lent *Loan, p Placed, dims string) er
 		err = errors.Join(err, d.Close())
 	}
 	return err
+}
+
+// boundBlock is a bound device tensor in memory of the caller.
+type boundBlock struct {
+	io.Closer
+	at      Placed
+	bytes   uintptr
+	updated bool // whether runs update it in place
+}
+
+// conflicts reports whether two blocks share memory and runs update one of them.
+func (b *boundBlock) conflicts(o *boundBlock) bool {
+	return (b.updated || o.updated) && b.at.Rank == o.at.Rank && b.at.Address < o.at.Address+o.bytes &&
+		o.at.Address < b.at.Address+b.bytes
 }
 
 // Sync starts waiting until the enqueued runs of a model have ended. The caller waits for the

@@ -22,3 +22,24 @@ func TestWrongBlock(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestBoundBlocksConflict checks that a bound block that runs update must not share memory with another one.
+func TestBoundBlocksConflict(t *testing.T) {
+	block := func(rank int, address, bytes uintptr, updated bool) *boundBlock {
+		return &boundBlock{at: Placed{Rank: rank, Address: address}, bytes: bytes, updated: updated}
+	}
+	for _, c := range []struct {
+		a, b *boundBlock
+		want bool
+	}{
+		{block(0, 256, 64, true), block(0, 256, 64, true), true},
+		{block(0, 256, 64, true), block(0, 319, 64, false), true},
+		{block(0, 256, 64, true), block(0, 320, 64, true), false},
+		{block(0, 256, 64, true), block(1, 256, 64, true), false},
+		{block(0, 256, 64, false), block(0, 256, 64, false), false},
+	} {
+		if c.a.conflicts(c.b) != c.want || c.b.conflicts(c.a) != c.want {
+			t.Errorf("%+v and %+v: want %v", c.a, c.b, c.want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"slices"
 	"testing"
 
 	"hocket.example/hocket/internal/device/cpu"
@@ -8,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-func shareBytes(a, b *tensor.Tensor) bool { return tensor.Overlaps([]*tensor.Tensor{a, b})[0] }
+func shareBytes(a, b *tensor.Tensor) bool { return tensor.ShareBytes(a.Data, b.Data) }
 
 // TestReceives checks that results are received directly into their destination, a tensor of the caller or a new one,
 // unless the batch uses that tensor for something else.
@@ -121,6 +122,42 @@ func TestReceivesInPlace(t *testing.T) {
 		shared, spoils := signature{prog.im}.sharedInto(joined(batch, direct), nil, prog.weights.all, prog.weights.skip)
 		if shared[mine] == c.straight || spoils != c.straight {
 			t.Errorf("%s: shared is %v, it spoils: %v", name, shared[mine], spoils)
+		}
+	}
+}
+
+// TestSharedMemory checks that an argument that a run updates in place must not share memory with another one, whether
+// they are in host memory or at addresses.
+func TestSharedMemory(t *testing.T) {
+	b := newBuilder(2, ir.F32)
+	for _, name := range []string{"k", "v", "x"} {
+		b.input(name, true, 6)
+	}
+	y := b.result("k", true, 6)
+	for r := range 2 {
+		b.compute(r, "main", ir.OpAdd, b.ref(r, y, 3), b.ref(r, 0, 3), b.ref(r, 2, 3))
+	}
+	b.output()
+	s := signature{load(t, cpu.Concurrent, 0, b.p, Options{}).im}
+	k, x := ints(t, ir.F32, "k", 1, 6), ints(t, ir.F32, "x", 1, 6)
+	type tensors = map[string]*tensor.Tensor
+	type addresses = map[string]map[int]uintptr
+	at := func(zero, one uintptr) map[int]uintptr { return map[int]uintptr{0: zero, 1: one} }
+	for name, c := range map[string]struct {
+		args Args
+		want []string
+	}{
+		"separate":          {Args{In: tensors{"k": k, "x": x}, Into: tensors{"k": k}}, nil},
+		"updated and read":  {Args{In: tensors{"k": k, "x": k}, Into: tensors{"k": k}}, []string{SharesMemory("k", "x")}},
+		"read twice":        {Args{In: tensors{"k": k, "x": k}}, nil},
+		"into another's":    {Args{In: tensors{"k": k, "x": x}, Into: tensors{"k": x}}, nil},
+		"separate blocks":   {Args{InAt: addresses{"k": at(64, 64), "x": at(76, 76)}, OutAt: addresses{"k": at(64, 64)}}, nil},
+		"blocks read twice": {Args{InAt: addresses{"v": at(64, 64), "x": at(64, 64)}}, nil},
+		"blocks that overlap": {Args{InAt: addresses{"k": at(64, 64), "x": at(96, 72)}, OutAt: addresses{"k": at(64, 64)}},
+			[]string{SharesMemory("k", "x")}},
+	} {
+		if got := append(s.wrongInto(c.args), s.wrongUpdates(c.args)...); !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
 }

@@ -26,6 +26,7 @@ func (s signature) check(batch []Args, weights *Weights, ins []int) error {
 		wrong = append(wrong, s.wrongOutputs(a.DeviceOut)...)
 		wrong = append(wrong, s.wrongResidents(a)...)
 		wrong = append(wrong, s.wrongEnqueued(a)...)
+		wrong = append(wrong, s.wrongInto(a)...)
 		if err := cmp.Or(blocks.InputError(wrong), noContents(a, filled)); err != nil {
 			if len(batch) > 1 {
 				return fmt.Errorf("run %d of %d: %w", i+1, len(batch), err)
@@ -240,6 +241,7 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 		}
 	}
 	slices.Sort(wrong)
+	wrong = append(wrong, s.wrongUpdates(a)...)
 	for i := range s.im.Outputs {
 		io := &s.im.Outputs[i]
 		switch _, at := a.OutAt[io.Name]; {
@@ -256,6 +258,65 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 		}
 	}
 	return wrong
+}
+
+// wrongInto returns the faults of arguments that the run updates in place, in host memory, and that share memory with
+// another argument.
+func (s signature) wrongInto(a Args) (wrong []string) {
+	for _, name := range slices.Sorted(maps.Keys(a.Into)) {
+		t := a.In[name]
+		if t == nil || !tensor.ShareBytes(t.Data, a.Into[name].Data) {
+			continue
+		}
+		for _, other := range slices.Sorted(maps.Keys(a.In)) {
+			if o := a.In[other]; o != nil && other != name && tensor.ShareBytes(t.Data, o.Data) {
+				wrong = append(wrong, SharesMemory(name, other))
+			}
+		}
+	}
+	return wrong
+}
+
+// SharesMemory describes an argument or result that a run writes and that shares memory with another one.
+func SharesMemory(written, other string) string {
+	return fmt.Sprintf("%s and %s share memory, and the run writes %s: pass a separate tensor for each", written, other,
+		written)
+}
+
+// wrongUpdates returns the faults of an enqueued run whose arguments at addresses share memory with one that the run
+// updates in place. Runs that update none return at once.
+func (s signature) wrongUpdates(a Args) (wrong []string) {
+	updates := false
+	for name := range a.OutAt {
+		updates = updates || a.InAt[name] != nil
+	}
+	if !updates {
+		return nil
+	}
+	type block struct {
+		name    string
+		rank    int
+		lo, hi  uintptr
+		updated bool
+	}
+	var all []block
+	for i := range s.im.Inputs {
+		io := &s.im.Inputs[i]
+		for rank, lo := range a.InAt[io.Name] {
+			if part := io.Of(int32(rank)); part != nil {
+				all = append(all, block{io.Name, rank, lo, lo + uintptr(part.Ref.Bytes()), a.OutAt[io.Name][rank] == lo})
+			}
+		}
+	}
+	for _, u := range all {
+		for _, o := range all {
+			if u.updated && o.name != u.name && o.rank == u.rank && o.lo < u.hi && u.lo < o.hi {
+				wrong = append(wrong, SharesMemory(u.name, o.name))
+			}
+		}
+	}
+	slices.Sort(wrong)
+	return slices.Compact(wrong)
 }
 
 // sharedInto returns the tensors for outputs that share bytes with another tensor of the batch. Arguments of a run may

@@ -70,4 +70,13 @@ func Overlaps(list []*Tensor) []bool {
 	return overlap
 }
 
+// ShareBytes reports whether two slices have a byte of memory in common.
+func ShareBytes(a, b []byte) bool {
+	if len(a) == 0 || len(b) == 0 {
+		return false
+	}
+	x, y := uintptr(unsafe.Pointer(&a[0])), uintptr(unsafe.Pointer(&b[0]))
+	return x < y+uintptr(len(b)) && y < x+uintptr(len(a))
+}
+
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1

@@ -184,8 +184,8 @@ class Model:
     """A loaded program. Calling it runs it; threads take turns.
 
     All tensors of a call, bound ones among them, are in the host's memory or all on a GPU. A call reads them as they
-    are then, and updates those of inout parameters in place; a call on the host's tensors that fails leaves them as
-    they were. An inout tensor that the call is given comes back among the results, one that is bound does not. A
+    are then, and updates those of inout parameters in place; these must not share memory with another argument. A call
+    on the host's tensors that fails leaves them as they were. An inout tensor that the call is given comes back among the results, one that is bound does not. A
     result of which this rank has no block is None.
 
     Called with torch's tensors on a GPU, it gives torch's current stream a run and returns at once: the results are

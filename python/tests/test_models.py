@@ -223,6 +223,21 @@ class Models(unittest.TestCase):
             self.close(mine, totals)
             self.close(m(self.x), first)
 
+    def test_shared_memory(self):
+        """A state must not share memory with another argument, whether it is given or bound."""
+        text = "func f(%x: f32[4], %s: inout f32[4]) -> f32[4] {\n  %y = add %x, %s\n  copy %y into %s\n  return %y\n}\n"
+        both = numpy.arange(6, dtype="float32")
+        with hocket.load(text) as m:
+            for x, s in ((both[:4], both[:4]), (both[:4], both[2:])):
+                with self.assertRaisesRegex(hocket.InputError, "s and x share memory, and the run writes s: pass a separate tensor"):
+                    m(x=x, s=s)
+                m.bind("s", s)
+                with self.assertRaisesRegex(hocket.InputError, "s and x share memory"):
+                    m(x)
+                m.bind("s", None)
+            self.assertEqual(both.tolist(), [0, 1, 2, 3, 4, 5])
+            self.assertEqual(m(both[:4], both[:4].copy())[0].tolist(), [0, 2, 4, 6])
+
     def test_reset_of_bound_state(self):
         with hocket.load("func f(%x: f32[4], %s: inout f32[4]) -> f32[4] {\n  %y = add %x, %s\n  copy %y into %s\n  return %y\n}\n") as m:
             s = numpy.ones(4, "float32")
