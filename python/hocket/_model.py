@@ -2,6 +2,7 @@
 
 import functools
 import json
+import operator
 import os
 import threading
 import warnings
@@ -24,14 +25,15 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     model, or DTensors. ``shard`` has more entries, as ``"layers.*.mlp.up_proj=colwise"``. A call takes the inputs of the
     export by their names. State that the model keeps between calls begins as the archive has it: see Model.reset.
     ``weights`` are other weights: safetensors files, which have all of the model's, or tensors by the names of its
-    modules, which replace some or all. ``quantize`` is "fp8-tensor", "fp8-row" or "fp8-block": the weights of linears are
+    modules, which replace some or all. Tensors in the host's memory are copied: load again after changing them. ``quantize`` is "fp8-tensor", "fp8-row" or "fp8-block": the weights of linears are
     quantized to f8e4m3 when they are read, with a scale for the tensor, for each row, or for each 128 by 128 elements,
     and activations in each call. Model.quantization measures the errors that this causes.
 
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
     text leaves it open, ``weights`` are tensors to bind, by parameter. ``group`` has the processes of a group run it, one
     rank each: see new_group. Options are those of loading: ``strategy``, ``algorithm``,
-    ``fixed``, ``gather``, ``no_prove``, ``arena``, ``grace``, and ``graph``: calls on a GPU's tensors launch their kernels as
+    ``fixed``, ``gather``, ``no_prove``, ``arena`` (how many bytes of memory a rank may use for the plan's tensors, as
+    ``hocket run --budget``; default: no limit), ``grace``, and ``graph``: calls on a GPU's tensors launch their kernels as
     one graph from the third on, which costs the caller less. The plan cache keeps a plan for each choice of dims:
     ``cache`` is how many bytes the plans may hold beyond the one used last (4 GiB), or "off" to unload each plan after its
     run; ``hard_cache=True`` never holds more; ``buckets={"T": [64, 256]}`` rounds dims up. See Model.stats.
@@ -61,13 +63,18 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
     form, rest = options.get("quantize"), {k: v for k, v in options.items() if k != "quantize"}
     again = functools.partial(load_archive, program, None, dims, func, ranks, weights, False, plan, shard, group, **rest)
     o, program = _source(program, plan, shard)
-    if "export" not in o and weights is not None and not hasattr(weights, "items"):
-        raise InputError(f"weights is {weights!r}: a program's text takes a dict of tensors by parameter; for files load the "
-                         "program without weights, and call model.load(file)")
+    _check_weights(weights, "export" in o)
     buckets = options.pop("buckets", None)
-    if isinstance(options.get("cache"), str):
-        if options["cache"] != "off":
-            raise InputError(f"cache is {options['cache']!r}: it is a number of bytes, or \"off\"")
+    if buckets is not None:
+        buckets = _sizes(buckets)
+    off = options.get("cache") == "off"
+    for name, value, other in (("ranks", ranks, ""), ("cache", None if off else options.get("cache"), ", or \"off\""),
+                               ("arena", options.get("arena"), "")):
+        if value is not None and (whole(value) is None or value < 1):
+            raise InputError(f"{name} is {value!r}: it is a number{' of bytes' * (name != 'ranks')} from 1 on{other}")
+    if lend not in (True, False):
+        raise InputError(f"lend is {lend!r}: it is True or False")
+    if off:
         options["cache"] = -1
     o.update(options)
     if "export" in o:
@@ -110,6 +117,48 @@ def _loaded(state, text, options, gather, lend, func, buckets=None):
                  func, buckets)
 
 
+def whole(value):
+    """Returns a whole number, or None for anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _check_weights(weights, archive):
+    """Raises an error unless weights are of the kinds that load takes."""
+    if weights is None:
+        return
+    if hasattr(weights, "items"):
+        for key, t in weights.items():
+            if t is None:
+                raise InputError(f"the weight {key} is None: give a tensor, or leave the name out")
+        return
+    files = [weights] if isinstance(weights, (str, os.PathLike)) else weights
+    files = isinstance(files, (list, tuple)) and all(isinstance(w, (str, os.PathLike)) for w in files)
+    if files and archive:
+        return
+    if files:
+        raise InputError(f"weights is {weights!r}: a program's text takes a dict of tensors by parameter; for files load the "
+                         "program without weights, and call model.load(file)")
+    way = "give module.state_dict()" if hasattr(weights, "named_parameters") else (
+        f"give {'paths of files, or ' * archive}a dict of tensors by name, such as a state_dict")
+    raise InputError(f"weights is a {type(weights).__name__}: {way}")
+
+
+def _sizes(buckets):
+    """Returns the values of each dim in order."""
+    if not hasattr(buckets, "items"):
+        raise InputError(f"buckets is {buckets!r}: give a dict of lists by dim, such as {{\"T\": [64, 256]}}")
+    sizes = {}
+    for dim, values in buckets.items():
+        sizes[dim] = [whole(v) for v in values] if isinstance(values, (list, tuple)) else []
+        if not sizes[dim] or None in sizes[dim] or min(sizes[dim]) < 1:
+            raise InputError(f"buckets has {values!r} for {dim}: give a list of whole numbers from 1 on, such as [64, 256]")
+        sizes[dim].sort()
+    return sizes
+
+
 def _source(program, plan, shard):
     """Options that name a program, and its text, which is empty for an archive."""
     if hasattr(program, "named_parameters"):
@@ -136,6 +185,8 @@ def _source(program, plan, shard):
             pattern, equals, style = entry.partition("=")
             if not equals:
                 raise InputError(f"shard: {entry!r}: PATTERN=STYLE is wanted")
+            if entries.get(pattern, style) != style:
+                raise InputError(f"shard has two styles for {pattern}, {entries[pattern]} and {style}: remove one of them")
             entries[pattern] = style
         return {"name": name, "export": name, "plan": _plans.styles(plan), "shard": entries}, ""
     if plan is not None or shard:
@@ -203,7 +254,7 @@ class Model:
 
     def __init__(self, handle, state, gather, lend=False, func="model", buckets=None):
         self._func = func
-        self._buckets = {dim: sorted(int(v) for v in values) for dim, values in (buckets or {}).items()}
+        self._buckets = buckets or {}
         self._handle, self._open, self._world, self._gather, self._lends = handle, handle, state, gather, lend
         self._lent, self._lendable, self._captured = weakref.WeakSet(), {}, set()
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
@@ -589,6 +640,9 @@ class Model:
         """Returns the arguments by parameter."""
         free = self._free(kwargs)
         if len(args) > len(free):
+            twice = [n for n in self._free(())[:len(args)] if n in kwargs]
+            if twice:
+                raise InputError(f"{', '.join(twice)} is given both by position and by name: remove one of them")
             raise InputError(f"{len(args)} tensors are given by position, and there is a place for {len(free)}: {free}")
         return {n: _cuda.of_dlpack(t) for n, t in (*zip(free, args), *kwargs.items())}
 
@@ -605,7 +659,7 @@ class Model:
         """Raises an error for names that are no parameters. The library reports missing and misshapen arguments."""
         unknown = sorted(set(views) - {p["name"] for p in layouts["in"]})
         if unknown:
-            raise InputError(f"there is no parameter {', '.join(unknown)}")
+            raise InputError(f"there is no parameter {', '.join(unknown)}; there are {', '.join(self.inputs)}")
         n = 1 + max((b["rank"] for p in (*layouts["in"], *layouts["out"]) for b in p["blocks"]), default=0)
         if self._world.size > 1 and n != self._world.size:
             raise InputError(f"the program has {n} ranks, and there are {self._world.size} processes, which have one rank "

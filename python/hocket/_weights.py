@@ -246,6 +246,8 @@ def bind(model, tensors, every=False):
             elif every:
                 raise InputError(f"there is no weight {missing[0]}")
     for param, t in found.items():
+        if device is None and param not in states and len(sources[param]) == 1:  # stacking copies the others
+            t = t.clone() if hasattr(t, "clone") else t.copy() if hasattr(t, "copy") else t
         model.bind(param, t if device is None else _placed(t, device))
         if param in made:
             model._gradient.bind(param, made[param])
@@ -307,6 +309,9 @@ def _keys(model, tensors, every):
             raise InputError(f"the name {key} is ambiguous: it is the end of {some(names)}")
     unknown = [key for key in tensors if key not in found and key not in model._about["types"]]
     if unknown:
+        whole = next((name for name in found if name.endswith("." + unknown[0])), None)
+        if whole:
+            raise InputError(f"{unknown[0]} and {whole} name one weight: give only one of them")
         close = difflib.get_close_matches(unknown[0], list(shapes), 1, 0.5)
         near = f"did you mean {close[0]}?" if close else f"its names are as {some(shapes)}"
         raise InputError(f"the model has no weight {some(unknown)}; {near}")

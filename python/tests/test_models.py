@@ -395,6 +395,10 @@ class Models(unittest.TestCase):
                            ({"transformer.h.0.w": self.x}, "names are as layers.0.down.weight"),
                            ({**arrays, "layers.0.inv_freq": self.x}, "the model has no weight layers.0.inv_freq; did you mean"),
                            ({**arrays, "layers.0.down.wieght": self.x}, "did you mean layers.0.down.weight?"),
+                           ({**arrays, "0.down.weight": self.x}, "0.down.weight and layers.0.down.weight name one weight: give only one"),
+                           ({**arrays, "layers.0.up.weight": None}, "the weight layers.0.up.weight is None: give a tensor"),
+                           (Module(), r"weights is a Module: give module.state_dict\(\)"),
+                           ([self.x], "weights is a list: give paths of files, or a dict of tensors by name"), (3, "weights is a int: give"),
                            ({"up.weight": arrays["layers.1.up.weight"]}, "the name up.weight is ambiguous: it is the end of "
                             "layers.0.up.weight, layers.1.up.weight, layers.2.up.weight"),
                            ({n: a.astype("float64") for n, a in arrays.items()}, "have the type f64$"),
@@ -432,6 +436,19 @@ class Models(unittest.TestCase):
                                         "tensors are blocks.*; the model's weights are layers"):
                 hocket.load(self.plain, weights=weights)
 
+    def test_weights_are_copied(self):
+        """Changes in place do not reach the model, whether a weight is used as it is, split or stacked with others."""
+        want, _ = expected(X, pt2.weights())
+        arrays = {n: numpy.array(v, "float32").reshape(s) for n, (s, v) in pt2.weights().items()}
+        tensors = [arrays] + [{n: torch.from_numpy(a.copy()) for n, a in arrays.items()}] * (torch is not None)
+        for weights in tensors:
+            for options in {}, {"ranks": 2, "plan": PLAN}:
+                given = {n: t.clone() if hasattr(t, "clone") else t.copy() for n, t in weights.items()}
+                with hocket.load(self.plain, weights=given, **options) as m:
+                    for t in given.values():
+                        t[:] = 7
+                    self.close(m(self.x), want)
+
     def test_blocks(self):
         for what in "blocks", "quantized":
             for out, code in launch(2, what, self.plain):
@@ -449,10 +466,16 @@ class Models(unittest.TestCase):
                  "shard: no weight matches upp; the model's weights are .*layers"),
                 ({"program": self.plain, "plan": {"h.0.up": "colwise"}}, hocket.InputError, "no weight matches h.0.up"),
                 ({"program": "func f(%x: f32[1]) -> f32[1] {\n  return %x\n}\n", "plan": {}}, hocket.InputError, "is none"),
+                ({"program": self.plain, "ranks": 2, "shard": ["up=colwise", "up=rowwise"]}, hocket.InputError,
+                 "shard has two styles for up, colwise and rowwise"),
                 ({"program": self.plain, "weights": "none.safetensors"}, hocket.Error, "none.safetensors")):
             with self.assertRaisesRegex(kind, why):
                 hocket.load(**wrong)
         m = hocket.load(self.plain)
+        with self.assertRaisesRegex(hocket.InputError, "there is no parameter inputs; there are x$"):
+            m(inputs=self.x)
+        with self.assertRaisesRegex(hocket.InputError, "^x is given both by position and by name"):
+            m(self.x, x=self.x)
         with self.assertRaisesRegex(hocket.InputError, "has the name of a parameter.*hocket.load.program, weights=…. takes the names of modules"):
             m.load({"layers.7.up.weight": self.x})
         m.close()

@@ -92,6 +92,17 @@ class Weights(unittest.TestCase):
         with self.assertRaisesRegex(hocket.InputError, "ranks is 3, but the mesh of program.hkt has size 1: leave ranks out"):
             hocket.load(LINEAR, ranks=3)
 
+        for wrong, why in (({"buckets": {"T": [0, -4]}}, r"buckets has \[0, -4\] for T: give a list of whole numbers from 1 on"),
+                           ({"buckets": {"T": []}}, r"buckets has \[\] for T"), ({"buckets": {"T": "64"}}, "buckets has '64' for T"),
+                           ({"buckets": {"T": [12.5]}}, "buckets has"), ({"buckets": {"T": [True]}}, "buckets has"),
+                           ({"buckets": {"T": 4}}, "buckets has 4 for T"), ({"buckets": [1]}, r"buckets is \[1\]: give a dict"),
+                           ({"ranks": 0}, "ranks is 0: it is a number from 1 on"), ({"ranks": 2.0}, "ranks is 2.0"),
+                           ({"cache": -1}, 'cache is -1: it is a number of bytes from 1 on, or "off"'),
+                           ({"arena": "1MiB"}, "arena is '1MiB': it is a number of bytes from 1 on"),
+                           ({"lend": 3}, "lend is 3: it is True or False")):
+            with self.assertRaisesRegex(hocket.InputError, why):
+                hocket.load(LINEAR.replace("f32[2,", "f32[T,"), **wrong)
+
     def test_torch_save(self):
         """A file of torch.save is named as one."""
         with tempfile.TemporaryDirectory() as folder, hocket.load(LINEAR) as m:
