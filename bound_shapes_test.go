@@ -95,7 +95,7 @@ func TestMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := model.Prepare(t.Context(), nil); !errors.Is(err, hocket.ErrBudget) || !strings.Contains(err.Error(), "the limit LoadOptions.Cache") {
+	if err := model.Prepare(t.Context(), nil); !errors.Is(err, hocket.ErrBudget) || !strings.Contains(err.Error(), "the hard limit of the plan cache") {
 		t.Errorf("a plan larger than the cache: %v", err)
 	}
 }

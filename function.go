@@ -110,7 +110,7 @@ func (f *function) setDims(b Binding, dims map[string]int64) error {
 				fixed)
 		}
 		if shaped, ok := b.Dims[name]; ok && shaped != dims[name] {
-			return fmt.Errorf("%w: Args.Dims sets %s=%d, but the shapes of the run's tensors set %s=%d", ErrInput, name,
+			return fmt.Errorf("%w: Dims sets %s=%d, but the shapes of the run's tensors set %s=%d", ErrInput, name,
 				dims[name], name, shaped)
 		}
 		b.Dims[name] = dims[name]

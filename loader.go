@@ -236,7 +236,7 @@ func (l *loader) holds(c *user, p *plan.Plan, held device.Held) error {
 	}
 	bound := l.bound()
 	if held.Bytes() > bound {
-		return fmt.Errorf("plan %s needs %s, %w of %s, the limit LoadOptions.Cache", p.Func,
+		return fmt.Errorf("plan %s needs %s, %w of %s, the hard limit of the plan cache", p.Func,
 			tensor.Size(held.Bytes()), ErrBudget, tensor.Size(bound))
 	}
 	return l.unloadBeyond(c, bound-held.Bytes(), true)

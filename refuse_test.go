@@ -158,7 +158,7 @@ func TestRefusedEarly(t *testing.T) {
 	}
 	args := hocket.Args{In: map[string]*hocket.Tensor{"x": x, "y": x}, Dims: map[string]int64{"T": 6}}
 	if _, err := model.Run(t.Context(), args); !errors.Is(err, hocket.ErrInput) ||
-		!strings.Contains(err.Error(), "Args.Dims sets T=6, but the shapes of the run's tensors set T=4") {
+		!strings.Contains(err.Error(), ": Dims sets T=6, but the shapes of the run's tensors set T=4") {
 		t.Errorf("dims that the tensors do not have: %v", err)
 	}
 	args.Dims["T"] = 4

@@ -52,14 +52,11 @@ func (p *planFlags) plan() (modelprogram.Plan, error) {
 			return nil, inputf("--plan %s: %w", file, err)
 		}
 	}
-	for _, s := range p.shards {
-		r, err := modelprogram.ParseRule(s)
-		if err != nil {
-			return nil, usagef("--shard: %w", err)
-		}
-		plan = plan.With(modelprogram.Plan{r})
+	shard, err := modelprogram.ParseRules(p.shards)
+	if err != nil {
+		return nil, usagef("--shard: %w", err)
 	}
-	return plan, nil
+	return plan.With(shard), nil
 }
 
 // isExport reports whether arg names a zip archive, which is the format that torch.export.save writes.

@@ -62,6 +62,7 @@ func TestShardOverridesPlan(t *testing.T) {
 	runExportCases(t, []exportCase{
 		{llama, 0, "%q_proj: f32[2, 64/tp, 64]"},
 		{llama + " --shard q_proj=rowwise", 0, "%q_proj: f32[2, 64, 64/tp]"},
+		{llama + " --shard q_proj=rowwise --shard q_proj=colwise", 2, "--shard: q_proj has two styles, rowwise and colwise"},
 		{llama + " --plan MODELS/qwen2/tp_plan.json", 2, "--plan is given twice"},
 	})
 }
@@ -84,6 +85,7 @@ func TestBudgetOfQuantized(t *testing.T) {
 	llama := "run MODELS/llama/static.pt2 --plan MODELS/llama/tp_plan.json -n 2 "
 	runExportCases(t, []exportCase{
 		{llama + "--budget 200K", 3, "help: a rank may use 200.0 KiB: raise --budget\n"},
+		{llama + "--cache 1K --hard-cache", 3, "the hard limit of the plan cache\nhelp: raise --cache, or omit --hard-cache\n"},
 		{llama + "--budget 200.5KiB --quantize fp8-row", 0, "%out0 differs from the unquantized model by"},
 		{"run MODELS/gpt2/dynamic.pt2 --budget 20K", 3, "raise --budget, or reduce dims with --dim"},
 	})

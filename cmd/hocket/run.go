@@ -133,7 +133,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
 	f.IntVar(&o.repeat, "repeat", 1, "run `K` times, with fresh inputs; print the median time")
 	f.DurationVar(&o.timeout, "timeout", 0,
-		"stop if the whole command takes longer than this time: `30s`; by default, stop if one run takes 30s")
+		"stop if the whole command takes longer than this time: `30s`; by default, stop if the runs together take 30s")
 	f.StringVar(&o.budget, "budget", "",
 		"memory that a rank may use, including staging of collectives, in `BYTES`: 64K, 16M, 2G")
 	o.planCache.add(f)
@@ -451,6 +451,9 @@ func (j *job) ofLoad(err error) error {
 		dims := ""
 		if j.program.IR().Func(j.sig.Func).HasDims() {
 			dims = ", or reduce dims with --dim"
+		}
+		if strings.Contains(err.Error(), "the plan cache") {
+			return f.helping("raise --cache, or omit --hard-cache%s", dims)
 		}
 		return f.helping("a rank may use %s: raise --budget%s", tensor.Size(j.arena), dims)
 	}

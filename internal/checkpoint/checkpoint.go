@@ -51,7 +51,7 @@ func (c *Checkpoint) open() error {
 	info, err := os.Stat(c.path)
 	switch {
 	case err != nil:
-		return err
+		return fmt.Errorf("%s: %w", c.path, errors.Unwrap(err)) // without the name of the system call
 	case !info.IsDir() && filepath.Ext(c.path) == ".json":
 		return c.openIndex(c.path)
 	case !info.IsDir():

@@ -44,6 +44,8 @@ type ownCheck struct {
 	*contents.Check
 	part int
 	on   int // the rank of the block
+	// named is the rank that errors name. If several ranks make the same check, it is one of this process.
+	named int
 }
 
 // origin identifies the contents of a device tensor at some time.
@@ -69,11 +71,14 @@ func newInputChecker(im *image.Image, peers *world.World, b *binder, s *issuer) 
 		part := slices.IndexFunc(parts, func(p plan.IOPart) bool { return im.World.Local(int(p.Ref.Rank)) })
 		switch {
 		case c.whole[k.Input] && part >= 0: // all processes make these checks
-			if !slices.ContainsFunc(c.own, func(o ownCheck) bool { return o.Same(k) }) {
-				c.own = append(c.own, ownCheck{k, part, int(parts[part].Ref.Rank)})
+			i := slices.IndexFunc(c.own, func(o ownCheck) bool { return o.Same(k) })
+			if i < 0 {
+				c.own = append(c.own, ownCheck{k, part, int(parts[part].Ref.Rank), k.Rank})
+			} else if local := im.World.Local; local(k.Rank) && !local(c.own[i].named) {
+				c.own[i].named = k.Rank
 			}
 		case im.World.Local(k.Rank):
-			c.own = append(c.own, ownCheck{k, k.Part, k.Rank})
+			c.own = append(c.own, ownCheck{k, k.Part, k.Rank, k.Rank})
 		default:
 			k.Forget()
 		}
@@ -126,7 +131,7 @@ func (c *inputChecker) wrong(ctx context.Context, batch *Batch, ins []int, downl
 				c.sum = crc32.Update(c.sum, castagnoli, data)
 			}
 			if wrong := k.Wrong(data, a.InLocal[k.Name()] == nil); wrong != nil {
-				wrong.Run = i
+				wrong.Run, wrong.Rank = i, k.named
 				return wrong, nil
 			}
 			if t.number != 0 {

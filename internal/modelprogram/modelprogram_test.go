@@ -41,11 +41,11 @@ func made1(t *testing.T, name string) *Model {
 // TestPlanPosition: errors in the JSON of a plan have a line and a column.
 func TestPlanPosition(t *testing.T) {
 	for text, want := range map[string]string{
-		"{\n \"up\": \"colwise\",\n \"down\": 3}":           "line 3, column 10: want a string, found number",
-		"{\n \"up\": \"colwise\"\n \"down\": \"\"}":         "line 3, column 2: invalid character '\"' after object key:value pair",
-		"{\n \"up\": \"colwise\",":                          "line 2, column 18: the text ends in the middle of a value",
+		"{\n \"up\": \"colwise\",\n \"down\": 3}":           "line 3, column 10: want a string, found number; a plan is a JSON object of styles by pattern",
+		"{\n \"up\": \"colwise\"\n \"down\": \"\"}":         "line 3, column 2: invalid character '\"' after object key:value pair; a plan is a JSON object of styles by pattern",
+		"{\n \"up\": \"colwise\",":                          "line 2, column 18: the text ends in the middle of a value; a plan is a JSON object of styles by pattern",
 		"{\"up\": \"colwise\",\n\"u\\u0070\": \"rowwise\"}": `line 2: the pattern "up" is given twice`,
-		"[{\"up\": \"colwise\"}]":                           "line 1, column 1: want an object, found array",
+		"[{\"up\": \"colwise\"}]":                           "line 1, column 1: want an object, found array; a plan is a JSON object of styles by pattern",
 	} {
 		if _, err := ParsePlan([]byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %q", text, err, want)

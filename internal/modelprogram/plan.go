@@ -107,7 +107,7 @@ var instead = map[string]string{
 func ParsePlan(text []byte) (Plan, error) {
 	var m map[string]string
 	if err := json.Unmarshal(text, &m); err != nil {
-		return nil, jsontext.Locate(text, err)
+		return nil, fmt.Errorf("%w; a plan is a JSON object of styles by pattern", jsontext.Locate(text, err))
 	}
 	d, seen := json.NewDecoder(bytes.NewReader(text)), map[json.Token]bool{}
 	for _, _ = d.Token(); d.More(); _, _ = d.Token() { // no errors, since it is an object of strings
@@ -143,6 +143,23 @@ func (p Plan) With(shard Plan) Plan {
 
 // same reports whether two rules have the same pattern.
 func (r Rule) same(other Rule) bool { return r.Pattern == other.Pattern }
+
+// ParseRules reads entries "PATTERN=STYLE". Entries with the same pattern must have the same style.
+func ParseRules(entries []string) (p Plan, err error) {
+	for _, s := range entries {
+		r, err := ParseRule(s)
+		if err != nil {
+			return nil, err
+		}
+		switch i := slices.IndexFunc(p, r.same); {
+		case i < 0:
+			p = append(p, r)
+		case p[i] != r:
+			return nil, fmt.Errorf("%s has two styles, %s and %s: remove one of them", r.Pattern, p[i].Style, r.Style)
+		}
+	}
+	return p, nil
+}
 
 // ParseRule reads "PATTERN=STYLE".
 func ParseRule(s string) (Rule, error) {

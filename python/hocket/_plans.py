@@ -17,8 +17,14 @@ def styles(plan, module=None):
     if plan is None:
         return _of_placements(_parameters(module), module)
     if isinstance(plan, (str, os.PathLike)):
-        with open(plan, encoding="utf-8") as f:
-            plan = json.load(f)
+        path = os.fspath(plan)
+        with open(path, encoding="utf-8") as f:
+            try:
+                plan = json.load(f)
+            except ValueError as e:
+                raise InputError(f"plan: {path} is not a plan, which is a JSON object of styles by pattern: {e}") from None
+        if not isinstance(plan, dict) or not all(isinstance(style, str) for style in plan.values()):
+            raise InputError(f"plan: {path} is not a plan, which is a JSON object of styles by pattern")
     if isinstance(plan, dict):
         if any(hasattr(v, "placements") for v in plan.values()):
             return _of_placements(plan, module)

@@ -269,7 +269,8 @@ def _quantized(name, t, form, scales):
     if scales:
         return by.reshape({"fp8-tensor": (), "fp8-row": (rows,), "fp8-block": (down, across)}[form])
     if not hasattr(torch, "float8_e4m3fn"):
-        raise UnsupportedError(f"this is torch {torch.__version__}, which has no float8_e4m3fn: 2.1 or newer has it")
+        raise UnsupportedError(f"this is torch {torch.__version__}, which has no float8_e4m3fn: use 2.1 or newer, or "
+                               "give load a safetensors file")
     values = (blocks / by[:, None, :, None]).clamp(-448, 448)
     return values.view(down * high, across * wide)[:rows, :cols].to(torch.float8_e4m3fn)
 

@@ -166,6 +166,24 @@ def member_blocks(path):
     print("well")
 
 
+def member_wrong(path):
+    """An id is wrong in the process of rank 1 only, although ids must be equal: the error names rank 1."""
+    hocket.init()
+    text = "dim P\nmesh tp[P]\nfunc f(%ids: i64[2], %w: f32[4/tp, 3]) -> f32[2, 3] {\n  %y = embedding %ids, %w\n  return %y\n}\n"
+    m = hocket.load(text, ranks=2)
+    w = numpy.ones((2, 3), "float32")
+    try:
+        m(numpy.array([0, 300 * hocket.rank()], "int64"), w)
+    except hocket.InputError as e:
+        assert hocket.rank() == 1 and (e.parameter, e.rank, e.value) == ("ids", 1, 300), e
+        assert "invalid on rank 1" in str(e), e
+    except hocket.Error:
+        assert hocket.rank() == 0  # it waits for rank 1, which leaves
+    else:
+        raise AssertionError("a wrong id is accepted")
+    print("well")
+
+
 def member_quantized(path):
     """Each process reads and quantizes the rows of its rank."""
     hocket.init()
@@ -450,16 +468,21 @@ class Models(unittest.TestCase):
                     self.close(m(self.x), want)
 
     def test_blocks(self):
-        for what in "blocks", "quantized":
+        for what in "blocks", "quantized", "wrong":
             for out, code in launch(2, what, self.plain):
                 self.assertEqual(code, 0, out)
                 self.assertIn("well", out)
 
     def test_refused(self):
+        config = os.path.join(self.folder.name, "config.json")
+        with open(config, "w") as f:
+            f.write('{"architectures": ["Llama"]}')
         for wrong, kind, why in (
                 ({"program": Module()}, hocket.InputError, "Module is a module: hocket.export"),
                 ({"program": self.plain, "plan": {"up": "sideways"}}, hocket.InputError, "sideways"),
                 ({"program": self.plain, "plan": 7}, hocket.InputError, "plan is a int"),
+                ({"program": self.plain, "plan": config}, hocket.InputError, "config.json is not a plan, which is a JSON object of styles"),
+                ({"program": self.plain, "plan": pt2.__file__}, hocket.InputError, "pt2.py is not a plan.*line 1 column"),
                 ({"program": self.plain, "shard": "up"}, hocket.InputError, "PATTERN=STYLE"),
                 ({"program": self.plain, "shard": "upp=colwise"}, hocket.InputError, "no weight matches upp"),
                 ({"program": self.plain, "ranks": 2, "plan": PLAN, "shard": "upp=colwise"}, hocket.InputError,
