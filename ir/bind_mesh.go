@@ -46,7 +46,7 @@ func (b *Bound) bindMeshes(bind Binding) *Diagnostic {
 		world = len(bm.devices)
 	}
 	if bind.Ranks != 0 && bind.Ranks != world {
-		return p.bindError(Pos{}, fmt.Sprintf("run it on %d ranks, or make the mesh's size a dim", world),
+		return p.bindError(Pos{}, fmt.Sprintf("run it on %d ranks, or make the mesh's size a dim for which no other value is given", world),
 			"%d ranks are requested, but the program's mesh has %d", bind.Ranks, world)
 	}
 	b.Ranks = world

@@ -25,7 +25,6 @@ import (
 	"hocket.example/hocket/internal/buckets"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
@@ -816,7 +815,7 @@ func separate(in, out []Tensor) error {
 		t := &out[i]
 		for j := range out[:i] {
 			if tensor.ShareBytes(t.Data, out[j].Data) {
-				return fmt.Errorf("%w: %s", hocket.ErrInput, exec.SharesMemory(out[j].Name, t.Name))
+				return fmt.Errorf("%w: %s", hocket.ErrInput, tensor.SharesMemory(out[j].Name, t.Name))
 			}
 		}
 		if !slices.ContainsFunc(in, func(o Tensor) bool { return o.Name == t.Name }) {
@@ -824,7 +823,7 @@ func separate(in, out []Tensor) error {
 		}
 		for j := range in {
 			if in[j].Name != t.Name && tensor.ShareBytes(t.Data, in[j].Data) {
-				return fmt.Errorf("%w: %s", hocket.ErrInput, exec.SharesMemory(t.Name, in[j].Name))
+				return fmt.Errorf("%w: %s", hocket.ErrInput, tensor.SharesMemory(t.Name, in[j].Name))
 			}
 		}
 	}

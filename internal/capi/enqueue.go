@@ -12,8 +12,8 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/laps"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/world"
 )
 
@@ -245,7 +245,7 @@ func (l *Library) BindDevice(handle int64, lent *Loan, p Placed, dims string) er
 	err = m.bound.bind(p.Name, lent, b, func() error {
 		for name, t := range m.bound.tensors {
 			if o, ok := t.device.(*boundBlock); ok && name != p.Name && o.conflicts(b) {
-				return fmt.Errorf("%w: %s", hocket.ErrInput, exec.SharesMemory(p.Name, name))
+				return fmt.Errorf("%w: %s", hocket.ErrInput, tensor.SharesMemory(p.Name, name))
 			}
 		}
 		err := m.m.BindDevice(p.Name, d)

@@ -270,17 +270,11 @@ func (s signature) wrongInto(a Args) (wrong []string) {
 		}
 		for _, other := range slices.Sorted(maps.Keys(a.In)) {
 			if o := a.In[other]; o != nil && other != name && tensor.ShareBytes(t.Data, o.Data) {
-				wrong = append(wrong, SharesMemory(name, other))
+				wrong = append(wrong, tensor.SharesMemory(name, other))
 			}
 		}
 	}
 	return wrong
-}
-
-// SharesMemory describes an argument or result that a run writes and that shares memory with another one.
-func SharesMemory(written, other string) string {
-	return fmt.Sprintf("%s and %s share memory, and the run writes %s: pass a separate tensor for each", written, other,
-		written)
 }
 
 // wrongUpdates returns the faults of an enqueued run whose arguments at addresses share memory with one that the run
@@ -311,7 +305,7 @@ func (s signature) wrongUpdates(a Args) (wrong []string) {
 	for _, u := range all {
 		for _, o := range all {
 			if u.updated && o.name != u.name && o.rank == u.rank && o.lo < u.hi && u.lo < o.hi {
-				wrong = append(wrong, SharesMemory(u.name, o.name))
+				wrong = append(wrong, tensor.SharesMemory(u.name, o.name))
 			}
 		}
 	}

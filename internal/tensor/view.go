@@ -3,6 +3,7 @@ package tensor
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"unsafe"
 
@@ -77,6 +78,12 @@ func ShareBytes(a, b []byte) bool {
 	}
 	x, y := uintptr(unsafe.Pointer(&a[0])), uintptr(unsafe.Pointer(&b[0]))
 	return x < y+uintptr(len(b)) && y < x+uintptr(len(a))
+}
+
+// SharesMemory describes an argument or result that a run writes and that shares memory with another one.
+func SharesMemory(written, other string) string {
+	return fmt.Sprintf("%s and %s share memory, and the run writes %s: pass a separate tensor for each", written, other,
+		written)
 }
 
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
