@@ -315,10 +315,13 @@ func (m *Machine) onlyRank(ranks int) (int, bool) {
 
 // Close aborts all loads and runs and frees everything.
 func (m *Machine) Close() error {
+	const closesWithin = 5 * time.Second // what models that no call uses have, before their work is aborted
 	m.mu.Lock()
 	models := m.models
 	m.models, m.closed = nil, true
 	m.mu.Unlock()
+	hung := time.AfterFunc(closesWithin, m.end)
+	defer hung.Stop()
 	var errs []error
 	for model := range models { // before end, which the other processes would learn of as a failure of the models' worlds
 		closed, err := model.closeIdle()

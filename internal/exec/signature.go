@@ -260,25 +260,30 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 	return wrong
 }
 
-// wrongInto returns the faults of arguments that the run updates in place, in host memory, and that share memory with
-// another argument.
+// wrongInto returns the faults of arguments in host memory that the run updates in place and that share memory with each
+// other. Arguments that are only read are copied before the run writes.
 func (s signature) wrongInto(a Args) (wrong []string) {
+	if len(a.Into) < 2 {
+		return nil
+	}
+	var updated []string
 	for _, name := range slices.Sorted(maps.Keys(a.Into)) {
 		t := a.In[name]
 		if t == nil || !tensor.ShareBytes(t.Data, a.Into[name].Data) {
 			continue
 		}
-		for _, other := range slices.Sorted(maps.Keys(a.In)) {
-			if o := a.In[other]; o != nil && other != name && tensor.ShareBytes(t.Data, o.Data) {
-				wrong = append(wrong, tensor.SharesMemory(name, other))
+		for _, other := range updated {
+			if tensor.ShareBytes(t.Data, a.In[other].Data) {
+				wrong = append(wrong, tensor.SharesMemory(other, name))
 			}
 		}
+		updated = append(updated, name)
 	}
 	return wrong
 }
 
-// wrongUpdates returns the faults of an enqueued run whose arguments at addresses share memory with one that the run
-// updates in place. Runs that update none return at once.
+// wrongUpdates returns the faults of an enqueued run that updates arguments at addresses which share memory with each
+// other. Runs that update none return at once.
 func (s signature) wrongUpdates(a Args) (wrong []string) {
 	updates := false
 	for name := range a.OutAt {
@@ -304,8 +309,8 @@ func (s signature) wrongUpdates(a Args) (wrong []string) {
 	}
 	for _, u := range all {
 		for _, o := range all {
-			if u.updated && o.name != u.name && o.rank == u.rank && o.lo < u.hi && u.lo < o.hi {
-				wrong = append(wrong, tensor.SharesMemory(u.name, o.name))
+			if u.updated && o.updated && o.name < u.name && o.rank == u.rank && o.lo < u.hi && u.lo < o.hi {
+				wrong = append(wrong, tensor.SharesMemory(o.name, u.name))
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/nvlib"
@@ -117,7 +118,7 @@ func TestCancelledAnywhere(t *testing.T) {
 				out, errs := l.live(ctx, t, m)
 				wrong := l.wrong(out, want)
 				for _, err := range errs {
-					if !errors.Is(err, context.Canceled) {
+					if !errors.Is(err, context.Canceled) && !errors.Is(err, hocket.ErrClosed) {
 						wrong = err.Error()
 					}
 				}
@@ -193,7 +194,9 @@ func TestHangsAnywhere(t *testing.T) {
 
 // lostOr reports whether each error is why, or says that a GPU is lost.
 func lostOr(why error, errs ...error) bool {
-	return !slices.ContainsFunc(errs, func(err error) bool { return !errors.Is(err, why) && !errors.Is(err, device.ErrDeviceLost) })
+	return !slices.ContainsFunc(errs, func(err error) bool {
+		return !errors.Is(err, why) && !errors.Is(err, device.ErrDeviceLost) && !errors.Is(err, hocket.ErrClosed)
+	})
 }
 
 // TestFailsBeside makes a call fail, once or from then on, while three lives execute concurrently on one machine. None

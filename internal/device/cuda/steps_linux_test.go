@@ -143,7 +143,7 @@ func (c *peerCaller) steps(hosts bool) error {
 			bad[2] += 99
 			var e *hocket.InputError
 			err := c.runOfHost(want, bad, n[r], g[r], s[r], dims)
-			if !errors.As(err, &e) || fmt.Sprint(e.Param, e.Index, e.Value, e.Begun) != "at[2] 113 false" || e.Rank != 0 {
+			if !errors.As(err, &e) || fmt.Sprint(e.Param, e.Index, e.Value, e.Begun) != "at[2] 113 false" || e.Rank != r {
 				return fmt.Errorf("with an invalid position: %v", err)
 			}
 		}
