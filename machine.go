@@ -251,7 +251,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, err
 	}
 	if opts.Graph && !m.dev.Caps().Graphs {
-		return nil, fmt.Errorf("Graph is set, but machine %s cannot record graphs: %w%s", m.dev.Name(), ErrUnsupported,
+		return nil, fmt.Errorf("the option Graph is set, but machine %s cannot record graphs: %w%s", m.dev.Name(), ErrUnsupported,
 			device.WhichDo(func(k device.Kind) bool { return k.Graphs }))
 	}
 	if opts.MaxWaiting < 0 {
