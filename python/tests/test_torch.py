@@ -837,7 +837,7 @@ def caches():
     with hocket.load(text, cache=2 * plan + plan // 2, hard_cache=True) as m:
         s = calls(m, [3, 5, 7, 3])
         assert s["misses"] == 4 and s["evictions"] >= 2 and s["reloads"] == 1 and s["bytes"] <= 2 * plan + plan // 2, (plan, s)
-        refuses(hocket.OutOfMemoryError, "HardCache", lambda: calls(m, [1 << 20]))
+        refuses(hocket.OutOfMemoryError, "hard limit of the plan cache", lambda: calls(m, [1 << 20]))
     with hocket.load(text, buckets={"T": [16, 8]}) as m:
         s = calls(m, [3, 5, 8, 9, 16, 17, 12])
         assert (s["misses"], s["plans"]) == (3, 3), s  # 8, 16 and 17
