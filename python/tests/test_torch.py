@@ -861,7 +861,7 @@ def caches():
             m(rows=torch.tensor([[7.0], [8.0], [9.0]][:len(at)]), at=torch.tensor(at, dtype=torch.int32), cache=cache,
               dims={"T": len(at)} if n > 1 else None)
         assert cache.flatten().tolist() == [7, 7, 8, 0, 0, 9]
-    refuses(hocket.InputError, 'it is a number of bytes, or "off"', lambda: hocket.load(text, cache="on"))
+    refuses(hocket.InputError, 'it is a number of bytes from 1 on, or "off"', lambda: hocket.load(text, cache="on"))
     if n > 1:
         split = f"mesh d[{n}]\nfunc f(%x: f32[T/d, 4]) -> f32[T/d, 4] {{\n  %y = add %x, %x\n  return %y\n}}\n"
         with hocket.load(split, buckets={"T": [8]}) as m:
