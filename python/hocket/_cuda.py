@@ -161,6 +161,12 @@ def group(s):
     return s.group
 
 
+def _plain(t, device):
+    """Returns whether t, which has a dtype of torch's, is dense on this GPU, and autograd has no interest in it."""
+    return (t.is_cuda and not t.requires_grad and t.is_contiguous() and not t.is_neg() and t.get_device() == device
+            and not t.is_inference())
+
+
 def reduced(s, t, op, out):
     """Runs the usual all_reduce of the ranks s: of a dense tensor on a GPU that needs no gradient, into out. Returns False,
     without an effect, if it is not that, and the caller must see what else it is."""
@@ -168,12 +174,9 @@ def reduced(s, t, op, out):
     if not g or op.__class__ is not str:
         return False
     dtype, red = g.dtypes.get(getattr(t, "dtype", None)), _REDS.get(op)
-    if dtype is None or red is None or not t.is_cuda or t.requires_grad or not t.is_contiguous() or t.is_neg() \
-            or t.get_device() != g.device or t.is_inference():
+    if dtype is None or red is None or not _plain(t, g.device):
         return False
-    if out is not t and (getattr(out, "dtype", None) != t.dtype or not out.is_cuda or out.requires_grad
-                         or not out.is_contiguous() or out.is_neg() or out.get_device() != g.device
-                         or out.is_inference() or out.numel() != t.numel()):
+    if out is not t and (getattr(out, "dtype", None) != t.dtype or not _plain(out, g.device) or out.numel() != t.numel()):
         return False
     g.at(sys._getframe(2))
     g.do(0, red, dtype, 0, t.numel(), t.data_ptr(), out.data_ptr())

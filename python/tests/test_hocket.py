@@ -383,6 +383,8 @@ func f(%x: f32[4/tp]) -> f32[4] {
         self.assertFalse(all_reduce(s, t, 0, t))
         self.assertFalse(all_reduce(types.SimpleNamespace(group=None), t, "sum", t))
         self.assertFalse(all_reduce(None, t, "sum", t))
+        with unittest.mock.patch.object(_world, "known", lambda group: s):
+            self.assertRaisesRegex(hocket.UnsupportedError, "async_op", hocket.all_reduce, t, async_op=True)
         self.assertEqual(len(calls), 3)
 
     def test_lent_results(self):
