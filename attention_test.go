@@ -11,13 +11,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestAttentionReadsLengths checks that attention on the CPU copies only keys and values below the lengths. The heads of
-// the cache are not contiguous, so the rows that it reads are copied to memory that the run allocates.
+// TestAttentionReadsLengths checks that attention on the CPU copies only keys and values below the lengths. The heads
+// of the cache are not contiguous, so the rows that it reads are copied to memory that the run allocates.
 func TestAttentionReadsLengths(t *testing.T) {
 	const keys, d, length = 1 << 17, 8, 3
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	model := modeltest.Load(t, m, "dim S = 131072\nmesh tp[1]\nfunc f(%q: f32[1, 1, 2, 8], %n: i32[1], %k: inout f32[1, S, 2, 8], "+
-		"%v: inout f32[1, S, 2, 8]) -> f32[1, 1, 2, 8] {\n  %y = attention %q, %k, %v, %n\n  return %y\n}\n", hocket.LoadOptions{})
+		"%v: inout f32[1, S, 2, 8]) -> f32[1, 1, 2, 8] {\n  %y = attention %q, %k, %v, %n\n  return %y\n}\n",
+		hocket.LoadOptions{})
 	state, err := model.BindState(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +34,8 @@ func TestAttentionReadsLengths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := map[string]*hocket.Tensor{"q": vals(t, ir.F32, slices.Repeat([]float64{1}, 2*d), 1, 1, 2, d), "n": vals(t, ir.I32, []float64{length}, 1)}
+	in := map[string]*hocket.Tensor{"q": vals(t, ir.F32, slices.Repeat([]float64{1}, 2*d), 1, 1, 2, d),
+		"n": vals(t, ir.I32, []float64{length}, 1)}
 	run := func() {
 		rep, err := model.Run(t.Context(), hocket.Args{In: in})
 		if err != nil {

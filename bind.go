@@ -19,12 +19,12 @@ var ErrInput = blocks.ErrInput
 // InputError is an ErrInput about one element of an integer parameter: an id of embedding, a position of index_copy, a
 // length of attention or a count of an uneven collective. Elements of host tensors are checked before the run begins,
 // and so are elements of device tensors that Write or Fill has set; such an error leaves every tensor unchanged.
-// InputError.Begun reports whether the run had begun when the element was found. The other fields are Param, Index, Value,
-// the bounds Low and High, Why, Rank, Where and Run: see package fault.
+// InputError.Begun reports whether the run had begun when the element was found. The other fields are Param, Index,
+// Value, the bounds Low and High, Why, Rank, Where and Run: see package fault.
 type InputError = fault.InputError
 
-// RunError is the error of a run that failed after it had begun. Its fields are Rank, Stream and Statement, as far as they
-// are known, Message, and the cause Err: see package fault.
+// RunError is the error of a run that failed after it had begun. Its fields are Rank, Stream and Statement, as far as
+// they are known, Message, and the cause Err: see package fault.
 type RunError = fault.RunError
 
 // MismatchError is wrapped by the error of a run whose ranks hold different values for a part of a result that must be

@@ -29,8 +29,8 @@ import (
 // the bound LoadOptions.Cache. Call BindDevice before Prepare and the first Run. A load uses the tensors that were
 // bound when the load started, even if the load continues in the background.
 //
-// If a run fails, the tensor of an inout parameter has no contents: later runs return ErrNoContents until it is written.
-// If a run is refused with an InputError whose Begun is false, the tensor is unchanged.
+// If a run fails, the tensor of an inout parameter has no contents: later runs return ErrNoContents until it is
+// written. If a run is refused with an InputError whose Begun is false, the tensor is unchanged.
 func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 	var header *tensor.Tensor
 	if d != nil {
@@ -47,8 +47,8 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 
 // BindState creates the state that runs update: for each inout parameter that has no binding, it allocates a device
 // tensor for the given dims, as NewDeviceTensor does, fills it with zeros on the devices, and binds it with BindDevice.
-// It returns these tensors, keyed by the names of the parameters; a second call thus returns none. If it fails, it binds
-// nothing.
+// It returns these tensors, keyed by the names of the parameters; a second call thus returns none. If it fails, it
+// binds nothing.
 func (m *Model) BindState(ctx context.Context, dims map[string]int64) (state map[string]*DeviceTensor, err error) {
 	state = map[string]*DeviceTensor{}
 	defer func() {
@@ -143,7 +143,8 @@ func (m *Model) newDeviceTensor(
 	io := ioOf(p, name)
 	for r := range at {
 		if r < 0 || r >= p.Ranks || io.Of(int32(r)) == nil {
-			return nil, fmt.Errorf("%w: an address is given for rank %d, which has no block of %%%s", blocks.ErrInput, r, name)
+			return nil, fmt.Errorf("%w: an address is given for rank %d, which has no block of %%%s", blocks.ErrInput,
+				r, name)
 		}
 	}
 	for {

@@ -36,14 +36,16 @@ func TestBindContradicts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, shape := range map[string][]int64{"w1": {3, 3}, "w2": {8, 17}} {
-		if err := model.Bind(name, of(shape...)); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "other bound tensors") {
+		if err := model.Bind(name, of(shape...)); !errors.Is(err, hocket.ErrInput) ||
+			!strings.Contains(err.Error(), "other bound tensors") {
 			t.Errorf("%s %v: %v", name, shape, err)
 		}
 	}
 	if err := run(of(4, 8)); err != nil {
 		t.Errorf("after tensors were refused: %v", err)
 	}
-	if err := run(of(4, 9)); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "x is f32[4, 9], want f32[4, 8]") {
+	if err := run(of(4, 9)); !errors.Is(err, hocket.ErrInput) ||
+		!strings.Contains(err.Error(), "x is f32[4, 9], want f32[4, 8]") {
 		t.Errorf("an argument that contradicts the weights: %v", err)
 	}
 	for _, name := range []string{"%x", "X"} {
@@ -77,7 +79,8 @@ func TestMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rerr := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"at": vals(t, ir.I32, []float64{3, 64}, 2, 1),
+	_, rerr := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"at": vals(t, ir.I32, []float64{3, 64},
+		2, 1),
 		"rows": vals(t, ir.F32, make([]float64, 4), 2, 1, 2), "c": vals(t, ir.F32, make([]float64, 256), 2, 64, 2)}})
 	for want, err := range map[string]error{
 		`there is no machine "CPU"`:         oerr,
@@ -95,7 +98,8 @@ func TestMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := model.Prepare(t.Context(), nil); !errors.Is(err, hocket.ErrBudget) || !strings.Contains(err.Error(), "the hard limit of the plan cache") {
+	if err := model.Prepare(t.Context(), nil); !errors.Is(err, hocket.ErrBudget) ||
+		!strings.Contains(err.Error(), "the hard limit of the plan cache") {
 		t.Errorf("a plan larger than the cache: %v", err)
 	}
 }

@@ -200,7 +200,8 @@ func TestLostContentsOfClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	model := modeltest.Load(t, m, "func f(%s: inout f32[2]) -> f32[2] {\n  %y = relu %s\n  return %y\n}\n", hocket.LoadOptions{})
+	model := modeltest.Load(t, m, "func f(%s: inout f32[2]) -> f32[2] {\n  %y = relu %s\n  return %y\n}\n",
+		hocket.LoadOptions{})
 	s, err := model.NewDeviceTensor(t.Context(), "s", nil)
 	if err != nil {
 		t.Fatal(err)

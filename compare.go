@@ -24,8 +24,8 @@ type Agreement uint8
 
 // The degrees of agreement.
 const (
-	// Undecided means that no fault was found, but that a part of the result has no error bound or that its bounds are so
-	// wide that zeros would satisfy them too.
+	// Undecided means that no fault was found, but that a part of the result has no error bound or that its bounds are
+	// so wide that zeros would satisfy them too.
 	Undecided Agreement = iota
 	// Exact means that the results equal the reference, which is certified to be the only correct result.
 	Exact
@@ -145,8 +145,8 @@ func evaluate(
 // Measured describes the distance between one result and the reference.
 type Measured struct {
 	Name string
-	// Error is the largest absolute difference between an element of the result and that of the reference; it is +Inf if
-	// only one of the two elements is finite. Largest is the largest absolute value in the reference.
+	// Error is the largest absolute difference between an element of the result and that of the reference; it is +Inf
+	// if only one of the two elements is finite. Largest is the largest absolute value in the reference.
 	Error, Largest float64
 
 	zeros bool   // whether these are floating-point numbers, and all of the reference are 0
@@ -167,7 +167,8 @@ func (m Measured) String() string {
 }
 
 func (m Measured) sizes() string {
-	return cmp.Or(m.nans, fmt.Sprintf("largest error %.3g, values up to %.3g, quotient %.3g", m.Error, m.Largest, m.Quotient()))
+	return cmp.Or(m.nans, fmt.Sprintf("largest error %.3g, values up to %.3g, quotient %.3g", m.Error, m.Largest,
+		m.Quotient()))
 }
 
 // Worst returns the result with the largest Quotient. It returns false if there are no results.
@@ -186,8 +187,8 @@ type Comparison struct {
 	// Detail describes the first result that differs or is undecided. If there is none, it describes the result that is
 	// closest to its error bound.
 	Detail string
-	// Measured holds the error of each result, in the order of the results. Verdict follows from the error bounds and not
-	// from these errors.
+	// Measured holds the error of each result, in the order of the results. Verdict follows from the error bounds and
+	// not from these errors.
 	Measured []Measured
 	// Layers holds the comparisons of layers that were passed to ByLayers.
 	Layers []LayerComparison
@@ -208,7 +209,8 @@ func (r *Reference) Compare(rep *Report) Comparison {
 		v := eval.Compare((*tensor.Tensor)(rep.Out[name]), r.outputs[i])
 		a := [...]Agreement{eval.Exact: Exact, eval.Within: Within, eval.Undecided: Undecided,
 			eval.Differs: Differs}[v.Kind]
-		c.Measured = append(c.Measured, Measured{name, v.Measured, v.Largest, v.Zeros(rep.Out[name].DType), v.NaNText()})
+		c.Measured = append(c.Measured, Measured{name, v.Measured, v.Largest, v.Zeros(rep.Out[name].DType),
+			v.NaNText()})
 		used := 0.0
 		if v.Allowed > 0 {
 			used = v.Error / v.Allowed
@@ -267,12 +269,13 @@ func (c Comparison) Err() error {
 	return fmt.Errorf("%w %s: %s", ErrDiffers, c.Against, c.Detail)
 }
 
-// String returns a one-line description of the comparison. It says which results consist of zeros only, since many wrong
-// programs compute zeros from the same arguments too.
+// String returns a one-line description of the comparison. It says which results consist of zeros only, since many
+// wrong programs compute zeros from the same arguments too.
 func (c Comparison) String() string {
 	text, zeros := c.describe(), []string{}
 	for i, m := range c.Measured {
-		if again := c.confirmed == nil || i < len(c.confirmed.Measured) && c.confirmed.Measured[i].zeros; m.zeros && again {
+		if again := c.confirmed == nil || i < len(c.confirmed.Measured) && c.confirmed.Measured[i].zeros; m.zeros &&
+			again {
 			zeros = append(zeros, "%"+m.Name)
 		}
 	}
@@ -290,7 +293,8 @@ func (c Comparison) describe() string {
 	}
 	switch {
 	case c.Verdict == Undecided:
-		return "undecided against " + c.Against + ": " + c.Detail + "; try other inputs, another dtype, or hocket run --rtol"
+		return "undecided against " + c.Against + ": " + c.Detail +
+			"; try other inputs, another dtype, or hocket run --rtol"
 	case c.Verdict == Differs:
 		return "differs from " + c.Against + ": " + c.Detail
 	case c.Verdict == Exact && second != nil:

@@ -16,8 +16,8 @@ import (
 // LayerComparison is the outcome of comparing the results of one layer with the reference. The inputs of the layer are
 // the reference's results for the preceding layers.
 type LayerComparison struct {
-	// Name identifies the part of the function, for example "%hidden, %l=3" for one iteration of a loop. Line is the line
-	// of the program at which the part begins.
+	// Name identifies the part of the function, for example "%hidden, %l=3" for one iteration of a loop. Line is the
+	// line of the program at which the part begins.
 	Name string
 	Line int32
 	Comparison

@@ -32,8 +32,10 @@ func TestDocuments(t *testing.T) {
 	}
 	hk := buildCommand(t)
 	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md", "docs/hangs.md",
-		"docs/commands.md", "docs/collectives.md", "docs/training.md", "docs/stablehlo.md", "docs/schedules.md", "docs/start-model.md",
-		"docs/pytorch.md", "docs/hangs.md", "docs/start-all-reduce.md", "docs/start-profile.md", "docs/start-schedule.md", "docs/start-server.md"} {
+		"docs/commands.md", "docs/collectives.md", "docs/training.md", "docs/stablehlo.md", "docs/schedules.md",
+		"docs/start-model.md",
+		"docs/pytorch.md", "docs/hangs.md", "docs/start-all-reduce.md", "docs/start-profile.md",
+		"docs/start-schedule.md", "docs/start-server.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {

@@ -149,7 +149,8 @@ func (e *Export) Inputs() []string {
 // is made, as paths in the tree of modules. A parameter that stacks layers has one name for each layer.
 func (e *Export) Sources() map[string][]string { return e.open.Sources() }
 
-// Tensors returns the shapes of the archive's tensors by name, and the other names of tensors that several modules share.
+// Tensors returns the shapes of the archive's tensors by name, and the other names of tensors that several modules
+// share.
 func (e *Export) Tensors() (shapes map[string][]int64, shared map[string][]string) {
 	return e.open.Tensors()
 }

@@ -37,8 +37,8 @@ func (f *function) free(d ir.Dimension) bool {
 	return d.Extent.Kind == ir.ExprName && !defined
 }
 
-// fits returns an error if no choice of dims, among which the given ones are fixed, makes a tensor of the given type and
-// shape fit the parameter with the given name. A nil tensor fits every parameter that exists.
+// fits returns an error if no choice of dims, among which the given ones are fixed, makes a tensor of the given type
+// and shape fit the parameter with the given name. A nil tensor fits every parameter that exists.
 func (f *function) fits(name string, t *tensor.Tensor, dims map[string]int64) error {
 	p := f.param(name)
 	if p == nil {
@@ -52,8 +52,8 @@ func (f *function) fits(name string, t *tensor.Tensor, dims map[string]int64) er
 	}
 	for i, d := range p.Type.Dims {
 		if n, err := d.Extent.Eval(dimsOnly(dims)); err == nil && n != t.Shape[i] {
-			return fmt.Errorf("%w: %%%s is %s, where dimension %d is %d by the dims of the model and of its other bound tensors, "+
-				"but the tensor to bind is %s", ErrInput, name, p.Type, i, n, t)
+			return fmt.Errorf("%w: %%%s is %s, where dimension %d is %d by the dims of the model and of its other bound "+
+				"tensors, but the tensor to bind is %s", ErrInput, name, p.Type, i, n, t)
 		}
 	}
 	return nil

@@ -93,8 +93,8 @@ type Machine struct {
 	closing []*exec.Program // programs that a failed run has made unusable, and that unfinished work on the devices keeps open
 }
 
-// Open opens a machine. When ctx ends, the machine aborts its runs, and loads and runs then return ErrClosed; Close still
-// has to be called, to free memory. If ctx has ended already, Open returns its error.
+// Open opens a machine. When ctx ends, the machine aborts its runs, and loads and runs then return ErrClosed; Close
+// still has to be called, to free memory. If ctx has ended already, Open returns its error.
 func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("opening a machine: %w", err)
@@ -251,8 +251,8 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, err
 	}
 	if opts.Graph && !m.dev.Caps().Graphs {
-		return nil, fmt.Errorf("the option Graph is set, but machine %s cannot record graphs: %w%s", m.dev.Name(), ErrUnsupported,
-			device.WhichDo(func(k device.Kind) bool { return k.Graphs }))
+		return nil, fmt.Errorf("the option Graph is set, but machine %s cannot record graphs: %w%s", m.dev.Name(),
+			ErrUnsupported, device.WhichDo(func(k device.Kind) bool { return k.Graphs }))
 	}
 	if opts.MaxWaiting < 0 {
 		return nil, fmt.Errorf("%w: LoadOptions.MaxWaiting is %d, want 0 or more", ErrInput, opts.MaxWaiting)
@@ -320,8 +320,7 @@ func (m *Machine) Close() error {
 	models := m.models
 	m.models, m.closed = nil, true
 	m.mu.Unlock()
-	hung := time.AfterFunc(closesWithin, m.end)
-	defer hung.Stop()
+	defer time.AfterFunc(closesWithin, m.end).Stop()
 	var errs []error
 	for model := range models { // before end, which the other processes would learn of as a failure of the models' worlds
 		closed, err := model.closeIdle()
@@ -366,9 +365,9 @@ func (m *Machine) ended() error {
 	return nil
 }
 
-// why replaces the error of a call that was aborted because the machine has ended, and not because ctx has, and of one that
-// finds the contents lost that an aborted run was to write. The new error wraps no error of a context, since none of the
-// caller's has ended.
+// why replaces the error of a call that was aborted because the machine has ended, and not because ctx has, and of one
+// that finds the contents lost that an aborted run was to write. The new error wraps no error of a context, since none
+// of the caller's has ended.
 func (m *Machine) why(ctx context.Context, err error) error {
 	aborted := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	if !aborted && !errors.Is(err, ErrNoContents) || errors.Is(err, ErrClosed) || ctx.Err() != nil {

@@ -36,8 +36,8 @@ func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
 // of the tensor must not change while it is bound: they are uploaded when a plan first runs with them, and stay on the
 // devices for later runs. To change them, wait until all runs have ended and bind the tensor again. A run whose Args
 // contain the parameter uses the tensor in Args instead. Bind refuses a tensor whose shape contradicts the dims of the
-// model or the shapes of other bound tensors: to bind weights for other dims, remove those bindings first. An inout parameter has the value of the bound tensor at the
-// start of each run, and is therefore uploaded for each run.
+// model or the shapes of other bound tensors: to bind weights for other dims, remove those bindings first. An inout
+// parameter has the value of the bound tensor at the start of each run, and is therefore uploaded for each run.
 //
 // Plans that are loaded after a parameter was bound share one copy of it on the devices, if they use it only on the
 // rank that holds it. Plans for other dims then need no additional memory for weights and upload no weights. Call Bind

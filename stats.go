@@ -13,8 +13,7 @@ import (
 // ErrOverloaded is wrapped by the errors of runs that LoadOptions.MaxWaiting refuses.
 var ErrOverloaded = errors.New("overloaded")
 
-// ErrLate is wrapped by the error of a run that succeeded, but only after its context had ended. State that the run
-// updates is that after the run.
+// ErrLate is wrapped by the error of a run that succeeded, and updated its state, only after its context had ended.
 var ErrLate = exec.ErrLate
 
 var errPanicked = errors.New("the run panicked")

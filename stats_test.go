@@ -83,7 +83,8 @@ func TestMaxWaiting(t *testing.T) {
 func TestBindState(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	model := modeltest.Load(t, m, "dim T\nmesh tp[2]\nfunc f(%x: f32[T/tp], %a: inout f32[T/tp], %b: inout f32[T/tp], "+
-		"%c: inout f32[T/tp]) {\n  add %a, %x into %a\n  add %b, %x into %b\n  add %c, %x into %c\n}\n", hocket.LoadOptions{})
+		"%c: inout f32[T/tp]) {\n  add %a, %x into %a\n  add %b, %x into %b\n  add %c, %x into %c\n}\n",
+		hocket.LoadOptions{})
 	ones := vals(t, ir.F32, []float64{1, 1, 1, 1}, 4)
 	dims := map[string]int64{"T": 4}
 	own, err := model.NewDeviceTensor(t.Context(), "a", dims)
@@ -171,7 +172,8 @@ func TestIntegers(t *testing.T) {
 		t.Errorf("%v, %v", x, err)
 	}
 	y, err := hocket.FromInts(ir.I32, []int32{-7, 1 << 30}, 2, 1)
-	if err != nil || !slices.Equal(y.Ints(), []int64{-7, 1 << 30}) || !slices.Equal(y.Floats(), []float64{-7, 1 << 30}) {
+	if err != nil || !slices.Equal(y.Ints(), []int64{-7, 1 << 30}) ||
+		!slices.Equal(y.Floats(), []float64{-7, 1 << 30}) {
 		t.Errorf("%v, %v", y, err)
 	}
 	z, err := hocket.FromInts(ir.F32, []int{1<<24 + 1}, 1)
@@ -199,9 +201,11 @@ func TestRepresented(t *testing.T) {
 		in  float64
 		out float64 // 0 if in is refused
 	}{
-		{ir.F32, 1e300, 0}, {ir.F32, -1e300, 0}, {ir.F32, inf, inf}, {ir.F32, 1 + 1e-12, 1}, {ir.F32, math.MaxFloat32, math.MaxFloat32},
+		{ir.F32, 1e300, 0}, {ir.F32, -1e300, 0}, {ir.F32, inf, inf}, {ir.F32, 1 + 1e-12, 1},
+		{ir.F32, math.MaxFloat32, math.MaxFloat32},
 		{ir.F16, 65504, 65504}, {ir.F16, 65520, 0}, {ir.BF16, 3e38, 0x1.c4p127}, {ir.F64, 1e300, 1e300},
-		{ir.F8E4M3, 448, 448}, {ir.F8E4M3, 1000, 0}, {ir.F8E4M3, inf, 0}, {ir.F8E5M2, 57344, 57344}, {ir.F8E5M2, 1e6, 0},
+		{ir.F8E4M3, 448, 448}, {ir.F8E4M3, 1000, 0}, {ir.F8E4M3, inf, 0}, {ir.F8E5M2, 57344, 57344},
+		{ir.F8E5M2, 1e6, 0},
 		{ir.I32, 1.5, 0}, {ir.I32, nan, 0}, {ir.I32, 1e20, 0}, {ir.I32, inf, 0}, {ir.I32, -1 << 31, -1 << 31},
 		{ir.I64, 1 << 62, 1 << 62}, {ir.I64, 1 << 63, 0}, {ir.I64, -1 << 63, -1 << 63},
 	} {

@@ -57,7 +57,8 @@ type DisagreeError struct {
 }
 
 // Error returns a message that names what differs, and which processes have which value. A call that is known and that
-// only processes with this value have made takes the place of the value. If all processes but one agree, the one that differs comes first.
+// only processes with this value have made takes the place of the value. If all processes but one agree, the one that
+// differs comes first.
 func (e *DisagreeError) Error() string {
 	groups := e.Groups()
 	odd := e.odd(groups)

@@ -82,7 +82,8 @@ func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 // Bind reports.
 func Early(in *Info, b Binding) Diagnostics {
 	bd, b, d := begin(in, b)
-	for _, step := range []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).limitDims, (*Bound).solveRanks, (*Bound).bindKnownMeshes} {
+	for _, step := range []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines,
+		(*Bound).defineEarly, (*Bound).limitDims, (*Bound).solveRanks, (*Bound).bindKnownMeshes} {
 		if d == nil {
 			d = step(bd, b)
 		}
@@ -104,7 +105,8 @@ func Early(in *Info, b Binding) Diagnostics {
 // bindKnownMeshes calls bindMeshes if the sizes of all axes are known, either as numbers or from the values in the
 // binding.
 func (b *Bound) bindKnownMeshes(bind Binding) *Diagnostic {
-	fixed := &Bound{Info: b.Info, Func: b.Func, Ranks: b.Ranks, Dims: maps.Clone(bind.Dims), axes: map[string]*boundMesh{}}
+	fixed := &Bound{Info: b.Info, Func: b.Func, Ranks: b.Ranks, Dims: maps.Clone(bind.Dims),
+		axes: map[string]*boundMesh{}}
 	for _, m := range b.Info.Prog.Meshes {
 		for i := range m.Axes {
 			if _, err := m.Axes[i].Size.Eval(fixed.Env(0, nil)); err != nil {
@@ -122,7 +124,8 @@ func resolve(in *Info, b Binding, need func(*Bound, Binding) *Diagnostic) (*Boun
 	if d != nil {
 		return nil, d
 	}
-	steps := []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).limitDims, (*Bound).solveRanks, need, (*Bound).bindMeshes, (*Bound).defineLate}
+	steps := []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly,
+		(*Bound).limitDims, (*Bound).solveRanks, need, (*Bound).bindMeshes, (*Bound).defineLate}
 	for _, step := range steps {
 		if d := step(bd, b); d != nil {
 			return nil, d
@@ -193,7 +196,8 @@ func (b *Bound) limitDims(Binding) *Diagnostic {
 		if d == nil || v >= d.Least && (d.Most == 0 || v <= d.Most) {
 			continue
 		}
-		return b.Info.Prog.bindError(d.Pos, "choose another value, or export the model with another range of this dimension",
+		return b.Info.Prog.bindError(d.Pos,
+			"choose another value, or export the model with another range of this dimension",
 			"%s is %d; the export allows %s", name, v, d.Range())
 	}
 	return nil
@@ -228,7 +232,8 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 	b.Ranks = bind.Ranks
 	m := b.Info.Prog.MainMesh()
 	if b.Ranks < 0 || b.Ranks > MaxRanks {
-		return b.Info.Prog.bindError(Pos{}, "omit the number of ranks to use the mesh's size", "%d ranks are requested, but a program runs on 1 to %d ranks", b.Ranks, MaxRanks)
+		return b.Info.Prog.bindError(Pos{}, "omit the number of ranks to use the mesh's size",
+			"%d ranks are requested, but a program runs on 1 to %d ranks", b.Ranks, MaxRanks)
 	}
 	if b.Ranks == 0 || m == nil {
 		return nil
@@ -257,7 +262,8 @@ func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 		return nil
 	}
 	if int64(b.Ranks)%others != 0 {
-		return b.Info.Prog.bindError(free.Pos, fmt.Sprintf("run the program with a multiple of %d ranks", others), "%d ranks do not fill the mesh: the number of ranks must be a multiple of %d, the product of the mesh's other axes", b.Ranks, others)
+		return b.Info.Prog.bindError(free.Pos, fmt.Sprintf("run the program with a multiple of %d ranks", others),
+			"%d ranks do not fill the mesh: the number of ranks must be a multiple of %d, the product of the mesh's other axes", b.Ranks, others)
 	}
 	b.solved = free.Size.Name
 	b.Dims[b.solved] = int64(b.Ranks) / others

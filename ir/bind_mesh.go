@@ -39,7 +39,8 @@ func (b *Bound) bindMeshes(bind Binding) *Diagnostic {
 		for i, m := range b.meshes {
 			for _, dev := range m.devices {
 				if dev >= len(bm.devices) {
-					return p.bindError(p.Meshes[i].Pos, "ranks are numbered from 0", "the sub-mesh lists rank %d, but the main mesh has only %d ranks", dev, len(bm.devices))
+					return p.bindError(p.Meshes[i].Pos, "ranks are numbered from 0",
+						"the sub-mesh lists rank %d, but the main mesh has only %d ranks", dev, len(bm.devices))
 				}
 			}
 		}
@@ -66,9 +67,11 @@ func (b *Bound) bindMesh(m *Mesh) (*boundMesh, *Diagnostic) {
 		n, err := ax.Size.Eval(b.Env(0, nil))
 		switch {
 		case err != nil:
-			return nil, p.bindError(ax.Pos, "set its dims with --dim, or the number of ranks with -n", "cannot compute the size of mesh axis %s: %v", ax.Name, err)
+			return nil, p.bindError(ax.Pos, "set its dims with --dim, or the number of ranks with -n",
+				"cannot compute the size of mesh axis %s: %v", ax.Name, err)
 		case n < 1 || n > MaxRanks || total*n > MaxRanks:
-			return nil, p.bindError(ax.Pos, "change the dims of the mesh's size", "mesh axis %s has size %d, but a mesh has between 1 and %d ranks", ax.Name, n, MaxRanks)
+			return nil, p.bindError(ax.Pos, "change the dims of the mesh's size",
+				"mesh axis %s has size %d, but a mesh has between 1 and %d ranks", ax.Name, n, MaxRanks)
 		}
 		total *= n
 		bm.names = append(bm.names, ax.Name)
@@ -81,12 +84,14 @@ func (b *Bound) bindMesh(m *Mesh) (*boundMesh, *Diagnostic) {
 		return bm.index(), nil
 	}
 	if int64(len(m.Devices)) != total {
-		return nil, p.bindError(m.Pos, "list one rank for each position of the mesh; the last axis varies fastest", "the mesh has %d positions but lists %d ranks", total, len(m.Devices))
+		return nil, p.bindError(m.Pos, "list one rank for each position of the mesh; the last axis varies fastest",
+			"the mesh has %d positions but lists %d ranks", total, len(m.Devices))
 	}
 	seen := map[int64]bool{}
 	for _, d := range m.Devices {
 		if d < 0 || d >= MaxRanks || seen[d] {
-			return nil, p.bindError(m.Pos, "ranks are numbered from 0, and each may be listed only once", "rank %d is listed twice or out of range", d)
+			return nil, p.bindError(m.Pos, "ranks are numbered from 0, and each may be listed only once",
+				"rank %d is listed twice or out of range", d)
 		}
 		seen[d] = true
 		bm.devices = append(bm.devices, int(d))

@@ -74,8 +74,8 @@ func caught(do func() error) (err error) {
 	return err
 }
 
-// aside calls the function do in another goroutine, and therefore on a thread that Go created. It is for functions that may make the
-// process's first CUDA calls, because guarded cannot save the caller's context before these.
+// aside calls the function do in another goroutine, and therefore on a thread that Go created. It is for functions
+// that may make the process's first CUDA calls, because guarded cannot save the caller's context before these.
 func aside(do func() error) error {
 	done := make(chan error)
 	go func() { done <- caught(do) }()
@@ -401,9 +401,9 @@ func hocket_collectives(machine C.int64_t, options *C.char, e **C.char) (handle 
 	return handle
 }
 
-// hocket_laps returns, as JSON, a list of the phases of the hocket_enqueue calls since it was last called with on=1: the
-// phase's name, the number of calls, and the median and the 90th percentile of its time on the host in µs. If on is 1,
-// it begins to measure; otherwise it stops.
+// hocket_laps returns, as JSON, a list of the phases of the hocket_enqueue calls since it was last called with on=1:
+// the phase's name, the number of calls, and the median and the 90th percentile of its time on the host in µs. If on
+// is 1, it begins to measure; otherwise it stops.
 //
 //export hocket_laps
 func hocket_laps(on C.int, e **C.char) (phases *C.char) {
@@ -552,11 +552,11 @@ func hocket_form(model C.int64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hoc
 
 // hocket_enqueue adds one run to a stream, after earlier work on the stream, and returns before the run has ended. It
 // returns 0 on failure. at has the n addresses of the form's tensors in the memory of their rank's GPU, first of in and
-// then of out. While the stream is being captured, the run becomes part of the graph. A result whose address is 0 must be
-// one that hocket_lendable lists. Its address is set to that in the model's own memory, where the result stays until the
-// model's next run with the same dims. The calling thread makes the driver's calls, as in other libraries: if one of them
-// never returns, neither does hocket_enqueue. place is the position of the call, as for hocket_calling; NULL if it is that
-// of the form's previous run.
+// then of out. While the stream is being captured, the run becomes part of the graph. A result whose address is 0 must
+// be one that hocket_lendable lists. Its address is set to that in the model's own memory, where the result stays until
+// the model's next run with the same dims. The calling thread makes the driver's calls, as in other libraries: if one
+// of them never returns, neither does hocket_enqueue. place is the position of the call, as for hocket_calling; NULL if
+// it is that of the form's previous run.
 //
 //export hocket_enqueue
 func hocket_enqueue(form C.int64_t, stream C.uint64_t, at *C.uint64_t, n C.int64_t, place *C.char, e **C.char) C.int {
@@ -639,7 +639,8 @@ func hocket_call_foreign(foreign C.int64_t, rank C.int, stream C.uint64_t, in *C
 		if ins < 0 || ins > most || outs < 0 || outs > most {
 			return fmt.Errorf("%w: %d and %d buffers", hocket.ErrInput, ins, outs)
 		}
-		return library.CallForeign(int64(foreign), int(rank), uintptr(stream), addressesAt(in, ins), addressesAt(out, outs))
+		return library.CallForeign(int64(foreign), int(rank), uintptr(stream), addressesAt(in, ins),
+			addressesAt(out, outs))
 	}))
 }
 

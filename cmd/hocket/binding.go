@@ -33,7 +33,8 @@ func (a *programs) addBindFlags(c *cobra.Command) *bindFlags {
 		"refuse programs with more than `N` commands on all ranks together; 0: no limit")
 	f.DurationVar(&a.limits.Time, "max-time", mostTime,
 		"stop if planning or proving takes longer than this time; 0: no limit: `10s`")
-	f.StringArrayVar(&a.plan.files, "plan", nil, "read the layouts of an exported model's parameters from a tensor-parallel plan in `FILE`.json")
+	f.StringArrayVar(&a.plan.files, "plan", nil,
+		"read the layouts of an exported model's parameters from a tensor-parallel plan in `FILE`.json")
 	f.StringArrayVar(&a.plan.shards, "shard", nil,
 		"the layout of one parameter, such as `layers.*.mlp.up_proj=colwise`; repeatable")
 	f.StringVar(&a.plan.quantize, "quantize", "", "quantize an exported model: `fp8-tensor|fp8-row|fp8-block`")
@@ -116,7 +117,8 @@ func bind(p *hocket.Program, b hocket.Binding) (*hocket.Signature, error) {
 		return nil, &failure{code: exitUsage, kind: "bind", err: err} // sizes past 64 bits
 	}
 	f := ofDiagnostics(ds)
-	if given(b) && (nowhere(ds) || bindsByItself(p) || len(openDims(p, hocket.Binding{Func: b.Func})) > 0) || len(openDims(p, b)) > 0 {
+	if given(b) && (nowhere(ds) || bindsByItself(p) || len(openDims(p, hocket.Binding{Func: b.Func})) > 0) ||
+		len(openDims(p, b)) > 0 {
 		f.code = exitUsage
 	}
 	return nil, f

@@ -47,7 +47,8 @@ func TestRangeOfExport(t *testing.T) {
 func TestOutputsDoNotReplaceArchives(t *testing.T) {
 	models := exportedModels(t)
 	model, plan := filepath.Join(models, "llama", "static.pt2"), filepath.Join(models, "llama", "tp_plan.json")
-	for _, c := range [][]string{{"import", model, "-o", model}, {"import", model, "--plan", plan, "-n", "2", "-o", plan},
+	for _, c := range [][]string{{"import", model, "-o", model},
+		{"import", model, "--plan", plan, "-n", "2", "-o", plan},
 		{"opt", model, "-o", model}, {"plan", model, "-o", model}} {
 		_, errs, code := hocketHere(c...)
 		if code != 2 || !strings.Contains(errs, "--output would replace "+c[len(c)-1]+", which is also an input") {
@@ -62,7 +63,8 @@ func TestShardOverridesPlan(t *testing.T) {
 	runExportCases(t, []exportCase{
 		{llama, 0, "%q_proj: f32[2, 64/tp, 64]"},
 		{llama + " --shard q_proj=rowwise", 0, "%q_proj: f32[2, 64, 64/tp]"},
-		{llama + " --shard q_proj=rowwise --shard q_proj=colwise", 2, "--shard: q_proj has two styles, rowwise and colwise"},
+		{llama + " --shard q_proj=rowwise --shard q_proj=colwise", 2,
+			"--shard: q_proj has two styles, rowwise and colwise"},
 		{llama + " --plan MODELS/qwen2/tp_plan.json", 2, "--plan is given twice"},
 	})
 }
@@ -74,7 +76,8 @@ func TestNothingSplit(t *testing.T) {
 		{"check MODELS/gpt2/static.pt2 -n 2", 0, warning},
 		{"check MODELS/gpt2/static.pt2 -n 2 --plan MODELS/gpt2/tp_plan.json", 0, warning},
 	})
-	if out := runExportCases(t, []exportCase{{"check MODELS/gpt2/static.pt2 -n 2 --shard mlp.c_fc=colwise", 0, "proved"},
+	if out := runExportCases(t, []exportCase{{"check MODELS/gpt2/static.pt2 -n 2 --shard mlp.c_fc=colwise", 0,
+		"proved"},
 		{"check MODELS/gpt2/static.pt2", 0, "proved"}}); strings.Contains(out, "warning") {
 		t.Error(out)
 	}
@@ -85,7 +88,8 @@ func TestBudgetOfQuantized(t *testing.T) {
 	llama := "run MODELS/llama/static.pt2 --plan MODELS/llama/tp_plan.json -n 2 "
 	runExportCases(t, []exportCase{
 		{llama + "--budget 200K", 3, "help: a rank may use 200.0 KiB: raise --budget\n"},
-		{llama + "--cache 1K --hard-cache", 3, "the hard limit of the plan cache\nhelp: raise --cache, or omit --hard-cache\n"},
+		{llama + "--cache 1K --hard-cache", 3,
+			"the hard limit of the plan cache\nhelp: raise --cache, or omit --hard-cache\n"},
 		{llama + "--budget 200.5KiB --quantize fp8-row", 0, "%out0 differs from the unquantized model by"},
 		{"run MODELS/gpt2/dynamic.pt2 --budget 20K", 3, "raise --budget, or reduce dims with --dim"},
 	})
@@ -106,7 +110,8 @@ func TestNaNWeights(t *testing.T) {
 	}
 	out := runExportCases(t, []exportCase{{"run MODELS/llama/static.pt2 -n 2 --plan MODELS/llama/tp_plan.json --compare --in lm_head=" +
 		file + "#w", 5, "measured: %out0: 3072 of 3072 elements are NaN in the reference\n"}})
-	if strings.Contains(out, "zeros") || !strings.Contains(out, "%lm_head_out: 3072 of 3072 elements are NaN in the reference; try") {
+	if strings.Contains(out, "zeros") ||
+		!strings.Contains(out, "%lm_head_out: 3072 of 3072 elements are NaN in the reference; try") {
 		t.Error(out)
 	}
 }
@@ -119,12 +124,13 @@ func TestGeneratedIds(t *testing.T) {
 	})
 }
 
-// TestRanksThatDoNotDivide checks that one error names the numbers of ranks that divide a model. The Llama has 8 heads of
-// queries and 4 of keys and values.
+// TestRanksThatDoNotDivide checks that one error names the numbers of ranks that divide a model. The Llama has 8 heads
+// of queries and 4 of keys and values.
 func TestRanksThatDoNotDivide(t *testing.T) {
 	llama := "MODELS/llama/static.pt2 --plan MODELS/llama/tp_plan.json -n 3"
 	for _, command := range []string{"check ", "run ", "import "} {
-		out := runExportCases(t, []exportCase{{command + llama, 2, "4 heads cannot be split over 3 ranks: use 1, 2 or 4\n"}})
+		out := runExportCases(t, []exportCase{{command + llama, 2,
+			"4 heads cannot be split over 3 ranks: use 1, 2 or 4\n"}})
 		if strings.Count(out, "error") != 1 {
 			t.Error(out)
 		}
@@ -133,8 +139,8 @@ func TestRanksThatDoNotDivide(t *testing.T) {
 		"the extent 256 of %c_fc cannot be split over 3 ranks: use 1, 2, 4, 8, 16, 32 or 64\n"}})
 }
 
-// TestInputsOfModels checks that the output distinguishes the archive's weights from files of the command line, and that
-// errors about files name both files, or the reason before the names.
+// TestInputsOfModels checks that the output distinguishes the archive's weights from files of the command line, and
+// that errors about files name both files, or the reason before the names.
 func TestInputsOfModels(t *testing.T) {
 	llama := "run MODELS/llama/static.pt2 -n 2 --plan MODELS/llama/tp_plan.json "
 	expected := "MODELS/llama/expected.safetensors"
@@ -142,12 +148,16 @@ func TestInputsOfModels(t *testing.T) {
 	models := exportedModels(t)
 	runExportCases(t, []exportCase{
 		{llama, 0, "%input_ids; the archive for %embed_tokens, %input_layernorm, %q_proj and 9 more\n"},
-		{llama + "--in input_ids=" + expected + "#input_ids", 0, "inputs: files for %input_ids; the archive for %embed_tokens"},
+		{llama + "--in input_ids=" + expected + "#input_ids", 0,
+			"inputs: files for %input_ids; the archive for %embed_tokens"},
 		{llama + "--in " + expected + " --in input_ids=" + expected, 2,
-			"parameter %input_ids is given twice: --in input_ids=" + filepath.Join(models, "llama", "expected.safetensors")},
+			"parameter %input_ids is given twice: --in input_ids=" + filepath.Join(models, "llama",
+				"expected.safetensors")},
 		{llama + "--in " + expected + " --in " + expected, 2, "expected.safetensors has it, too"},
-		{llama + "--quantize fp8-block", 1, "can be quantized to fp8-block, since a split dimension must be a multiple of 128"},
+		{llama + "--quantize fp8-block", 1,
+			"can be quantized to fp8-block, since a split dimension must be a multiple of 128"},
 		{"import MODELS/llama/static.pt2 -o " + file, 0, ""},
-		{"run " + file + " --in MODELS/llama/model.safetensors", 2, "only archives (.pt2) take weights by the names of modules"},
+		{"run " + file + " --in MODELS/llama/model.safetensors", 2,
+			"only archives (.pt2) take weights by the names of modules"},
 	})
 }

@@ -136,7 +136,8 @@ func TestExportedWeights(t *testing.T) {
 	foreign := filepath.Join(dir, "..", "gpt2", "model.safetensors")
 	_, errs, code := hocketHere("run", filepath.Join(dir, "static.pt2"), "--in", foreign)
 	if code != 2 || !strings.Contains(errs, "no tensor of "+foreign+" has the name of a weight") ||
-		!strings.Contains(errs, "transformer.h.0.attn.c_attn.bias") || !strings.Contains(errs, "m.model.embed_tokens.weight") {
+		!strings.Contains(errs, "transformer.h.0.attn.c_attn.bias") ||
+		!strings.Contains(errs, "m.model.embed_tokens.weight") {
 		t.Errorf("with weights of another model: exit %d\n%s", code, errs)
 	}
 }
@@ -204,7 +205,8 @@ func TestExportedCommands(t *testing.T) {
 	}{
 		{[]string{"check", cut}, 2, "malformed archive"},
 		{[]string{"check", model, "--shard", "lm_head=sideways"}, 2, `no style "sideways"`},
-		{[]string{"check", model, "--shard", "lm_haed=colwise"}, 2, "--shard: " + model + ": no weight matches lm_haed"},
+		{[]string{"check", model, "--shard", "lm_haed=colwise"}, 2,
+			"--shard: " + model + ": no weight matches lm_haed"},
 		{[]string{"check", model, "--plan", model}, 2, "--plan"},
 		{[]string{"check", "../../examples/mlp.hkt", "--shard", "lm_head=colwise"}, 2, "is not one"},
 	} {
@@ -214,8 +216,8 @@ func TestExportedCommands(t *testing.T) {
 	}
 }
 
-// TestPlanFits: a plan or --shard that lays out no weight is refused. Unused entries of a plan are a warning, and so is a
-// plan without -n.
+// TestPlanFits: a plan or --shard that lays out no weight is refused. Unused entries of a plan are a warning, and so
+// is a plan without -n.
 func TestPlanFits(t *testing.T) {
 	const model = "../../testdata/layers.pt2"
 	plan := func(text string) string {
@@ -225,22 +227,26 @@ func TestPlanFits(t *testing.T) {
 		}
 		return path
 	}
-	none, some := plan(`{"nothing": "colwise", "q": "rowwise"}`), plan(`{"nothing": "colwise", "up": "colwise", "q": "rowwise"}`)
+	none, some := plan(`{"nothing": "colwise", "q": "rowwise"}`),
+		plan(`{"nothing": "colwise", "up": "colwise", "q": "rowwise"}`)
 	const warned = "warning: --plan: 1 of 3 entries match; no weight matches nothing, q\n"
 	for _, c := range []struct {
 		args []string
 		code int
 		says string
 	}{
-		{[]string{"-n", "2", "--plan", none}, 2, "--plan " + none + ": the plan does not fit the model: no weight matches " +
-			"nothing, q; the model's weights are layers.0.up.weight"},
+		{[]string{"-n", "2", "--plan", none}, 2,
+			"--plan " + none + ": the plan does not fit the model: no weight matches " +
+				"nothing, q; the model's weights are layers.0.up.weight"},
 		{[]string{"-n", "2", "--plan", some}, 0, warned},
 		{[]string{"-n", "2", "--plan", none, "--shard", "up=colwise"}, 0, warned},
 		{[]string{"-n", "2", "--plan", plan("{}")}, 0, "nothing is split"},
 		{[]string{"--plan", plan("{}")}, 0, "has 1 rank"},
-		{[]string{"-n", "2", "--plan", some, "--shard", "upp=colwise"}, 2, "--shard: " + model + ": no weight matches upp"},
+		{[]string{"-n", "2", "--plan", some, "--shard", "upp=colwise"}, 2,
+			"--shard: " + model + ": no weight matches upp"},
 		{[]string{"-n", "2", "--shard", "upp=colwise", "--shard", "upp=colwise"}, 2, "no weight matches upp"},
-		{[]string{"--shard", "up=colwise"}, 0, "without -n, " + model + " has 1 rank, and --plan and --shard split nothing"},
+		{[]string{"--shard", "up=colwise"}, 0,
+			"without -n, " + model + " has 1 rank, and --plan and --shard split nothing"},
 		{[]string{"-n", "1", "--shard", "up=colwise"}, 0, ""},
 	} {
 		_, errs, code := hocketHere(append([]string{"check", model}, c.args...)...)
@@ -257,7 +263,8 @@ func TestPlanFits(t *testing.T) {
 		!strings.Contains(errs, "and 9 more") {
 		t.Errorf("a layout of a vector: exit %d; %s", code, errs)
 	}
-	if _, errs, code := hocketHere("check", llama, "-n", "2", "--shard", "norm=replicated_with_grad_allreduce"); code != 0 || !strings.Contains(errs, "nothing is split") {
+	if _, errs, code := hocketHere("check", llama, "-n", "2", "--shard",
+		"norm=replicated_with_grad_allreduce"); code != 0 || !strings.Contains(errs, "nothing is split") {
 		t.Errorf("a whole vector: exit %d; %s", code, errs)
 	}
 }
@@ -326,8 +333,9 @@ func forumArchive(t *testing.T, layers, batch, dim int, reduces bool) string {
 	x := "x"
 	for i := range layers {
 		n := func(s string) string { return fmt.Sprint(s, "_", i) }
-		call("aten.linear.default", n("linear"), arg("input", named(x)), arg("weight", named(fmt.Sprintf("p_layers_%d_weight",
-			i))))
+		call("aten.linear.default", n("linear"), arg("input", named(x)),
+			arg("weight", named(fmt.Sprintf("p_layers_%d_weight",
+				i))))
 		if x = n("linear"); !reduces {
 			continue
 		}

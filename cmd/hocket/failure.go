@@ -32,8 +32,8 @@ type failure struct {
 	// kind and severity describe the diagnostic that is made from err if err is not itself a diagnostic.
 	kind     string
 	severity ir.Severity
-	// said reports that the error has already been printed to standard output, so that only the JSON output must contain
-	// it.
+	// said reports that the error has already been printed to standard output, so that only the JSON output must
+	// contain it.
 	said bool
 }
 
@@ -181,7 +181,8 @@ func flagError(err error) error {
 		} else if strings.Contains(text, "strconv.ParseInt") {
 			unit = ": want a whole number"
 		}
-		return fmt.Errorf("%s cannot be %s%s", strings.NewReplacer("--ranks", "-n", "--processes", "-n").Replace(m[2]), m[1], unit)
+		return fmt.Errorf("%s cannot be %s%s", strings.NewReplacer("--ranks", "-n", "--processes", "-n").Replace(m[2]),
+			m[1], unit)
 	}
 	return errors.New(goNumberError.ReplaceAllString(text, ""))
 }

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// endsAfter is the time within which the other processes must end by themselves after one process has failed. During
-	// this time they detect and print the failure.
+	// endsAfter is the time within which the other processes must end by themselves after one process has failed.
+	// During this time they detect and print the failure.
 	endsAfter = 2 * time.Second
 	// killedAfter is the time within which a process must end after it has received a signal.
 	killedAfter = 2 * time.Second
@@ -228,8 +228,9 @@ func (l *launched) wait(end <-chan struct{}) error {
 	beat := min(time.Second, max(l.stall/10, time.Millisecond))
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
-	signal.Notify(make(chan os.Signal, 1), endings()...) // a second signal must not end launch before the processes have ended
-	first := -1                                          // that failed
+	signal.Notify(make(chan os.Signal, 1),
+		endings()...) // a second signal must not end launch before the processes have ended
+	first := -1 // that failed
 	var why, stopped error
 	exits := make([]exit, len(l.all)) // by rank
 	var late <-chan time.Time
@@ -272,8 +273,9 @@ func (l *launched) wait(end <-chan struct{}) error {
 			if first >= 0 || why != nil || len(running) == len(l.all) || !l.standStill(running, int(l.stall/beat)) {
 				continue
 			}
-			why = &failure{code: exitMachine, kind: "process", err: fmt.Errorf("process %s of %d was killed, because it was "+
-				"stopped for %v after others had exited", rankList(running), len(l.all), l.stall)}
+			why = &failure{code: exitMachine, kind: "process",
+				err: fmt.Errorf("process %s of %d was killed, because it was "+
+					"stopped for %v after others had exited", rankList(running), len(l.all), l.stall)}
 			next, late = syscall.SIGKILL, time.After(0)
 		}
 	}
@@ -377,7 +379,8 @@ func separate(processes []*exec.Cmd, nodes int) (io.Closer, error) {
 		first, end := node*len(processes)/nodes, (node+1)*len(processes)/nodes
 		for rank := first; rank < end; rank++ {
 			c := processes[rank]
-			c.Env = append(c.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN="+token, fmt.Sprint("HOCKET_NODE=", node),
+			c.Env = append(c.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN="+token,
+				fmt.Sprint("HOCKET_NODE=", node),
 				fmt.Sprintf("NCCL_HOSTID=%s-%d", host, node)) // NCCL, too, keeps to memory of a node
 		}
 	}

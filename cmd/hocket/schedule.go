@@ -76,7 +76,8 @@ func (a *schedules) isSchedule(ctx context.Context, arg string) (bool, error) {
 	return mscclpp.IsPlan(text) || msccl.IsAlgorithm(text), nil
 }
 
-// openSchedule reads a collective schedule in the format of MSCCL++ or MSCCL and adds its description to the JSON output.
+// openSchedule reads a collective schedule in the format of MSCCL++ or MSCCL and adds its description to the JSON
+// output.
 func (a *schedules) openSchedule(ctx context.Context, arg string) (f schedule.File, p *schedule.Plan,
 	out *scheduleResult, err error) {
 	name, src, err := a.readProgram(ctx, arg)

@@ -79,7 +79,8 @@ func TestCheckSchedule(t *testing.T) {
 		{exchangeWithout(t, `"gpus"`, `"gpu"`), exitUsage, "", `unknown key "gpu"`},
 		{exchangeWithout(t, `"reuse_resources"`, `"reuse_resurces"`), exitUsage, "", `unknown key "reuse_resurces"`},
 		{exchangeWithout(t, `"src_buff"`, `"src_buf"`), exitUsage, "", `unknown key "src_buf"`},
-		{exchangeWithout(t, `"allreduce"`, `"alreduce"`), exitUsage, "", `unknown collective "alreduce": the known ones are allgather, `},
+		{exchangeWithout(t, `"allreduce"`, `"alreduce"`), exitUsage, "",
+			`unknown collective "alreduce": the known ones are allgather, `},
 		{exchangeWithout(t, `"allreduce"`, `"custom"`), exitDone, "ok", ""},
 		{exchangeWithout(t, `"Simple"`, `"Simpel"`), exitDone, "ok", `unknown protocol "Simpel"`},
 		{pairOf(t, "Fancy"), exitUsage, "", `unknown proto "Fancy": the known ones are Simple, LL and LL128`},
@@ -115,7 +116,8 @@ func TestCheckSchedule(t *testing.T) {
 		t.Error(code, out, errs)
 	}
 	for _, words := range [][]string{{"check", fixed, "--dim", "T=1"}, {"check", fixed, "--launches", "3"},
-		{"run", fixed, "--save", "x"}, {"check", fixed, "-o", "x"}, {"check", fixed, "--max-time", "1ns"}, {"check", fixed, "--fix", "--redundant"},
+		{"run", fixed, "--save", "x"}, {"check", fixed, "-o", "x"}, {"check", fixed, "--max-time", "1ns"},
+		{"check", fixed, "--fix", "--redundant"},
 		{"import", fixed, "--dim", "T=1"}, {"import", fixed, "-n", "2"}} {
 		if code, _, errs := hocketRun(t, words...); code != exitUsage {
 			t.Error(words, code, errs)
@@ -123,8 +125,8 @@ func TestCheckSchedule(t *testing.T) {
 	}
 }
 
-// TestRefutedSchedule: check prints every finding with the state of its blocks before the warnings, and limits both. A run
-// without the proof says that nothing was proved, and names the seed that repeats a wrong result.
+// TestRefutedSchedule: check prints every finding with the state of its blocks before the warnings, and limits both. A
+// run without the proof says that nothing was proved, and names the seed that repeats a wrong result.
 func TestRefutedSchedule(t *testing.T) {
 	hasty := exchangeWithout(t, `"name": "wait"`, `"name": "nop"`)
 	code, out, errs := hocketRun(t, "check", hasty, "--launches", "1")
@@ -180,7 +182,8 @@ func TestRefutedSchedule(t *testing.T) {
 		t.Errorf("exit %d, %s", code, out)
 	}
 	many := testcorpus.Need(t, "schedules") + "/plans/sn_allgather_ring_n8.json"
-	if code, _, errs := hocketRun(t, "check", many, "--launches", "1"); code != exitDone || strings.Count(errs, ": warning: ") != 5 ||
+	if code, _, errs := hocketRun(t, "check", many, "--launches", "1"); code != exitDone ||
+		strings.Count(errs, ": warning: ") != 5 ||
 		!strings.Contains(errs, "and 60 more warnings: --json lists all") {
 		t.Errorf("exit %d, %s", code, errs)
 	}
@@ -200,14 +203,16 @@ func TestScheduleCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := exchangeWithout(t, `"name": "nop"`, `"name": "copy", "src_buff": [{"type":"s","index":0,"size":1}], "dst_buff": [{"type":"s","index":0,"size":1}]`)
+	other := exchangeWithout(t, `"name": "nop"`,
+		`"name": "copy", "src_buff": [{"type":"s","index":0,"size":1}], "dst_buff": [{"type":"s","index":0,"size":1}]`)
 	for _, c := range []struct{ schedule, certificate, says string }{
 		{other, string(text), "is for another plan: its digest begins with "},
 		{schedule, "", "end of JSON input"},
 		{schedule, string(text[:99]), "byte 99 of 99: unexpected end of JSON input"},
 		{schedule, strings.Repeat("[", 1<<20), "exceeded max depth"},
 		{schedule, strings.Replace(string(text), `"order":[[0,`, `"order":[[-1,`, 1), "chain -1"},
-		{schedule, strings.Replace(string(text), `{"format"`, `{"plan":"","format"`, 1), "not in the form of a certificate"},
+		{schedule, strings.Replace(string(text), `{"format"`, `{"plan":"","format"`, 1),
+			"not in the form of a certificate"},
 	} {
 		if err := os.WriteFile(file, []byte(c.certificate), 0o644); err != nil {
 			t.Fatal(err)
@@ -287,7 +292,8 @@ func TestLaunchesOfSchedules(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := hocketRun(t, "check", empty); code != exitUsage || !strings.Contains(errs, "algorithm of MSCCL, line 1: the text is empty") {
+	if code, _, errs := hocketRun(t, "check", empty); code != exitUsage ||
+		!strings.Contains(errs, "algorithm of MSCCL, line 1: the text is empty") {
 		t.Errorf("exit %d, %s", code, errs)
 	}
 }
@@ -296,8 +302,10 @@ func TestLaunchesOfSchedules(t *testing.T) {
 // and ignore the mark of byte order that some editors write.
 func TestScheduleByContent(t *testing.T) {
 	dir := t.TempDir()
-	for name, file := range map[string]string{"plan": "../../examples/schedules/exchange.json", "plan.JSON": "../../examples/schedules/exchange.json",
-		"plan.txt": "../../internal/schedule/testdata/pair.xml", "marked.json": "../../examples/schedules/exchange.json"} {
+	for name, file := range map[string]string{"plan": "../../examples/schedules/exchange.json",
+		"plan.JSON":   "../../examples/schedules/exchange.json",
+		"plan.txt":    "../../internal/schedule/testdata/pair.xml",
+		"marked.json": "../../examples/schedules/exchange.json"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -309,7 +317,8 @@ func TestScheduleByContent(t *testing.T) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for _, words := range [][]string{{"check", path}, {"run", path}, {"import", path, "-o", filepath.Join(dir, "p.hkt")}} {
+		for _, words := range [][]string{{"check", path}, {"run", path},
+			{"import", path, "-o", filepath.Join(dir, "p.hkt")}} {
 			if code, _, errs := hocketRun(t, words...); code != exitDone {
 				t.Errorf("%s: exit %d, %s", words, code, errs)
 			}
@@ -336,8 +345,8 @@ func TestEndedScheduleRun(t *testing.T) {
 	}
 }
 
-// TestImportCorpus: the programs of proved schedules are proved and compute the collective; those of others are refused,
-// refuted or wrong. One reads scratch that nobody writes, and no result is defined for it.
+// TestImportCorpus: the programs of proved schedules are proved and compute the collective; those of others are
+// refused, refuted or wrong. One reads scratch that nobody writes, and no result is defined for it.
 func TestImportCorpus(t *testing.T) {
 	dir := testcorpus.Need(t, "schedules")
 	var files []string
@@ -355,8 +364,10 @@ func TestImportCorpus(t *testing.T) {
 		}
 		proved, _, _ := hocketRun(t, "check", file, "--launches", "1") // the program waits for all ranks at both ends
 		failed := ""
-		for _, words := range [][]string{{"import", file, "-o", program}, {"check", program}, {"run", program, "--compare"}} {
-			if text, err := os.ReadFile(program); words[0] == "run" && (err != nil || !strings.Contains(string(text), "refines")) {
+		for _, words := range [][]string{{"import", file, "-o", program}, {"check", program},
+			{"run", program, "--compare"}} {
+			if text, err := os.ReadFile(program); words[0] == "run" &&
+				(err != nil || !strings.Contains(string(text), "refines")) {
 				words = words[:2]
 			}
 			if code, _, errs := hocketRun(t, words...); code != exitDone {
@@ -383,15 +394,18 @@ func TestImportCorpus(t *testing.T) {
 // refused by its place.
 func TestImportSchedule(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "exchange.hkt")
-	for _, schedule := range []string{"../../examples/schedules/exchange.json", "../../internal/schedule/testdata/pair.xml"} {
-		for _, words := range [][]string{{"import", schedule, "-o", program}, {"check", program}, {"run", program, "--compare"}} {
+	for _, schedule := range []string{"../../examples/schedules/exchange.json",
+		"../../internal/schedule/testdata/pair.xml"} {
+		for _, words := range [][]string{{"import", schedule, "-o", program}, {"check", program},
+			{"run", program, "--compare"}} {
 			if code, _, errs := hocketRun(t, words...); code != exitDone {
 				t.Errorf("%s: exit %d, %s", words, code, errs)
 			}
 		}
 	}
 	code, _, errs := hocketRun(t, "import", "../../internal/schedule/testdata/shared_port.json")
-	if code != exitProgram || !strings.Contains(errs, "rank 0, tb 1, op 0 (put): blocks 0 and 1 both use port channel 0") {
+	if code != exitProgram || !strings.Contains(errs,
+		"rank 0, tb 1, op 0 (put): blocks 0 and 1 both use port channel 0") {
 		t.Errorf("exit %d, %s", code, errs)
 	}
 	alone := exchangeWithout(t, `"name": "nop"`, `"name": "barrier", "barrier_id": 0, "num_threadblocks": 2`)

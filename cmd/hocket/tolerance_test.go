@@ -75,7 +75,8 @@ func TestCompareModels(t *testing.T) {
 			"-n", "2", "--compare",
 			"--in", "input_ids=" + filepath.Join(dir, "expected.safetensors") + "#input_ids"}, os.Stdin, out, out)
 		text, err := os.ReadFile(out.Name())
-		if err != nil || code != exitDone || !strings.Contains(string(text), "each run on the inputs that the reference computed") {
+		if err != nil || code != exitDone ||
+			!strings.Contains(string(text), "each run on the inputs that the reference computed") {
 			t.Errorf("%s: exit code %d, %v\n%s", name, code, err, text)
 		}
 		out.Close()

@@ -85,7 +85,8 @@ func TestParseBytes(t *testing.T) {
 			t.Errorf("%s: %d, %v, want %d", s, got, err, want)
 		}
 	}
-	for _, s := range []string{"", "K", "0", "-1", "1.5", "1e3K", "1.2.3K", "99999999T", ".K", "1X", "9223372036854775807K", "99999999999999999999", "1KK",
+	for _, s := range []string{"", "K", "0", "-1", "1.5", "1e3K", "1.2.3K", "99999999T", ".K", "1X",
+		"9223372036854775807K", "99999999999999999999", "1KK",
 		"K1"} {
 		if got, err := tensor.ParseSize(s); err == nil {
 			t.Errorf("%q: %d, want an error", s, got)

@@ -49,9 +49,9 @@ type Library struct {
 type calling struct{ call, place string }
 
 // Calling sets the name of the caller's call during which the next run, load or collective is made, the call's
-// position in the caller's source. Both hold for the next function that the same thread calls. Errors in other processes
-// contain the name and the position: see world.CalledBy. Collectives set their own names; for them, the position stays
-// in effect until the next Calling.
+// position in the caller's source. Both hold for the next function that the same thread calls. Errors in other
+// processes contain the name and the position: see world.CalledBy. Collectives set their own names; for them, the
+// position stays in effect until the next Calling.
 func (l *Library) Calling(call, place string) {
 	thread := l.Thread()
 	world.CalledBy(thread)
@@ -102,10 +102,12 @@ func get[T any](l *Library, handle int64) (T, error) {
 	defer l.mu.Unlock()
 	object, ok := l.all[handle].(T)
 	if !ok && handle == 0 {
-		return object, fmt.Errorf("the %s is closed: %w", strings.TrimPrefix(fmt.Sprintf("%T", object), "*capi."), ErrHandle)
+		return object, fmt.Errorf("the %s is closed: %w", strings.TrimPrefix(fmt.Sprintf("%T", object), "*capi."),
+			ErrHandle)
 	}
 	if !ok {
-		return object, fmt.Errorf("handle %d: %w that can be used in this call; it may have been closed", handle, ErrHandle)
+		return object, fmt.Errorf("handle %d: %w that can be used in this call; it may have been closed", handle,
+			ErrHandle)
 	}
 	return object, nil
 }
@@ -224,7 +226,8 @@ func (o *machineOptions) check() error {
 // seconds converts an option to a duration. name is the option's name, for errors.
 func seconds(name string, s float64) (time.Duration, error) {
 	if s < 0 || s > math.MaxInt64/1e9 {
-		return 0, fmt.Errorf("%w: option %s is %v, but must be a number of seconds, or 0 for the default", hocket.ErrInput, name,
+		return 0, fmt.Errorf("%w: option %s is %v, but must be a number of seconds, or 0 for the default",
+			hocket.ErrInput, name,
 			s)
 	}
 	return time.Duration(s * 1e9), nil
@@ -485,11 +488,12 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
 		extents: extents, types: types, declared: declared, fixed: fixed, returns: returns, within: within,
 		positions: slices.AppendSeq([]string{}, maps.Keys(buckets.Positions(p.IR(), fn))), split: split,
-		export: export, unused: unused, quantize: o.Quantize, bound: newBound(), parts: m.parts(p.IR(), fn, &o), updating: make(chan struct{}, 1)}), nil
+		export: export, unused: unused, quantize: o.Quantize, bound: newBound(), parts: m.parts(p.IR(), fn, &o),
+		updating: make(chan struct{}, 1)}), nil
 }
 
-// oneRankEach returns an error if the mesh of a program has a fixed size that is not the number of ranks that the caller
-// requests, or of processes.
+// oneRankEach returns an error if the mesh of a program has a fixed size that is not the number of ranks that the
+// caller requests, or of processes.
 func (m *machine) oneRankEach(p *ir.Program, o *loadOptions) error {
 	mesh := p.MainMesh()
 	if mesh == nil {
@@ -500,7 +504,8 @@ func (m *machine) oneRankEach(p *ir.Program, o *loadOptions) error {
 		n, err := axis.Size.Eval(loadedDims(o.Dims))
 		if err != nil { // ranks determines the size
 			if m.w != nil && o.Ranks != 0 && o.Ranks != m.w.Size() {
-				return fmt.Errorf("%w: ranks is %d, and there are %s", hocket.ErrInput, o.Ranks, m.processes(int64(o.Ranks)))
+				return fmt.Errorf("%w: ranks is %d, and there are %s", hocket.ErrInput, o.Ranks,
+					m.processes(int64(o.Ranks)))
 			}
 			return nil
 		}
@@ -644,8 +649,8 @@ func (l *Library) Layouts(ctx context.Context, handle int64, of string) (string,
 	return string(text), err
 }
 
-// agree returns the dims that shapes of parameters set, as "%x has T=3, %w has T=3". It returns an error if two parameters
-// set a dim differently.
+// agree returns the dims that shapes of parameters set, as "%x has T=3, %w has T=3". It returns an error if two
+// parameters set a dim differently.
 func (m *model) agree(shapes map[string][]int64) (string, error) {
 	type source struct {
 		name string
@@ -664,7 +669,8 @@ func (m *model) agree(shapes map[string][]int64) (string, error) {
 				if m.machine.w != nil && slices.Contains(m.split, dim) {
 					help = "; " + wholeOrBind
 				}
-				return "", fmt.Errorf("%w: %s is %d by the shape of %%%s, %d, and %d by that of %%%s, %d%s", hocket.ErrInput, dim,
+				return "", fmt.Errorf("%w: %s is %d by the shape of %%%s, %d, and %d by that of %%%s, %d%s",
+					hocket.ErrInput, dim,
 					first.n, first.name, shapes[first.name], n, name, shapes[name], help)
 			}
 			set[dim] = source{name, n}
@@ -711,7 +717,8 @@ func (t *Tensor) tensor() (*hocket.Tensor, error) {
 			return &hocket.Tensor{DType: dt, Shape: slices.Clone(t.Shape), Data: t.Data}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: %s has element type %q; the element types are %v", hocket.ErrInput, t.Name, t.DType, ir.DTypes())
+	return nil, fmt.Errorf("%w: %s has element type %q; the element types are %v", hocket.ErrInput, t.Name, t.DType,
+		ir.DTypes())
 }
 
 // Bind sets a parameter for all later runs. A tensor without data removes the binding.

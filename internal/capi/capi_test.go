@@ -99,7 +99,8 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	clear(y.Data)
-	if run, err = l.Run(m, nil, []Tensor{x}, []Tensor{y}, ""); err != nil || waited(t, l, run) != nil || string(y.Data) != want {
+	if run, err = l.Run(m, nil, []Tensor{x}, []Tensor{y}, ""); err != nil || waited(t, l, run) != nil ||
+		string(y.Data) != want {
 		t.Errorf("bound: %v, %v", y.Data, err)
 	}
 	if _, err := l.Run(m, nil, []Tensor{x, x}, nil, ""); !errors.Is(err, hocket.ErrInput) {
@@ -194,7 +195,8 @@ func TestWrong(t *testing.T) {
 	_, noModel := l.Run(machine, nil, nil, nil, "")
 	_, _, opens := l.Open(t.Context(), `{"machine": "abacus", "alone": true}`)
 	_, noDType := l.Run(m, nil, []Tensor{{Name: "x", Rank: -1, DType: "f3"}}, nil, "")
-	short, _ := l.Run(m, nil, []Tensor{{Name: "x", Rank: -1, DType: "f32", Shape: []int64{1, 2}, Data: make([]byte, 3)}},
+	short, _ := l.Run(m, nil, []Tensor{{Name: "x", Rank: -1, DType: "f32", Shape: []int64{1, 2},
+		Data: make([]byte, 3)}},
 		nil, "")
 	_, layouts := l.Layouts(context.Background(), m, `{"dims": {"T": -1}}`)
 	for name, tc := range map[string]struct {
@@ -234,11 +236,13 @@ func TestOpenOptions(t *testing.T) {
 		`{"size": 2, "rank": 0, "alone": true}`:    "alone is true",
 		`{"machine": "cpu", "algorithm": "rings"}`: `option algorithm: unknown algorithm "rings"; the algorithms are staged, `,
 	} {
-		if _, _, err := New().Open(t.Context(), text); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {
+		if _, _, err := New().Open(t.Context(), text); !errors.Is(err, hocket.ErrInput) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	for _, text := range []string{`{"size": 1}`, `{"size": 1, "rank": 0}`, `{"machine": "cpu", "alone": true, "algorithm": "two-shot"}`} {
+	for _, text := range []string{`{"size": 1}`, `{"size": 1, "rank": 0}`,
+		`{"machine": "cpu", "alone": true, "algorithm": "two-shot"}`} {
 		l := New()
 		h, who, err := l.Open(t.Context(), text)
 		if err != nil || who.Size != 1 {

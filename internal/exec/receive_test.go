@@ -41,7 +41,8 @@ func TestReceives(t *testing.T) {
 		for b, get := range f.get {
 			to, first := &tensor.Tensor{DType: ir.F32, Data: get}, b == 0 // block 1 is compared with block 0
 			if shareBytes(to, mine) != (first && c.straight) {
-				t.Errorf("%s: block %d is received directly into the caller's tensor: %v", name, b, shareBytes(to, mine))
+				t.Errorf("%s: block %d is received directly into the caller's tensor: %v", name, b,
+					shareBytes(to, mine))
 			}
 		}
 		results, err := prog.RunBatch(t.Context(), joined(batch, c.direct), nil)
@@ -147,14 +148,17 @@ func TestSharedMemory(t *testing.T) {
 		args Args
 		want []string
 	}{
-		"separate":             {Args{In: tensors{"k": k, "x": x}, Into: tensors{"k": k}}, nil},
-		"updated and read":     {Args{In: tensors{"k": k, "x": k}, Into: tensors{"k": k}}, nil},
-		"updated twice":        {Args{In: tensors{"k": k, "x": k}, Into: tensors{"k": k, "x": k}}, []string{tensor.SharesMemory("k", "x")}},
-		"read twice":           {Args{In: tensors{"k": k, "x": k}}, nil},
-		"into another's":       {Args{In: tensors{"k": k, "x": x}, Into: tensors{"k": x}}, nil},
-		"separate blocks":      {Args{InAt: addresses{"k": at(64, 64), "x": at(76, 76)}, OutAt: addresses{"k": at(64, 64)}}, nil},
-		"blocks read twice":    {Args{InAt: addresses{"v": at(64, 64), "x": at(64, 64)}}, nil},
-		"blocks that are read": {Args{InAt: addresses{"k": at(64, 64), "x": at(96, 72)}, OutAt: addresses{"k": at(64, 64)}}, nil},
+		"separate":         {Args{In: tensors{"k": k, "x": x}, Into: tensors{"k": k}}, nil},
+		"updated and read": {Args{In: tensors{"k": k, "x": k}, Into: tensors{"k": k}}, nil},
+		"updated twice": {Args{In: tensors{"k": k, "x": k}, Into: tensors{"k": k, "x": k}},
+			[]string{tensor.SharesMemory("k", "x")}},
+		"read twice":     {Args{In: tensors{"k": k, "x": k}}, nil},
+		"into another's": {Args{In: tensors{"k": k, "x": x}, Into: tensors{"k": x}}, nil},
+		"separate blocks": {Args{InAt: addresses{"k": at(64, 64), "x": at(76, 76)},
+			OutAt: addresses{"k": at(64, 64)}}, nil},
+		"blocks read twice": {Args{InAt: addresses{"v": at(64, 64), "x": at(64, 64)}}, nil},
+		"blocks that are read": {Args{InAt: addresses{"k": at(64, 64), "x": at(96, 72)},
+			OutAt: addresses{"k": at(64, 64)}}, nil},
 		"blocks that overlap": {Args{InAt: addresses{"k": at(64, 64), "x": at(96, 72)},
 			OutAt: addresses{"k": at(64, 64), "x": at(96, 72)}}, []string{tensor.SharesMemory("k", "x")}},
 	} {

@@ -63,7 +63,8 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 		io := &s.im.Inputs[i]
 		switch t := a.DeviceIn[io.Name]; {
 		case a.InAt[io.Name] != nil && (t != nil || a.In[io.Name] != nil):
-			wrong = append(wrong, fmt.Sprintf("%s is passed twice, as addresses and in another form: pass only one", io.Name))
+			wrong = append(wrong, fmt.Sprintf("%s is passed twice, as addresses and in another form: pass only one",
+				io.Name))
 		case a.InAt[io.Name] != nil:
 			wrong = append(wrong, s.wrongAt(io, a.InAt[io.Name])...)
 		case a.InLocal[io.Name] != nil:
@@ -78,7 +79,8 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 				}
 			}
 		case a.In[io.Name] != nil:
-			wrong = append(wrong, fmt.Sprintf("%s is passed twice, in host memory and on the devices: pass only one", io.Name))
+			wrong = append(wrong, fmt.Sprintf("%s is passed twice, in host memory and on the devices: pass only one",
+				io.Name))
 		default:
 			wrong = append(wrong, t.Unlike(io, s.im.Plan.Ranks)...)
 		}
@@ -216,7 +218,8 @@ func (s signature) wrongAt(io *plan.IO, at map[int]uintptr) (wrong []string) {
 		case part == nil:
 			wrong = append(wrong, fmt.Sprintf("%s: a block is passed for rank %d, but this process has no block of it for this rank", io.Name, rank))
 		case at[rank]%size != 0:
-			wrong = append(wrong, fmt.Sprintf("%s: the address %#x for rank %d is not a multiple of %d", io.Name, at[rank],
+			wrong = append(wrong, fmt.Sprintf("%s: the address %#x for rank %d is not a multiple of %d", io.Name,
+				at[rank],
 				rank, size))
 		}
 	}
@@ -260,8 +263,8 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 	return wrong
 }
 
-// wrongInto returns the faults of arguments in host memory that the run updates in place and that share memory with each
-// other. Arguments that are only read are copied before the run writes.
+// wrongInto returns the faults of arguments in host memory that the run updates in place and that share memory with
+// each other. Arguments that are only read are copied before the run writes.
 func (s signature) wrongInto(a Args) (wrong []string) {
 	if len(a.Into) < 2 {
 		return nil
@@ -303,7 +306,8 @@ func (s signature) wrongUpdates(a Args) (wrong []string) {
 		io := &s.im.Inputs[i]
 		for rank, lo := range a.InAt[io.Name] {
 			if part := io.Of(int32(rank)); part != nil {
-				all = append(all, block{io.Name, rank, lo, lo + uintptr(part.Ref.Bytes()), a.OutAt[io.Name][rank] == lo})
+				all = append(all, block{io.Name, rank, lo, lo + uintptr(part.Ref.Bytes()),
+					a.OutAt[io.Name][rank] == lo})
 			}
 		}
 	}

@@ -67,7 +67,8 @@ func (m *Model) Sources() map[string][]string {
 	return all
 }
 
-// Tensors returns the shapes of the archive's tensors by name, and the other names of tensors that several modules share.
+// Tensors returns the shapes of the archive's tensors by name, and the other names of tensors that several modules
+// share.
 func (m *Model) Tensors() (shapes map[string][]int64, shared map[string][]string) {
 	shapes = map[string][]int64{}
 	if m.archive != nil {
@@ -94,7 +95,8 @@ type Content struct {
 	Param  modelprogram.Param
 	Header tensor.Tensor
 	pieces []piece
-	// These are set for quantized parameters: the weights, and the number of dimensions that the parameter has for each.
+	// These are set for quantized parameters: the weights, and the number of dimensions that the parameter has for
+	// each.
 	weights []quantized
 	dims    int
 }
@@ -179,7 +181,8 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 			others = "; the model does not use their tensors " + modelprogram.Few(unused)
 		}
 		return nil, nil, fmt.Errorf("%w: the files have %d of its weights, and lack %s%s: give files with all weights, or "+
-			"replace single parameters (--in PARAM=FILE#TENSOR, in Python a dict of tensors, in Go Model.Bind)", ErrMismatch, have,
+			"replace single parameters (--in PARAM=FILE#TENSOR, in Python a dict of tensors, in Go Model.Bind)",
+			ErrMismatch, have,
 			modelprogram.Few(missing), others)
 	}
 	return list, used, nil

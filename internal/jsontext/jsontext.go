@@ -30,8 +30,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.err }
 
-// Decode decodes a text that consists of one value. An unknown key of a struct, a key that an object has twice, and text
-// after the value are errors. All errors are of type *Error.
+// Decode decodes a text that consists of one value. An unknown key of a struct, a key that an object has twice, and
+// text after the value are errors. All errors are of type *Error.
 func Decode(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -53,7 +53,8 @@ func Decode(text []byte, into any) error {
 	return nil
 }
 
-// AtKey returns an error at the value of a key of the outermost object, or at the beginning if the object lacks the key.
+// AtKey returns an error at the value of a key of the outermost object, or at the beginning if the object lacks the
+// key.
 func AtKey(text []byte, key string, err error) *Error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.Token()

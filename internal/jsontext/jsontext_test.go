@@ -36,12 +36,15 @@ func TestErrors(t *testing.T) {
 		{"{\"b\":[{\"c\":1},\n{\"c\":1,\n \"d\": 7}]}", "line 3, column 7: b.d: want true or false, found number"},
 		{"{\"b\":\n  {\"c\": 1}}", "line 2, column 3: b: want a list, found object"},
 		{"[1]", "line 1, column 1: want an object, found array"},
-		{"{\"Text\": \"äöü\", \"Textt\": 1}", "line 1, column 17: unknown key \"Textt\": the keys are a, b, m, p, Text"},
+		{"{\"Text\": \"äöü\", \"Textt\": 1}",
+			"line 1, column 17: unknown key \"Textt\": the keys are a, b, m, p, Text"},
 		// c is a key of b's elements, and any key may be in m
-		{"{\"b\":[{\"c\":1}],\"m\":{\"c\":1},\n\"c\":2}", "line 2, column 1: unknown key \"c\": the keys are a, b, m, p, Text"},
+		{"{\"b\":[{\"c\":1}],\"m\":{\"c\":1},\n\"c\":2}",
+			"line 2, column 1: unknown key \"c\": the keys are a, b, m, p, Text"},
 		{"{\"p\":{\"c\":1,\n\"e\":{\"e\":1}}}", "line 2, column 1: unknown key \"e\": the keys are c, d"},
 		{"{\"a\":1,\n \"a\": 2}", "line 2, column 2: key \"a\" is repeated: its object has it twice"},
-		{"{\"b\":[{\"c\":1},{\"c\":1,\"d\":true,\"\\u0063\":2}]}", "line 1, column 31: key \"c\" is repeated: its object has it twice"},
+		{"{\"b\":[{\"c\":1},{\"c\":1,\"d\":true,\"\\u0063\":2}]}",
+			"line 1, column 31: key \"c\" is repeated: its object has it twice"},
 		{"{\"a\":1}\n\n  {}", "line 3, column 3: there is text after the end of the value"},
 	} {
 		var d document
@@ -55,7 +58,8 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	d := document{}
-	if err := jsontext.Decode([]byte(" {\"a\": 3, \"A\": 4, \"m\": {\"z\": 1}}\n "), &d); err != nil || d.A != 4 || d.M["z"] != 1 {
+	if err := jsontext.Decode([]byte(" {\"a\": 3, \"A\": 4, \"m\": {\"z\": 1}}\n "), &d); err != nil || d.A != 4 ||
+		d.M["z"] != 1 {
 		t.Error(d, err)
 	}
 }
@@ -79,8 +83,8 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// TestRepeatedKeys: only keys of one object are compared, also in objects with many keys, and strings that are values are
-// no keys.
+// TestRepeatedKeys: only keys of one object are compared, also in objects with many keys, and strings that are values
+// are no keys.
 func TestRepeatedKeys(t *testing.T) {
 	var many []string
 	for i := range 100 {
@@ -103,7 +107,8 @@ func TestRepeatedKeys(t *testing.T) {
 // TestAtKey: the error is at the value of the outermost object's key.
 func TestAtKey(t *testing.T) {
 	text := []byte("{\"b\": {\"a\": 1},\n \"c\": 1, \"a\":\n  1}")
-	for key, want := range map[string]string{"a": "line 3, column 3: a: x", "c": "line 2, column 7: c: x", "d": "line 1, column 1: x"} {
+	for key, want := range map[string]string{"a": "line 3, column 3: a: x", "c": "line 2, column 7: c: x",
+		"d": "line 1, column 1: x"} {
 		if err := jsontext.AtKey(text, key, errors.New("x")); err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}

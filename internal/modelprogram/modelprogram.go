@@ -33,7 +33,8 @@ var ErrUnsupported = errors.New("not supported")
 type Options struct {
 	Plan  Plan
 	Ranks int // default size of the mesh; 0 means 1
-	// Quantize is one of Forms: the program multiplies 8-bit weights. If it is empty, weights have the types of the graph.
+	// Quantize is one of Forms: the program multiplies 8-bit weights. If it is empty, weights have the types of the
+	// graph.
 	Quantize string
 }
 
@@ -59,13 +60,13 @@ type Param struct {
 	Name string
 	// Input reports that the parameter is an input of the model. Its name is that of the export.
 	Input bool
-	// Weights lists the names, in the module tree, of the weights from which the parameter is made, one for each layer of
-	// a stack. The parameter consists of their bytes in this order.
+	// Weights lists the names, in the module tree, of the weights from which the parameter is made, one for each layer
+	// of a stack. The parameter consists of their bytes in this order.
 	Weights []string
 	// State reports that calls change the parameter. Its initial contents are its weights.
 	State bool
-	// Perm maps dimensions of the parameter to dimensions of its weights, without the dimension of a stack. nil means the
-	// same order.
+	// Perm maps dimensions of the parameter to dimensions of its weights, without the dimension of a stack. nil means
+	// the same order.
 	Perm []int64
 	// Constant holds the contents of a parameter that is neither an input nor made from weights.
 	Constant *graph.Tensor
@@ -80,7 +81,8 @@ type Param struct {
 
 // Whole reports whether all ranks compute the same, since no parameter is split and the model has no collectives.
 func (m *Model) Whole() bool {
-	return !strings.Contains(m.Text, "all_reduce") && !slices.ContainsFunc(m.Params, func(p Param) bool { return p.Split >= 0 })
+	return !strings.Contains(m.Text, "all_reduce") &&
+		!slices.ContainsFunc(m.Params, func(p Param) bool { return p.Split >= 0 })
 }
 
 // WeightNames lists the names of the weights, in the module tree, from which parameters are made.
@@ -124,8 +126,9 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	if ds.HasErrors() {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}
-	m := &Model{Text: info.Prog.String(), Info: info, Params: p.bindings(), Tied: map[string][]string{}, Buffers: map[string]bool{},
-		Unused: l.unused, Kept: l.kept, Unfit: l.unfit}
+	m := &Model{Text: info.Prog.String(), Info: info, Params: p.bindings(), Tied: map[string][]string{},
+		Buffers: map[string]bool{},
+		Unused:  l.unused, Kept: l.kept, Unfit: l.unfit}
 	if o.Quantize != "" && !slices.ContainsFunc(m.Params, func(p Param) bool { return p.Quantized != nil }) {
 		return nil, fmt.Errorf("%w: %s has no linear whose weight can be quantized to %s%s", ErrUnsupported, base(name),
 			o.Quantize, keptText(o.Quantize, m.Kept, m.Unfit))

@@ -57,7 +57,8 @@ func TestPlanPosition(t *testing.T) {
 // advice.
 func TestPlanCheck(t *testing.T) {
 	for style, want := range map[string]string{"all_reduce": "leave the entry out: hocket reduces",
-		"mla_kv_a_proj": "whole on each rank", "packed_rowwise": "name packed_colwise", "sideways": "styles are colwise,"} {
+		"mla_kv_a_proj": "whole on each rank", "packed_rowwise": "name packed_colwise",
+		"sideways": "styles are colwise,"} {
 		err := Plan{{Pattern: "up", Style: style}, {Pattern: "down", Style: "rowwise"}}.Check()
 		if err == nil || !strings.Contains(err.Error(), `up: there is no style "`+style+`"; `) ||
 			!strings.Contains(err.Error(), want) {
@@ -125,7 +126,8 @@ func TestAllReduceOfModel(t *testing.T) {
 // TestOverridingRules checks that rules of With override those of the plan with longer patterns, but not each other.
 func TestOverridingRules(t *testing.T) {
 	p := PlanOf(map[string]string{"layers.*.mlp.up": "colwise", "down": "rowwise", "layers.0.mlp.gate": "colwise"})
-	p = p.With(PlanOf(map[string]string{"up": "rowwise", "down": "colwise"})).With(Plan{{Pattern: "mlp.gate", Style: "rowwise"}})
+	p = p.With(PlanOf(map[string]string{"up": "rowwise", "down": "colwise"})).With(Plan{{Pattern: "mlp.gate",
+		Style: "rowwise"}})
 	p = p.With(Plan{{Pattern: "gate", Style: "moe_tp_experts"}})
 	for path, want := range map[string]string{"layers.1.mlp.up": "rowwise", "layers.1.mlp.down": "colwise",
 		"layers.0.mlp.gate": "rowwise", "layers.0.norm": ""} {

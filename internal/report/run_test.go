@@ -97,7 +97,8 @@ const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", { key
 let out = "";
 try { `+script+` } catch (e) { faults.push(String(e)); }
 draw();
-document.title = faults.length ? "faults: " + faults.join("; ") : String(out);`).one(t, "head").one(t, "title").content()
+document.title = faults.length ? "faults: " + faults.join("; ") : String(out);`).one(t, "head").one(t,
+		"title").content()
 }
 
 // TestBrowserRunLarge checks that 100,000 events open within the time limit and that every key does what the page says.

@@ -37,7 +37,8 @@ func (s *sim) raced(a *agent, acc, old *access, c int, does, did string) {
 		}
 		return " before its kernel starts"
 	}
-	f.Message = fmt.Sprintf("%s %s %s%s while %s %s it%s", who(acc), does, s.p.cellName(s.home(c), acc.mode), when(acc), who(old),
+	f.Message = fmt.Sprintf("%s %s %s%s while %s %s it%s", who(acc), does, s.p.cellName(s.home(c), acc.mode), when(acc),
+		who(old),
 		did, when(old))
 	if !edge {
 		s.races++
@@ -95,9 +96,9 @@ const mostProgress = 8
 
 // state returns an interleaving in which two unordered accesses are both next: how many operations each thread block
 // has completed. It consists of the operations that precede one of the accesses in every interleaving. Blocks that have
-// completed no operation are omitted, except those of the accesses, which come first. A block has completed an operation
-// if all its threads have. Between two barriers the threads of a block run independently, so a thread that signals may
-// have to be ahead; state returns true if a block has such threads.
+// completed no operation are omitted, except those of the accesses, which come first. A block has completed an
+// operation if all its threads have. Between two barriers the threads of a block run independently, so a thread that
+// signals may have to be ahead; state returns true if a block has such threads.
 func (s *sim) state(first, second *access) (list []Progress, ahead bool) {
 	done := make([]int32, len(s.blocks)) // in ticks
 	for b := range done {
@@ -228,7 +229,8 @@ func (s *sim) deadlocked() bool {
 	if len(stuck) == 1 {
 		verb = "does"
 	}
-	f.Message = fmt.Sprintf("%s waits for ever; %d of %d blocks %s not end", f.Places[0], len(stuck), len(s.blocks), verb)
+	f.Message = fmt.Sprintf("%s waits for ever; %d of %d blocks %s not end", f.Places[0], len(stuck), len(s.blocks),
+		verb)
 	if launch := s.blocks[chain[0]].launch; launch > 0 {
 		f.Message += fmt.Sprintf(" launch %d", launch+1)
 	}
@@ -340,7 +342,8 @@ func (p *Plan) due(r int, got *value) int {
 			return most
 		}
 		for q := range p.Ranks {
-			if buf := p.buffer(q, Input); got.terms == nil && buf != nil && buf.Cells > 0 && got.sym%p.Cells == buf.Base {
+			if buf := p.buffer(q, Input); got.terms == nil && buf != nil && buf.Cells > 0 &&
+				got.sym%p.Cells == buf.Base {
 				return buf.Cells
 			}
 		}
@@ -367,7 +370,8 @@ func (s *sim) results(r, launch int) {
 	exact := s.p.Collective == AllReduce || s.p.Collective == ReduceScatter
 	if has, due := out.Cells, s.p.due(r, first); (has < due || has > due && exact) && launch == 0 {
 		s.wrong++
-		text := fmt.Sprintf("rank %d has %d output %s, and %s gives it %d", r, has/s.p.Parts, plural(has/s.p.Parts, "chunk"),
+		text := fmt.Sprintf("rank %d has %d output %s, and %s gives it %d", r, has/s.p.Parts,
+			plural(has/s.p.Parts, "chunk"),
 			s.p.Collective, due/s.p.Parts)
 		if due == nothing {
 			text = fmt.Sprintf("no rank has an input chunk, so there is nothing that %s could give", s.p.Collective)

@@ -29,7 +29,8 @@ func TestHostileFiles(t *testing.T) {
 		{`{"collective":"test","gpus": x}`, "line 1, column 30: invalid character 'x'"},
 		{strings.Repeat("[", 1<<16), "depth"},
 		{`{"collective":"test","gpus":[{"id":"x"}]}`, "line 1, column 36: gpus.id: want a whole number, found string"},
-		{`{"collective":"test","gpus":[{"id":1,"input_chunks":1,"output_chunks":1,"threadblocks":[]}]}`, "gpus[0] has id 1"},
+		{`{"collective":"test","gpus":[{"id":1,"input_chunks":1,"output_chunks":1,"threadblocks":[]}]}`,
+			"gpus[0] has id 1"},
 		{`{"collective":"test","gpus":[{"id":0}]} {}`, "line 1, column 41: there is text after the end"},
 		{`{"collective":"test","gpus":[{"id":0,"input_chunks":1,"output_chunks":1,"threadblocks":[],"scratch_chunks":-1}]}`, "rank 0: scratch_chunks is -1, want 0 to 1048576"},
 		{`{"collective":"test","gpus":[{"id":0,"input_chunks":1,"output_chunks":1,"threadblocks":[{"id":5,"ops":[]},{"id":5,"ops":[]}]}]}`,
@@ -48,36 +49,51 @@ func TestHostileFiles(t *testing.T) {
 		{plan(`{"name":"sem_acquire","semaphore_ids":[-1]}`, `,"semaphores":[]`), "there is no semaphore -1"},
 		{plan(`{"name":"barrier","barrier_id":1}`, ""), "op 0 (barrier): it lacks the key num_threadblocks"},
 		{`{"collective":"test","gpus":[{"id":0,"input_chunks":1,"output_chunks":1,"threadblocks":[],"channels":[{"channel_type":"port","connected_to":[7]}]}]}`, "connected to rank 7, but the ranks are 0 to 0"},
-		{`<algo coll="test" ngpus="2"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"/></algo>`, "ngpus is 2, and the algorithm has 1 gpus"},
-		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="x" o_chunks="1" s_chunks="0"/></algo>`, `line 1: "x" is no whole number`},
+		{`<algo coll="test" ngpus="2"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"/></algo>`,
+			"ngpus is 2, and the algorithm has 1 gpus"},
+		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="x" o_chunks="1" s_chunks="0"/></algo>`,
+			`line 1: "x" is no whole number`},
 		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="3" recv="-1" chan="0"/></gpu></algo>`, "its peer is rank 3, but the ranks are 0 to 0"},
 		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1" recv="-1"><step type="s" cnt="1" depid="-1" hasdep="0"/></tb></gpu></algo>`, `there is no buffer ""`},
 		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="0" deps="9" hasdep="0"/></tb></gpu></algo>`, "op 0 (nop): it depends on op 9 of tb 0, which has 1"},
-		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1"`, "unexpected EOF"},
-		{"<algo coll=\"test\" ngpus=\"1\">\n<gpu id=\"0\" i_chunk=\"4\"/></algo>", "line 2: unknown attribute i_chunk of <gpu>: the attributes " +
-			"are id, i_chunks, o_chunks, s_chunks"},
-		{`<algo coll="test" ngpus="1" ngpu="2"/>`, "line 1: unknown attribute ngpu of <algo>: the attributes are name, proto, nchannels, "},
+		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1"`,
+			"unexpected EOF"},
+		{"<algo coll=\"test\" ngpus=\"1\">\n<gpu id=\"0\" i_chunk=\"4\"/></algo>",
+			"line 2: unknown attribute i_chunk of <gpu>: the attributes " +
+				"are id, i_chunks, o_chunks, s_chunks"},
+		{`<algo coll="test" ngpus="1" ngpu="2"/>`,
+			"line 1: unknown attribute ngpu of <algo>: the attributes are name, proto, nchannels, "},
 		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="-1" hasdeps="1"/></tb></gpu></algo>`,
 			"line 1: unknown attribute hasdeps of <step>: the attributes are s, type, srcbuf, srcoff, dstbuf, dstoff, cnt, depid, deps, hasdep"},
-		{`<algo coll="test" ngpus="1"><gpus/></algo>`, "line 1: unknown element <gpus>: the elements are algo, gpu, tb and step"},
+		{`<algo coll="test" ngpus="1"><gpus/></algo>`,
+			"line 1: unknown element <gpus>: the elements are algo, gpu, tb and step"},
 		{`<algo coll="test" ngpus="1" redop="sum"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"/></algo>`, ""},
-		{`<algo coll="test" ngpus="1" redop="max"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"/></algo>`, `redop is "max": only sum is supported`},
+		{`<algo coll="test" ngpus="1" redop="max"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"/></algo>`,
+			`redop is "max": only sum is supported`},
 		{`<algo coll="test"/>`, "line 1: <algo> lacks the attribute ngpus"},
-		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" s_chunks="0"/></algo>`, "line 1: <gpu> lacks the attribute o_chunks"},
+		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" s_chunks="0"/></algo>`,
+			"line 1: <gpu> lacks the attribute o_chunks"},
 		{"<algo coll=\"test\" ngpus=\"1\"><gpu id=\"0\" i_chunks=\"1\" o_chunks=\"1\" s_chunks=\"0\">\n<tb id=\"0\" send=\"0\"/></gpu></algo>",
 			"line 2: <tb> lacks the attribute recv"},
-		{"{\"num_threads_per_block\":\n0,\"collective\":\"test\",\"gpus\":[{}]}", "line 2, column 1: num_threads_per_block: it is 0, want 1 to 1024"},
-		{`{"collective":"test","gpus":[{}],"num_threads_per_block":-1}`, "line 1, column 58: num_threads_per_block: it is -1, want 1 to 1024"},
-		{`{"collective":"test","gpus":[{}],"num_threads_per_block":100000}`, "num_threads_per_block: it is 100000, want 1 to 1024"},
-		{`{"collective":"test","gpus":[{}],"buffer_alignment":0}`, "line 1, column 53: buffer_alignment: it is 0, want at least 1 byte"},
-		{`{"collective":"test","gpus":[{}],"buffer_alignment":-16}`, "line 1, column 53: buffer_alignment: it is -16, want at least 1 byte"},
+		{"{\"num_threads_per_block\":\n0,\"collective\":\"test\",\"gpus\":[{}]}",
+			"line 2, column 1: num_threads_per_block: it is 0, want 1 to 1024"},
+		{`{"collective":"test","gpus":[{}],"num_threads_per_block":-1}`,
+			"line 1, column 58: num_threads_per_block: it is -1, want 1 to 1024"},
+		{`{"collective":"test","gpus":[{}],"num_threads_per_block":100000}`,
+			"num_threads_per_block: it is 100000, want 1 to 1024"},
+		{`{"collective":"test","gpus":[{}],"buffer_alignment":0}`,
+			"line 1, column 53: buffer_alignment: it is 0, want at least 1 byte"},
+		{`{"collective":"test","gpus":[{}],"buffer_alignment":-16}`,
+			"line 1, column 53: buffer_alignment: it is -16, want at least 1 byte"},
 		{`{"collective":"test","gpus":[{}],"min_message_size":9,"max_message_size":8}`,
 			"line 1, column 74: max_message_size: it is 8, less than min_message_size, which is 9"},
-		{"{\"collective\":\"test\",\n\"collective\":\"allreduce\",\"gpus\":[{}]}", `line 2, column 1: key "collective" is repeated`},
+		{"{\"collective\":\"test\",\n\"collective\":\"allreduce\",\"gpus\":[{}]}",
+			`line 2, column 1: key "collective" is repeated`},
 		{"<algo coll=\"test\" ngpus=\"1\"\n nchannels=\"0\"/>", `line 2: <algo> has nchannels="0", want 1 to 32`},
 		{`<algo coll="test" ngpus="1" nchannels="-1"/>`, `line 1: <algo> has nchannels="-1", want 1 to 32`},
 		{`<algo coll="test" ngpus="1" nchannels="99"/>`, `line 1: <algo> has nchannels="99", want 1 to 32`},
-		{`<algo coll="test" ngpus="1" minBytes="8" maxBytes="7"/>`, `line 1: <algo> has minBytes="8", which is more than maxBytes, 7`},
+		{`<algo coll="test" ngpus="1" minBytes="8" maxBytes="7"/>`,
+			`line 1: <algo> has minBytes="8", which is more than maxBytes, 7`},
 		{`<algo coll="allreduce" ngpus="1"/>`, `line 1: <algo> lacks the attribute inplace`},
 		{`<algo coll="allreduce" ngpus="1" inplace="2"/>`, `line 1: <algo> has inplace="2", want 0 or 1`},
 		{"<algo coll=\"test\" ngpus=\"1\"\nngpus=\"2\"/>", `line 2: <algo> has the attribute ngpus twice`},
@@ -85,17 +101,23 @@ func TestHostileFiles(t *testing.T) {
 			`line 1: <tb> has chan="5", but the channels are 0 to 0 (see nchannels)`},
 		{`<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="0" recv="-1" chan="-1"/></gpu></algo>`,
 			`line 1: <tb> has chan="-1", but the channels are 0 to 31 (see nchannels)`},
-		{xmlStep("<step s=\"0\" type=\"nop\" depid=\"-1\"\nhasdep=\"7\"/>"), `line 2: <step> has hasdep="7", want 0 or 1`},
+		{xmlStep("<step s=\"0\" type=\"nop\" depid=\"-1\"\nhasdep=\"7\"/>"),
+			`line 2: <step> has hasdep="7", want 0 or 1`},
 		{xmlStep("\n loose\n\n"), `line 2: the text "loose" is in no attribute`},
-		{xmlStep(`<step s="0" type="nop" depid="-1" hasdep="0"/>`) + "\n\nmore", `line 3, after the algorithm's end: the text "more" is in no attribute`},
+		{xmlStep(`<step s="0" type="nop" depid="-1" hasdep="0"/>`) + "\n\nmore",
+			`line 3, after the algorithm's end: the text "more" is in no attribute`},
 		{xmlStep("<!-- a comment -->\n"), ""},
 		{xmlStep(`<step s="0" type="nop"/>`), "line 1: <step> lacks the attribute depid"},
 		{xmlStep(`<step s="0" type="nop" depid="-1"/>`), "line 1: <step> lacks the attribute hasdep"},
 		{xmlStep(`<step s="0" type="nop" depid="0" hasdep="0"/>`), "line 1: <step> lacks the attribute deps"},
-		{xmlStep(`<step s="0" type="cpy" srcbuf="i" depid="-1" cnt="1" hasdep="0"/>`), "line 1: <step> lacks the attribute srcoff"},
-		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" depid="-1" cnt="1" hasdep="0"/>`), "line 1: <step> lacks the attribute dstoff"},
-		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" depid="-1" hasdep="0"/>`), "line 1: <step> lacks the attribute cnt"},
-		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" depid="-1" cnt="1" hasdep="0"/>`), ""},
+		{xmlStep(`<step s="0" type="cpy" srcbuf="i" depid="-1" cnt="1" hasdep="0"/>`),
+			"line 1: <step> lacks the attribute srcoff"},
+		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" depid="-1" cnt="1" hasdep="0"/>`),
+			"line 1: <step> lacks the attribute dstoff"},
+		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" depid="-1" hasdep="0"/>`),
+			"line 1: <step> lacks the attribute cnt"},
+		{xmlStep(`<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" depid="-1" cnt="1" hasdep="0"/>`),
+			""},
 	} {
 		var f schedule.File
 		var err error
@@ -143,7 +165,8 @@ func TestAbsentKeys(t *testing.T) {
 		"scratch_chunks":1,"semaphores":[{"init_value":0}],"remote_buffers":[{"rank":0,"type":"i","access_channel_types":["memory"]}],
 		"channels":[{"channel_type":"memory","connected_to":[0]},{"channel_type":"port","connected_to":[0]},
 		{"channel_type":"switch","buffer_type":"i","rank_groups":[{"size":1,"ranks":[0]}]}],
-		"threadblocks":[{"id":0,"ops":` + operations + `,"channels":[{"channel_type":"memory","channel_ids":[0]},{"channel_type":"port","channel_ids":[0]},
+		"threadblocks":[{"id":0,"ops":` + operations +
+		`,"channels":[{"channel_type":"memory","channel_ids":[0]},{"channel_type":"port","channel_ids":[0]},
 		{"channel_type":"switch","channel_ids":[0]}],"remote_buffer_refs":[{"access_channel_type":"memory","remote_buffer_ids":[0]},
 		{"access_channel_type":"port","remote_buffer_ids":[0]}]}]}]}`
 	var doc any
@@ -171,7 +194,8 @@ func TestAbsentKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	// the verdict does not depend on these keys; access_channel_types repeats the references
-	unneeded := []string{"name", "protocol", "reuse_resources", "num_threads_per_block", "use_double_scratch_buffer", "buffer_alignment",
+	unneeded := []string{"name", "protocol", "reuse_resources", "num_threads_per_block", "use_double_scratch_buffer",
+		"buffer_alignment",
 		"min_message_size", "max_message_size", "access_channel_types"}
 	removed := 0
 	var walk func(v any, path string)
@@ -188,7 +212,8 @@ func TestAbsentKeys(t *testing.T) {
 				delete(v, key)
 				got, err := verdict()
 				optional := path == "" && slices.Contains(unneeded, key) || key == "access_channel_types" ||
-					strings.HasSuffix(path, "rank_groups[0]") && key == "size" || strings.HasSuffix(path, "dst_chunk") && key == "rank" ||
+					strings.HasSuffix(path, "rank_groups[0]") && key == "size" ||
+					strings.HasSuffix(path, "dst_chunk") && key == "rank" ||
 					strings.HasPrefix(op, "gl") && (key == "channel_type" || key == "reduce_op") || key == "tbg_info"
 				switch {
 				case optional && (err != nil || strings.ReplaceAll(got, "()", "") == ""):

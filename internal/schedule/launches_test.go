@@ -11,8 +11,8 @@ import (
 )
 
 // TestAnyNumberOfLaunches compares the verdict for any number of launches with that of 24 launches, for small schedules
-// of the corpus, for copies without one synchronization, and for copies with one signal more. Some of these give a counter
-// more signals than waits, so their errors may occur only after many launches.
+// of the corpus, for copies without one synchronization, and for copies with one signal more. Some of these give a
+// counter more signals than waits, so their errors may occur only after many launches.
 func TestAnyNumberOfLaunches(t *testing.T) {
 	dir, verdicts := corpus(t)
 	files, n, later := map[string]schedule.File{}, 0, 0
@@ -55,7 +55,8 @@ func TestAnyNumberOfLaunches(t *testing.T) {
 				later++
 			}
 			if all := schedule.Simulate(p, 24); (all.Verdict == schedule.OK) != (many.Verdict == schedule.OK) {
-				t.Errorf("%s, copy %d: %s, and of 24 launches %s\n%v\n%v", name, i, many.Verdict, all.Verdict, many.Findings,
+				t.Errorf("%s, copy %d: %s, and of 24 launches %s\n%v\n%v", name, i, many.Verdict, all.Verdict,
+					many.Findings,
 					all.Findings)
 			}
 		}
@@ -74,7 +75,8 @@ func TestDoubleScratch(t *testing.T) {
 		t.Error(r.Verdict, r.Findings)
 	}
 	r := check(t, f, 2)
-	if r.Verdict != schedule.Race || !strings.Contains(r.Findings[0].String(), "rank 0, tb 0 has completed no operation of launch 3") {
+	if r.Verdict != schedule.Race || !strings.Contains(r.Findings[0].String(),
+		"rank 0, tb 0 has completed no operation of launch 3") {
 		t.Error(r.Verdict, r.Findings)
 	}
 	// The same three launches in one plan, with the halves as two chunks: an independent text of the same fault.
@@ -157,7 +159,8 @@ func TestFallingCounter(t *testing.T) {
 		t.Error(r.Verdict, r.Findings, r.Warnings)
 	}
 	r := check(t, f, 2)
-	if r.Verdict != schedule.Deadlock || !strings.Contains(r.Findings[0].Message, "ends 1 below its initial value in each launch") {
+	if r.Verdict != schedule.Deadlock ||
+		!strings.Contains(r.Findings[0].Message, "ends 1 below its initial value in each launch") {
 		t.Error(r.Verdict, r.Findings)
 	}
 }

@@ -30,8 +30,8 @@ type Finding struct {
 	// Lines describes the counterexample, one sentence or list item each. State holds it as fields.
 	Lines []string   `json:"notes,omitempty"`
 	State []Progress `json:"counterexample,omitempty"`
-	// Edge reports that the finding concerns the beginning or end of a launch, where a rank's own stream writes the input
-	// and reads the output.
+	// Edge reports that the finding concerns the beginning or end of a launch, where a rank's own stream writes the
+	// input and reads the output.
 	Edge bool `json:"edge,omitempty"`
 }
 
@@ -44,8 +44,8 @@ type Progress struct {
 	Completed int  `json:"completed"`
 	Launch    int  `json:"launch"` // the launch that the block executes, from 1
 	Ended     bool `json:"ended,omitempty"`
-	// Access is "first" or "second" if the operation is that access of the finding's message. If Proxy is set, the block
-	// has posted the operation, and its proxy is about to execute it.
+	// Access is "first" or "second" if the operation is that access of the finding's message. If Proxy is set, the
+	// block has posted the operation, and its proxy is about to execute it.
 	Access string `json:"access,omitempty"`
 	Proxy  bool   `json:"proxy,omitempty"`
 	// Begun is set if a barrier within the next operation has been executed: the steps of MSCCL have several.
@@ -63,8 +63,8 @@ type Report struct {
 	Findings []*Finding
 	Warnings []*Finding
 	Notes    []string
-	// Awaited are the indices of the counters for which the blocks of a deadlock wait. Left are those of the counters that
-	// each launch gives more signals than it has waits.
+	// Awaited are the indices of the counters for which the blocks of a deadlock wait. Left are those of the counters
+	// that each launch gives more signals than it has waits.
 	Awaited, Left []int
 	// Steps is the number of operations that were executed. It measures the work of the check.
 	Steps int
@@ -72,14 +72,14 @@ type Report struct {
 
 // Options are the parameters of a check.
 type Options struct {
-	// Launches is 1 for a check of one launch. With 2, the check covers any number of consecutive launches, and a conflict
-	// between launches is an error.
+	// Launches is 1 for a check of one launch. With 2, the check covers any number of consecutive launches, and a
+	// conflict between launches is an error.
 	Launches int
 }
 
 // launches returns the number of launches that Check simulates. Two suffice for a proof of any number, or three if
-// launches alternate between the halves of scratch, which docs/schedules.md explains. If counters do not return to their
-// initial values, afterMany covers the later launches.
+// launches alternate between the halves of scratch, which docs/schedules.md explains. If counters do not return to
+// their initial values, afterMany covers the later launches.
 func (o Options) launches(p *Plan) int {
 	switch {
 	case o.Launches < 2:
@@ -126,15 +126,16 @@ func Check(p *Plan, o Options) *Report {
 	return r
 }
 
-// CheckOne checks one launch of a plan. It also returns a warning if one launch, or any number of launches, is not proved,
-// and otherwise nil.
+// CheckOne checks one launch of a plan. It also returns a warning if one launch, or any number of launches, is not
+// proved, and otherwise nil.
 func CheckOne(p *Plan) (r *Report, doubt *Finding) {
 	if r = Check(p, Options{}); r.Verdict != OK {
 		return r, &Finding{Kind: r.Verdict, Message: "the schedule itself is not proved: " + r.Findings[0].Message}
 	}
 	if many := Check(p, Options{Launches: 2}); many.Verdict != OK {
 		return r, &Finding{Kind: many.Verdict, Message: fmt.Sprintf(
-			"one launch is proved, but launches after each other are not: %s: %s", many.Verdict, many.Findings[0].Message)}
+			"one launch is proved, but launches after each other are not: %s: %s", many.Verdict,
+			many.Findings[0].Message)}
 	}
 	return r, nil
 }
@@ -158,8 +159,8 @@ func decide(p *Plan, launches int) (*sim, *Report) {
 	return s, r
 }
 
-// mostThreads is the maximum number of moved cells of a plan, for one launch and for several, up to which the order that
-// packets establish is computed for each thread separately.
+// mostThreads is the maximum number of moved cells of a plan, for one launch and for several, up to which the order
+// that packets establish is computed for each thread separately.
 var mostThreads = [...]int{1: 1 << 22, 2: 1 << 18}
 
 // simulate executes a plan in one interleaving. Seed 0 selects the first interleaving. It first uses the cheapest
@@ -244,9 +245,9 @@ func (s *sim) report() *Report {
 	return r
 }
 
-// afterMany returns the plan of launches that follow many others, or nil if it is the same, and describes the difference.
-// If a launch gives a counter more signals than it has waits, the waits of later launches get signals of ever earlier
-// launches. In the end, they order no accesses of two successive launches.
+// afterMany returns the plan of launches that follow many others, or nil if it is the same, and describes the
+// difference. If a launch gives a counter more signals than it has waits, the waits of later launches get signals of
+// ever earlier launches. In the end, they order no accesses of two successive launches.
 func (s *sim) afterMany() (*Plan, string) {
 	p, why := *s.p, ""
 	p.Counters = slices.Clone(p.Counters)

@@ -106,8 +106,8 @@ func TestFixRestores(t *testing.T) {
 	}
 }
 
-// TestFixChoosesThePlace checks that a wait is inserted at the latest place that suffices, and that the text says what it
-// delays. In the exchange without its first wait, op 4 is the barrier after which the sum reads the peer's data.
+// TestFixChoosesThePlace checks that a wait is inserted at the latest place that suffices, and that the text says what
+// it delays. In the exchange without its first wait, op 4 is the barrier after which the sum reads the peer's data.
 func TestFixChoosesThePlace(t *testing.T) {
 	f := exchange(t).Clone()
 	f.GPUs[0].Threadblocks[0].Ops[3] = mscclpp.Op{Name: "nop"}
@@ -123,7 +123,8 @@ func TestFixChoosesThePlace(t *testing.T) {
 // TestFixRelaxedSignals checks that a relaxed signal or wait in a long block is replaced, although single insertions at
 // all places of the block are more than are tried.
 func TestFixRelaxedSignals(t *testing.T) {
-	wants := map[int]string{2: "rank 0, tb 0, op 2 (rlxsignal) becomes signal", 3: "rank 0, tb 0, op 3 (rlxwait) becomes wait"}
+	wants := map[int]string{2: "rank 0, tb 0, op 2 (rlxsignal) becomes signal",
+		3: "rank 0, tb 0, op 3 (rlxwait) becomes wait"}
 	for op, name := range map[int]string{2: "rlxsignal", 3: "rlxwait"} {
 		f := exchange(t).Clone()
 		f.GPUs[0].Threadblocks[0].Ops[op].Name = name
@@ -214,8 +215,8 @@ func TestWrongNamesTheContribution(t *testing.T) {
 	}
 }
 
-// TestNamesOfCells checks that packets are named by the index that the file has, although they take twice the memory, and
-// that a wait for a message of XML names it.
+// TestNamesOfCells checks that packets are named by the index that the file has, although they take twice the memory,
+// and that a wait for a message of XML names it.
 func TestNamesOfCells(t *testing.T) {
 	f := readPlan(t, "testdata/double_broadcast.json")
 	f.GPUs[1].ScratchChunks = new(4)
@@ -267,7 +268,8 @@ func TestWrongSizes(t *testing.T) {
 	double.InPlace = new(true)
 	double.GPUs[1].InputChunks, double.GPUs[1].OutputChunks = new(2), new(4)
 	if r := check(t, double, 1); r.Verdict != schedule.Wrong ||
-		!strings.HasPrefix(r.Findings[0].Message, "rank 1 has input_chunks 2 and output_chunks 4, but the two must be equal") {
+		!strings.HasPrefix(r.Findings[0].Message,
+			"rank 1 has input_chunks 2 and output_chunks 4, but the two must be equal") {
 		t.Error(r.Verdict, r.Findings)
 	}
 	gather := pairXML(t).Clone()

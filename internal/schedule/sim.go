@@ -129,8 +129,8 @@ type counterState struct {
 	taken   int
 	kept    bool
 	waiters []int
-	// These fields record the last add and the last take. They are used to check whether the next add or take is ordered
-	// after them.
+	// These fields record the last add and the last take. They are used to check whether the next add or take is
+	// ordered after them.
 	add, take stamp
 }
 
@@ -186,7 +186,8 @@ type sim struct {
 
 func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
 	s := &sim{p: p, launches: launches, rng: rng, values: newValues(), meets: map[int][]int{}, onCell: map[int][]int{},
-		extra: map[int][]*access{}, movers: map[mover]int32{}, edges: map[string]bool{}, messages: p.Cells - p.MessageBase}
+		extra: map[int][]*access{}, movers: map[mover]int32{}, edges: map[string]bool{},
+		messages: p.Cells - p.MessageBase}
 	s.cells = make([]cell, p.Cells+(launches-1)*s.messages)
 	s.blocks = make([]blockState, len(p.Blocks))
 	s.engines = make([]engineState, len(p.Engines))
@@ -523,7 +524,8 @@ func (s *sim) shared(e int, now stamp, x clock.Clock) {
 		return
 	}
 	if !s.after(t, now, x) && s.ambiguous == "" {
-		s.ambiguous = s.p.Engines[e].Name + " is used by threads that nothing orders: what a signal of it follows depends on time"
+		s.ambiguous = s.p.Engines[e].Name +
+			" is used by threads that nothing orders: what a signal of it follows depends on time"
 	}
 }
 
@@ -714,8 +716,9 @@ func (s *sim) move(b int, o *Op) {
 }
 
 func (s *sim) readAll(a *agent, sp Span) {
-	acc := &access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: sp.origin(), class: a.class, mode: sp.Mode,
-		x: a.x}
+	acc := &access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: sp.origin(), class: a.class,
+		mode: sp.Mode,
+		x:    a.x}
 	for c := sp.Cell; c < sp.Cell+sp.N*sp.width(); c++ {
 		s.read(a, acc, c)
 	}
@@ -903,7 +906,8 @@ func (s *sim) writeAfter(a *agent, acc *access, c int, same bool) {
 		}
 		if same && w.mode == Packet && acc.mode == Packet {
 			if w.comp != a.comp && s.ambiguous == "" {
-				s.ambiguous = "the same packet is written to " + s.p.cellName(s.home(c), acc.mode) + " by blocks that nothing orders"
+				s.ambiguous = "the same packet is written to " + s.p.cellName(s.home(c),
+					acc.mode) + " by blocks that nothing orders"
 			}
 			s.extra[c] = append(s.extra[c], w)
 			return

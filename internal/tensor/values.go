@@ -32,7 +32,8 @@ func OfInts[E int | int32 | int64](dt ir.DType, vals []E, shape []int64) (*Tenso
 		return nil, err
 	}
 	for i, v := range vals {
-		if r := Round(dt, float64(v)); dt == ir.I32 && int64(v) != int64(int32(v)) || math.IsInf(r, 0) || math.IsNaN(r) {
+		if r := Round(dt, float64(v)); dt == ir.I32 && int64(v) != int64(int32(v)) || math.IsInf(r, 0) ||
+			math.IsNaN(r) {
 			return nil, fmt.Errorf("element %d is %d, which %s cannot represent", i, v, dt)
 		}
 		t.SetInt64(int64(i), int64(v))
@@ -44,7 +45,8 @@ func OfInts[E int | int32 | int64](dt ir.DType, vals []E, shape []int64) (*Tenso
 func ofLength(dt ir.DType, n int, shape []int64) (*Tensor, error) {
 	elements, err := NumElements(shape)
 	if err == nil && elements != int64(n) {
-		return nil, fmt.Errorf("%d numbers are given for %s, which has %d elements", n, typeText(dt.String(), shape), elements)
+		return nil, fmt.Errorf("%d numbers are given for %s, which has %d elements", n, typeText(dt.String(), shape),
+			elements)
 	}
 	if err != nil {
 		return nil, err

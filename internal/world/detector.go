@@ -143,7 +143,8 @@ func withoutDetails(values []Value) []Value {
 // stalled returns an error that blames a process that sends no heartbeats.
 func (d *detector) stalled(rank int) *PeerError {
 	silent := time.Duration(d.silent[rank].Load()) * beat
-	return d.mesh.member(rank).failed("stalled: no progress and no reaction for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
+	return d.mesh.member(rank).failed("stalled: no progress and no reaction for %v, %s", silent.Round(beat),
+		d.mesh.page.last(rank))
 }
 
 // awaitPeers is await for an action of the process from, or of all other processes. late returns the processes for
@@ -186,7 +187,8 @@ func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	}
 	why := fmt.Sprintf(format, args...)
 	if d.silent[stalled].Load() < many {
-		return d.mesh.member(late).failed("%s, %s; the limit is HOCKET_STALL_TIMEOUT, or stall_timeout", why, d.mesh.page.last(late))
+		return d.mesh.member(late).failed("%s, %s; the limit is HOCKET_STALL_TIMEOUT, or stall_timeout", why,
+			d.mesh.page.last(late))
 	}
 	e := d.stalled(stalled)
 	if stalled == late {

@@ -141,7 +141,8 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 		if l.name == "torchrun" {
 			set = "MASTER_ADDR and MASTER_PORT to the same values in all processes, and to another port for each job, or " + set
 		}
-		return fmt.Errorf("%s is %d, but no variable names the run that the processes join: set %s", l.size, o.Size, set)
+		return fmt.Errorf("%s is %d, but no variable names the run that the processes join: set %s", l.size, o.Size,
+			set)
 	}
 	return nil
 }

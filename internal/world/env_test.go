@@ -51,7 +51,8 @@ func TestFromEnv(t *testing.T) {
 		{"no ID of hocket", "HOCKET_WORLD_SIZE=4 HOCKET_RANK=0", Options{}, "set HOCKET_RUN_ID"},
 		{"a port by name", "WORLD_SIZE=4 RANK=0 MASTER_ADDR=a MASTER_PORT=abc", Options{},
 			`MASTER_PORT is "abc", but must be a number from 1 to 65535`},
-		{"a port too large", "WORLD_SIZE=4 RANK=0 MASTER_ADDR=a MASTER_PORT=70000", Options{}, `MASTER_PORT is "70000"`},
+		{"a port too large", "WORLD_SIZE=4 RANK=0 MASTER_ADDR=a MASTER_PORT=70000", Options{},
+			`MASTER_PORT is "70000"`},
 		{"port zero", "WORLD_SIZE=4 RANK=0 MASTER_ADDR=a MASTER_PORT=0", Options{}, `MASTER_PORT is "0"`},
 		{"no number", "HOCKET_WORLD_SIZE=two HOCKET_RANK=0", Options{},
 			`HOCKET_WORLD_SIZE is "two", but must be a number from 1 to 256`},
@@ -59,7 +60,8 @@ func TestFromEnv(t *testing.T) {
 		{"negative", "WORLD_SIZE=4 RANK=-1", Options{}, `RANK is "-1"`},
 		{"overflow", "WORLD_SIZE=99999999999999999999 RANK=0", Options{}, "WORLD_SIZE is"},
 		{"local", "WORLD_SIZE=4 RANK=1 LOCAL_RANK=x", Options{}, `LOCAL_RANK is "x"`},
-		{"duration", "HOCKET_STALL_TIMEOUT=5", Options{}, `HOCKET_STALL_TIMEOUT is "5", but must be a positive duration such as 30s`},
+		{"duration", "HOCKET_STALL_TIMEOUT=5", Options{},
+			`HOCKET_STALL_TIMEOUT is "5", but must be a positive duration such as 30s`},
 		{"negative duration", "HOCKET_JOIN_TIMEOUT=-5s", Options{}, "HOCKET_JOIN_TIMEOUT"},
 	} {
 		env := map[string]string{}

@@ -110,7 +110,8 @@ func tryFolder(path string) (*folder, error) {
 		return nil, errAgain
 	case err != nil:
 		file.Close()
-		return nil, fmt.Errorf("locking %s: %w (set HOCKET_RUN_DIR to a folder on a file system that supports locks)", path, err)
+		return nil, fmt.Errorf("locking %s: %w (set HOCKET_RUN_DIR to a folder on a file system that supports locks)",
+			path, err)
 	}
 	if !d.isThere() {
 		file.Close()

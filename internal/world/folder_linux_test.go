@@ -146,7 +146,8 @@ func TestStaleFolder(t *testing.T) {
 				})
 			f.waitStopped(0, limit)
 			waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "2")); return len(s) == 1 })
-			for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} { // stopped first, so that no process detects the death of another
+			for _, signal := range []syscall.Signal{syscall.SIGSTOP,
+				syscall.SIGKILL} { // stopped first, so that no process detects the death of another
 				for _, c := range f.command {
 					c.Process.Signal(signal)
 				}
@@ -415,7 +416,8 @@ func goroutinesHere() (n int) {
 func TestFolderOfOthers(t *testing.T) {
 	base := t.TempDir()
 	user := fmt.Sprintf("hocket-%d-", os.Geteuid())
-	for _, name := range []string{"mydata/file", "0123456789abcdef/file", "0123456789abcde0/0", "0123456789abcde1/sub/0",
+	for _, name := range []string{"mydata/file", "0123456789abcdef/file", "0123456789abcde0/0",
+		"0123456789abcde1/sub/0",
 		"0123456789ABCDEF/0"} {
 		path := filepath.Join(base, user+name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -112,7 +112,8 @@ func (hs handshake) answer(l link, h hello) (*peer, error) {
 		return nil, err
 	}
 	if h.Rank == hs.mesh.o.Rank {
-		err := hs.mesh.self.failed("process %d on %s claims the same rank of %s: %s", h.PID, h.Host, hs.mesh.o.run(), distinct)
+		err := hs.mesh.self.failed("process %d on %s claims the same rank of %s: %s", h.PID, h.Host, hs.mesh.o.run(),
+			distinct)
 		hs.mesh.abort(err)
 		return nil, err
 	}
@@ -127,7 +128,8 @@ func (hs handshake) fits(h hello) error {
 	var what, mine, theirs string
 	switch {
 	case h.Protocol != protocol:
-		what, mine, theirs = "the protocol: the processes run different versions of hocket", strconv.Itoa(protocol), strconv.Itoa(h.Protocol)
+		what, mine, theirs = "the protocol: the processes run different versions of hocket", strconv.Itoa(protocol),
+			strconv.Itoa(h.Protocol)
 	case h.Size != hs.mesh.o.Size:
 		what, mine, theirs = "the size of the world", strconv.Itoa(hs.mesh.o.Size), strconv.Itoa(h.Size)
 	default:

@@ -307,8 +307,8 @@ func (m *mesh) alone(step uint64) error {
 	return e
 }
 
-// nextOf names what processes begin with different values: their next call or, if all calls are unknown, the step. Steps
-// are not the user's calls: a single call may take several.
+// nextOf names what processes begin with different values: their next call or, if all calls are unknown, the step.
+// Steps are not the user's calls: a single call may take several.
 func (m *mesh) nextOf(values []Value, step uint64) string {
 	if slices.ContainsFunc(values, func(v Value) bool { return v.Call != "" }) {
 		return "the next call" + m.o.ofGroup()

@@ -62,7 +62,8 @@ func TestSteps(t *testing.T) {
 		{"other plan", [3][]string{{"load a", "run a"}, {"load a", "run b"}, {"load a", "run a"}}, "step 3: "},
 		{"other order", [3][]string{{"load a", "load b"}, {"load b", "load a"}, {"load a", "load b"}}, "step 2: "},
 		{"other count", [3][]string{{"run a 4"}, {"run a 4"}, {"run a 8"}}, "step 2: "},
-		{"long", [3][]string{{strings.Repeat("x", 500) + "a"}, {strings.Repeat("x", 500) + "a"}, {strings.Repeat("x", 500) + "b"}}, "step 2: "},
+		{"long", [3][]string{{strings.Repeat("x", 500) + "a"}, {strings.Repeat("x", 500) + "a"},
+			{strings.Repeat("x", 500) + "b"}}, "step 2: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			errs := fail(t, options(t, 3), func(w *World) error {
@@ -76,7 +77,8 @@ func TestSteps(t *testing.T) {
 			})
 			for r, err := range errs {
 				var d *DisagreeError
-				if !errors.As(err, &d) || !strings.Contains(err.Error(), "ranks disagree on "+tc.want) || len(d.Values) != 3 {
+				if !errors.As(err, &d) || !strings.Contains(err.Error(), "ranks disagree on "+tc.want) ||
+					len(d.Values) != 3 {
 					t.Errorf("rank %d: %v", r, err)
 				} else if (d.Odd() < 0) != (len(d.Groups()) != 2) || len(d.Groups()) < 2 {
 					t.Errorf("rank %d: the error does not say which step differs: %v", r, err)
@@ -120,7 +122,8 @@ func TestAgreementsDiffer(t *testing.T) {
 				return err
 			})
 			for r, err := range errs {
-				if want := "ranks disagree on step 2: rank 0 has load, rank 1 has run"; err == nil || err.Error() != want {
+				if want := "ranks disagree on step 2: rank 0 has load, rank 1 has run"; err == nil ||
+					err.Error() != want {
 					t.Errorf("rank %d: %v, want %q", r, err, want)
 				}
 			}
@@ -198,7 +201,8 @@ func TestSlow(t *testing.T) {
 		agree := func() error { _, err := w.Agree(ctx, "load", nil); return err }
 		for _, meeting := range []struct{ wait, come func() error }{
 			{agree, agree},
-			{func() error { _, err := w.Map(ctx, 1, "arena"); return err }, func() error { return w.Share("arena", mine.segment) }},
+			{func() error { _, err := w.Map(ctx, 1, "arena"); return err },
+				func() error { return w.Share("arena", mine.segment) }},
 			{func() error { return errors.Join(w.Step("batch"), mine.Wait(ctx, 0, 1, 1)) },
 				func() error { theirs.Add(0, 1); return w.Step("batch") }},
 		} {

@@ -620,11 +620,13 @@ func TestPeersApart(t *testing.T) {
 	staged := peerLoad{Algorithm: "staged", Graph: true, Batches: []int{2, 1}}
 	t.Run("2", func(t *testing.T) {
 		t.Parallel()
-		wantPeers(t, 2, peerJob{GPUs: 2, PerGPU: 4, Apart: true, NCCL: t.TempDir(), Loads: peerExamples(t, 2, 4, eager, graph)})
+		wantPeers(t, 2, peerJob{GPUs: 2, PerGPU: 4, Apart: true, NCCL: t.TempDir(),
+			Loads: peerExamples(t, 2, 4, eager, graph)})
 	})
 	t.Run("4", func(t *testing.T) {
 		t.Parallel()
-		wantPeers(t, 4, peerJob{GPUs: 4, PerGPU: 4, Apart: true, NCCL: t.TempDir(), Loads: peerExamples(t, 4, 6, eager, staged)})
+		wantPeers(t, 4, peerJob{GPUs: 4, PerGPU: 4, Apart: true, NCCL: t.TempDir(),
+			Loads: peerExamples(t, 4, 6, eager, staged)})
 	})
 	t.Run("4 on 2 GPUs", func(t *testing.T) {
 		t.Parallel()

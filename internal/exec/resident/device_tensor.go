@@ -214,7 +214,8 @@ func (t *DeviceTensor) Write(ctx context.Context, from *tensor.Tensor) error {
 	return nil
 }
 
-// Zero fills the tensor with zeros on the devices. After an error, except errors about waiting, the tensor holds nothing.
+// Zero fills the tensor with zeros on the devices. After an error, except errors about waiting, the tensor holds
+// nothing.
 func (t *DeviceTensor) Zero(ctx context.Context) error {
 	release, err := t.of.Lease(ctx, nil, []*DeviceTensor{t})
 	if err != nil {
@@ -223,7 +224,8 @@ func (t *DeviceTensor) Zero(ctx context.Context) error {
 	defer release()
 	err = t.transfer(ctx, false, func(i int, s device.Stream, v device.View) error {
 		t.SetContents(false)
-		l, err := t.loan.world.Device(int(t.io.Parts[i].Ref.Rank)).Prepare(device.Kernel{Op: device.Zeros(), Outs: []device.View{v}})
+		l, err := t.loan.world.Device(int(t.io.Parts[i].Ref.Rank)).Prepare(device.Kernel{Op: device.Zeros(),
+			Outs: []device.View{v}})
 		if err != nil {
 			return err
 		}

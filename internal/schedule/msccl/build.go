@@ -166,7 +166,8 @@ func (b *builder) connections() error {
 			p.Counters = append(p.Counters, schedule.Counter{Name: fmt.Sprintf("the progress of rank %d tb %d", r, t)})
 			for _, q := range []int{tb.Send, tb.Recv} {
 				if q < -1 || q >= len(f.GPUs) {
-					return fmt.Errorf("gpu %d tb %d: its peer is rank %d, but the ranks are 0 to %d", r, t, q, len(f.GPUs)-1)
+					return fmt.Errorf("gpu %d tb %d: its peer is rank %d, but the ranks are 0 to %d", r, t, q,
+						len(f.GPUs)-1)
 				}
 			}
 			if tb.Send >= 0 {
@@ -382,7 +383,8 @@ func (b *builder) span(kind string, off, n int) (schedule.Span, error) {
 	}
 	if off < 0 || off > maxChunks || off+n > buf.Cells {
 		size := fmt.Sprint(buf.Cells)
-		if part := map[string]schedule.Collective{"i": schedule.AllGather, "o": schedule.ReduceScatter}[kind]; part != "" &&
+		if part := map[string]schedule.Collective{"i": schedule.AllGather,
+			"o": schedule.ReduceScatter}[kind]; part != "" &&
 			part == b.p.Collective {
 			size += ", nchunksperloop divided by ngpus"
 		}

@@ -131,7 +131,8 @@ func Parse(text []byte) (*File, error) {
 	return f, nil
 }
 
-// known reads XML, and returns an unknownError for an element, attribute, value or text that an algorithm does not have.
+// known reads XML, and returns an unknownError for an element, attribute, value or text that an algorithm does not
+// have.
 type known struct {
 	*xml.Decoder
 	channels int // the value of nchannels; 0 if the algorithm lacks it
@@ -203,8 +204,8 @@ func (k *known) Token() (xml.Token, error) {
 	return t, nil
 }
 
-// impossible returns why the values of an element's attributes are impossible, or "". Values that are no numbers are left
-// to the decoder.
+// impossible returns why the values of an element's attributes are impossible, or "". Values that are no numbers are
+// left to the decoder.
 func (k *known) impossible(e xml.StartElement) string {
 	has := map[string]int{}
 	for i, a := range e.Attr {
@@ -231,14 +232,15 @@ func (k *known) impossible(e xml.StartElement) string {
 		return fmt.Sprintf("has minBytes=\"%d\", which is more than maxBytes, %d", has["minBytes"], most)
 	}
 	n, ok := has["chan"]
-	if most := cmp.Or(k.channels, maxChannels) - 1; ok && (has["send"] != -1 || has["recv"] != -1) && (n < 0 || n > most) {
+	if most := cmp.Or(k.channels, maxChannels) - 1; ok && (has["send"] != -1 || has["recv"] != -1) &&
+		(n < 0 || n > most) {
 		return fmt.Sprintf("has chan=\"%d\", but the channels are 0 to %d (see nchannels)", n, most)
 	}
 	return ""
 }
 
-// absent returns the first attribute that an element needs and lacks, or "". Otherwise an absent number would count as 0:
-// as rank 0, or as a dependence on block 0.
+// absent returns the first attribute that an element needs and lacks, or "". Otherwise an absent number would count as
+// 0: as rank 0, or as a dependence on block 0.
 func absent(e xml.StartElement) string {
 	has := map[string]string{}
 	for _, a := range e.Attr {

@@ -10,7 +10,8 @@ import (
 	"hocket.example/hocket/internal/schedule/msccl"
 )
 
-// TestEncodeKeepsText repairs algorithms with comments and unusual spaces, and compares the result with the edited text.
+// TestEncodeKeepsText repairs algorithms with comments and unusual spaces, and compares the result with the edited
+// text.
 func TestEncodeKeepsText(t *testing.T) {
 	text, err := os.ReadFile("../testdata/pair.xml")
 	if err != nil {
@@ -117,7 +118,8 @@ func TestEncodeNewStep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`cnt="1" depid="-1" hasdep="1"/>`, "\n      <!-- both -->\n      <step s=\"0\" type=\"nop\"", "\n      <step s=\"1\" type=\"cpy\" srcbuf=\"s\""} {
+	for _, want := range []string{`cnt="1" depid="-1" hasdep="1"/>`,
+		"\n      <!-- both -->\n      <step s=\"0\" type=\"nop\"", "\n      <step s=\"1\" type=\"cpy\" srcbuf=\"s\""} {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("%s\nlacks %s", got, want)
 		}

@@ -125,7 +125,8 @@ func (b *builder) memory() error {
 		}
 		for i, n := range []int{*g.InputChunks, *g.OutputChunks, g.scratch()} {
 			if n < 0 || n > maxChunks {
-				return fmt.Errorf("rank %d: %s_chunks is %d, want 0 to %d", r, []string{"input", "output", "scratch"}[i], n,
+				return fmt.Errorf("rank %d: %s_chunks is %d, want 0 to %d", r,
+					[]string{"input", "output", "scratch"}[i], n,
 					maxChunks)
 			}
 		}
@@ -222,8 +223,8 @@ func (b *builder) extent(r int) (in, out int, both bool, offset int) {
 	return in, out, false, 0
 }
 
-// sameSize records an error if rank r has different numbers of input and output chunks, although the two are one buffer.
-// A number of 0 is accepted: the buffer then has the size of the other.
+// sameSize records an error if rank r has different numbers of input and output chunks, although the two are one
+// buffer. A number of 0 is accepted: the buffer then has the size of the other.
 func (b *builder) sameSize(r int) {
 	in, out := *b.f.GPUs[r].InputChunks, *b.f.GPUs[r].OutputChunks
 	switch b.p.Collective {
@@ -258,7 +259,8 @@ func (b *builder) channels(r int) error {
 	for _, kind := range []string{"memory", "port"} {
 		for i, q := range b.peers(r, kind) {
 			if q < 0 || q >= len(b.f.GPUs) {
-				return fmt.Errorf("rank %d: %s channel %d is connected to rank %d, but the ranks are 0 to %d", r, kind, i, q, len(b.f.GPUs)-1)
+				return fmt.Errorf("rank %d: %s channel %d is connected to rank %d, but the ranks are 0 to %d", r, kind,
+					i, q, len(b.f.GPUs)-1)
 			}
 			b.counters[counterKey{kind, r, i}] = len(b.p.Counters)
 			b.p.Counters = append(b.p.Counters, schedule.Counter{
@@ -316,7 +318,8 @@ func (b *builder) threadblock(r, t int) error {
 		return fmt.Errorf("rank %d, tb %d: %w", r, t, err)
 	}
 	if other, ok := b.ids[[2]int{r, *b.tb.ID}]; ok {
-		return fmt.Errorf("rank %d: threadblocks[%d] has id %d, as threadblocks[%d] has: ids must differ", r, t, *b.tb.ID, other)
+		return fmt.Errorf("rank %d: threadblocks[%d] has id %d, as threadblocks[%d] has: ids must differ", r, t,
+			*b.tb.ID, other)
 	}
 	b.ids[[2]int{r, *b.tb.ID}] = t
 	if *b.tb.ID != t {

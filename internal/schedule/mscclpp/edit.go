@@ -103,12 +103,12 @@ func (f *File) gaps(rank, block int) []schedule.Place {
 	return out
 }
 
-// Repairs proposes plans with one additional synchronization, in this order: a signal that a block of a deadlock awaits,
-// or a wait for a signal that remains; a barrier in a block of the finding; a rank whose relaxed signals and waits are
-// replaced by ones that order memory; a double scratch buffer; each signal and wait for which the blocks of the finding
-// have channels and semaphores; a new semaphore between two blocks of a rank; a barrier at any place; and signals and
-// waits in other blocks. Signals are tried from the beginning of a block, and the others from the finding backwards,
-// since an operation that waits delays all that follow it.
+// Repairs proposes plans with one additional synchronization, in this order: a signal that a block of a deadlock
+// awaits, or a wait for a signal that remains; a barrier in a block of the finding; a rank whose relaxed signals and
+// waits are replaced by ones that order memory; a double scratch buffer; each signal and wait for which the blocks of
+// the finding have channels and semaphores; a new semaphore between two blocks of a rank; a barrier at any place; and
+// signals and waits in other blocks. Signals are tried from the beginning of a block, and the others from the finding
+// backwards, since an operation that waits delays all that follow it.
 func (f *File) Repairs(refuted *schedule.Report) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
 		found := refuted.Findings[0]
@@ -132,7 +132,8 @@ func (f *File) Repairs(refuted *schedule.Report) iter.Seq[schedule.Repair] {
 			}
 			return []Op{{Name: "nop"}}
 		}
-		_ = insert(slices.Concat(near, others), f.unmatched(refuted)) && insert(near, barrier) && f.strengthened(yield) &&
+		_ = insert(slices.Concat(near, others), f.unmatched(refuted)) && insert(near, barrier) &&
+			f.strengthened(yield) &&
 			f.doubled(found, yield) && insert(near, f.available) && f.semaphore(found, yield) &&
 			insert(others, barrier) && insert(others, f.available)
 	}

@@ -172,7 +172,8 @@ func (f *File) impossible() (key string, err error) {
 	case f.Alignment != nil && *f.Alignment < 1:
 		return "buffer_alignment", fmt.Errorf("it is %d, want at least 1 byte", *f.Alignment)
 	case f.MaxMessage != nil && f.MinMessage > *f.MaxMessage:
-		return "max_message_size", fmt.Errorf("it is %d, less than min_message_size, which is %d", *f.MaxMessage, f.MinMessage)
+		return "max_message_size", fmt.Errorf("it is %d, less than min_message_size, which is %d", *f.MaxMessage,
+			f.MinMessage)
 	}
 	return "", nil
 }

@@ -232,7 +232,8 @@ func (b *builder) remote(c Chunk, mode schedule.Mode) (schedule.Span, error) {
 				id)
 		}
 		if q := *list[id].Rank; q < 0 || q >= len(b.f.GPUs) {
-			return schedule.Span{}, b.errorf("remote buffer %d is on rank %d, but the ranks are 0 to %d", id, q, len(b.f.GPUs)-1)
+			return schedule.Span{}, b.errorf("remote buffer %d is on rank %d, but the ranks are 0 to %d", id, q,
+				len(b.f.GPUs)-1)
 		}
 		return b.span(*list[id].Rank, list[id].Type, *c.Index, *c.Size, mode)
 	}
@@ -262,7 +263,8 @@ func (b *builder) group(i int) ([]int, string, error) {
 		}
 		for _, q := range c.Groups[ch].Ranks {
 			if q < 0 || q >= len(b.f.GPUs) {
-				return nil, "", b.errorf("the switch channel has rank %d, but the ranks are 0 to %d", q, len(b.f.GPUs)-1)
+				return nil, "", b.errorf("the switch channel has rank %d, but the ranks are 0 to %d", q,
+					len(b.f.GPUs)-1)
 			}
 		}
 		if len(c.Groups[ch].Ranks) == 0 {
@@ -365,7 +367,8 @@ func (b *builder) data(out *schedule.Op) error {
 		return b.errorf("unknown operation %.40q: the known ones are %s", o.Name, strings.Join(names, ", "))
 	}
 	if len(o.Src) < how.minSrc || len(o.Dst) < how.minDst {
-		return b.errorf("src_buff has length %d and dst_buff %d, want at least %d and %d", len(o.Src), len(o.Dst), how.minSrc,
+		return b.errorf("src_buff has length %d and dst_buff %d, want at least %d and %d", len(o.Src), len(o.Dst),
+			how.minSrc,
 			how.minDst)
 	}
 	m := schedule.Move{Engine: -1}
@@ -471,7 +474,8 @@ func (b *builder) copies(out *schedule.Op, how [2]operand) error {
 
 // unequal returns the error about an operation that does not have one destination for each source.
 func (b *builder) unequal() error {
-	return b.errorf("src_buff has length %d and dst_buff %d, want equal lengths of at least 1", len(b.op.Src), len(b.op.Dst))
+	return b.errorf("src_buff has length %d and dst_buff %d, want equal lengths of at least 1", len(b.op.Src),
+		len(b.op.Dst))
 }
 
 // onEngine assigns m to the proxy of the operation's k-th channel.

@@ -15,8 +15,9 @@ import (
 )
 
 // names maps collectives to their names in MSCCL++.
-var names = map[ir.Op]string{ir.OpAllReduce: "allreduce", ir.OpAllGather: "allgather", ir.OpReduceScatter: "reducescatter",
-	ir.OpAllToAll: "alltoall"}
+var names = map[ir.Op]string{ir.OpAllReduce: "allreduce", ir.OpAllGather: "allgather",
+	ir.OpReduceScatter: "reducescatter",
+	ir.OpAllToAll:      "alltoall"}
 
 // part is the number of f32 elements in a block of a collective. It is large enough for every schedule to divide the
 // block.
@@ -43,7 +44,8 @@ func Plan(op ir.Op, ranks int, algorithm string) (*mscclpp.File, error) {
 
 func write(op ir.Op, ranks int, algorithm string) (*mscclpp.File, error) {
 	if names[op] == "" {
-		return nil, fmt.Errorf("MSCCL++ has plans of all_reduce, all_gather, reduce_scatter and all_to_all, not of %s", op)
+		return nil, fmt.Errorf("MSCCL++ has plans of all_reduce, all_gather, reduce_scatter and all_to_all, not of %s",
+			op)
 	}
 	if ranks < 2 || ranks > 64 {
 		return nil, fmt.Errorf("%d ranks: 2 to 64 are possible", ranks)
@@ -74,8 +76,9 @@ func write(op ir.Op, ranks int, algorithm string) (*mscclpp.File, error) {
 			return nil, err
 		}
 		members = append(members, comm.Member{Rank: r, Stream: s})
-		in.Parts = append(in.Parts, comm.Part{In: vector(r, "i", lenIn), Out: vector(r, "o", lenOut), Reads: true, Writes: true,
-			To: -1, From: -1})
+		in.Parts = append(in.Parts, comm.Part{In: vector(r, "i", lenIn), Out: vector(r, "o", lenOut), Reads: true,
+			Writes: true,
+			To:     -1, From: -1})
 	}
 	ch, err := d.Design(members, []comm.Instance{in})
 	if err == nil {
@@ -91,7 +94,8 @@ func write(op ir.Op, ranks int, algorithm string) (*mscclpp.File, error) {
 		}
 	}
 	e.cmds = slices.Clone(t.Cmds)
-	e.file = &mscclpp.File{Name: "hocket_" + op.String() + "_" + algorithm, Collective: names[op], Protocol: "Simple", InPlace: new(false), ThreadsPerBlock: new(1024),
+	e.file = &mscclpp.File{Name: "hocket_" + op.String() + "_" + algorithm, Collective: names[op], Protocol: "Simple",
+		InPlace: new(false), ThreadsPerBlock: new(1024),
 		Alignment: new(16), MaxMessage: new(uint64(1 << 62))}
 	return e.write(ranks, 4*lenIn, 4*lenOut)
 }
@@ -191,7 +195,8 @@ func (e *exporter) memories(ranks int) []int64 {
 
 // channels determines which rank raises each counter for which another rank waits, and numbers the channels.
 func (e *exporter) channels() {
-	e.waited, e.told, e.raiser, e.numbers = map[counter]int64{}, map[counter]int64{}, map[counter]int{}, map[[2]int][]counter{}
+	e.waited, e.told, e.raiser, e.numbers = map[counter]int64{}, map[counter]int64{}, map[counter]int{},
+		map[[2]int][]counter{}
 	for i := range e.cmds {
 		if c := &e.cmds[i]; c.Kind == plan.WaitCounter {
 			k := counter{c.Counter, c.Elem, c.Rank}
@@ -291,12 +296,14 @@ func (w *writer) block() {
 		case c.Kind == plan.Signal:
 			if k := (counter{c.Counter, c.Elem, c.Peer}); w.waited[k] > 0 {
 				w.sync()
-				w.add(mscclpp.Op{Name: "signal", ChannelIDs: []int{w.channel(w.rank, int(c.Peer), k)}, ChannelType: "memory"})
+				w.add(mscclpp.Op{Name: "signal", ChannelIDs: []int{w.channel(w.rank, int(c.Peer), k)},
+					ChannelType: "memory"})
 			}
 		case c.Kind == plan.WaitCounter:
 			k := counter{c.Counter, c.Elem, c.Rank}
 			for ; w.progress[k] < c.Value; w.progress[k]++ {
-				w.add(mscclpp.Op{Name: "wait", ChannelIDs: []int{w.channel(w.raiser[k], w.rank, k)}, ChannelType: "memory"})
+				w.add(mscclpp.Op{Name: "wait", ChannelIDs: []int{w.channel(w.raiser[k], w.rank, k)},
+					ChannelType: "memory"})
 				w.dirty = true
 			}
 		case c.Kind == plan.Copy:

@@ -229,7 +229,8 @@ func (w *writer) gather(k int, o *schedule.Op) error {
 	users := w.users[o.Meet]
 	switch n := len(users); {
 	case n < o.Size:
-		return fmt.Errorf("the barrier is for %d blocks, but the number of blocks that use it is %d, so it never ends", o.Size, n)
+		return fmt.Errorf("the barrier is for %d blocks, but the number of blocks that use it is %d, so it never ends",
+			o.Size, n)
 	case n > o.Size:
 		return fmt.Errorf("the barrier is for %d blocks, but %d blocks use it: which of them meet depends on timing, and in a "+
 			"program each wait names the stream or counter that it waits for", o.Size, n)
@@ -272,7 +273,8 @@ func (w *writer) lane(k int, l *schedule.Lane) error {
 	case schedule.Take:
 		if by, ok := w.takers[l.Counter]; ok && by != k {
 			return fmt.Errorf("blocks %d and %d both wait for signals of %s: which block gets which signal depends on "+
-				"timing, but in a program it must not", w.p.Blocks[by].ID, w.p.Blocks[k].ID, w.p.Counters[l.Counter].Name)
+				"timing, but in a program it must not", w.p.Blocks[by].ID, w.p.Blocks[k].ID,
+				w.p.Counters[l.Counter].Name)
 		}
 		w.takers[l.Counter] = k
 		w.taken[l.Counter]++
@@ -429,7 +431,8 @@ func (w *writer) file(bodies []string) string {
 	refines := ""
 	if lines := w.meaning(in, out); lines != nil {
 		refines = fmt.Sprintf(" refines %s", p.Collective)
-		fmt.Fprintf(&b, "func %s(%s) -> %s {\n  %s\n  return %%y\n}\n\n", p.Collective, x, y, strings.Join(lines, "\n  "))
+		fmt.Fprintf(&b, "func %s(%s) -> %s {\n  %s\n  return %%y\n}\n\n", p.Collective, x, y,
+			strings.Join(lines, "\n  "))
 	}
 	fmt.Fprintf(&b, "func %s(%s) -> %s%s {\n", name, x, y, refines)
 	fmt.Fprintf(&b, "  %%m = alloc f32[%d*E] symmetric\n", max(1, slices.Max(w.size)))
@@ -465,7 +468,8 @@ func (w *writer) file(bodies []string) string {
 			}
 			if at := w.local[buf.Base+lo]; w.written[buf.Base+lo] {
 				fmt.Fprintf(&b, "    %%from%d = slice %%m, axis=0, %d*E..%d*E\n", lo, at, at+hi-lo)
-				fmt.Fprintf(&b, "    %%to%d = slice %%y, axis=0, %d*E..%d*E\n    copy %%from%d into %%to%d\n", lo, lo, hi, lo, lo)
+				fmt.Fprintf(&b, "    %%to%d = slice %%y, axis=0, %d*E..%d*E\n    copy %%from%d into %%to%d\n", lo, lo,
+					hi, lo, lo)
 			}
 			lo = hi
 		}
@@ -503,7 +507,8 @@ func (w *writer) meaning(in, out int) []string {
 	case schedule.AllToAll:
 		if in == out && in%n == 0 {
 			return []string{fmt.Sprintf("%%a: f32[%d, %d*E] = reshape %%x, shape=(%d, %d*E)", n*n, in/n, n*n, in/n),
-				fmt.Sprintf("%%b = reshape %%a, shape=(%d, %d, %d*E)", n, n, in/n), "%t = transpose %b, perm=(1, 0, 2)", last}
+				fmt.Sprintf("%%b = reshape %%a, shape=(%d, %d, %d*E)", n, n, in/n), "%t = transpose %b, perm=(1, 0, 2)",
+				last}
 		}
 	}
 	return nil
