@@ -24,8 +24,8 @@ type Args struct {
 	// Out holds tensors that receive results, keyed by the results' names. The run allocates tensors for all other
 	// results, and for those with a nil tensor. If the run fails, or its context ends first, the tensors in Out may be
 	// partly written; a tensor that is also in In has then lost its contents. If several results of one run, or of one
-	// batch, name the same tensor, the tensor holds the last result. If a tensor is in In and in Out under one name and
-	// shares memory with another tensor in In, the run returns ErrInput.
+	// batch, name the same tensor, the tensor holds the last result. If two tensors that are each in In and in Out
+	// under one name share memory, the run returns ErrInput.
 	Out map[string]*Tensor
 	// Dims sets the dims that neither the binding nor the shapes of other tensors fix. The shapes of blocks in InLocal do
 	// not fix dims.

@@ -812,25 +812,16 @@ func (m *model) args(in, out []Tensor) (args hocket.Args, updates bool, err erro
 			}
 		}
 	}
-	return args, updates, separate(in, out)
+	return args, updates, separate(out)
 }
 
-// separate returns an error if a result's memory contains bytes of another result or, for an argument that the run
-// updates in place, of another argument.
-func separate(in, out []Tensor) error {
+// separate returns an error if two results, which may be arguments that the run updates, share memory. An argument that
+// is only read is copied before the run writes.
+func separate(out []Tensor) error {
 	for i := range out {
-		t := &out[i]
 		for j := range out[:i] {
-			if tensor.ShareBytes(t.Data, out[j].Data) {
-				return fmt.Errorf("%w: %s", hocket.ErrInput, tensor.SharesMemory(out[j].Name, t.Name))
-			}
-		}
-		if !slices.ContainsFunc(in, func(o Tensor) bool { return o.Name == t.Name }) {
-			continue
-		}
-		for j := range in {
-			if in[j].Name != t.Name && tensor.ShareBytes(t.Data, in[j].Data) {
-				return fmt.Errorf("%w: %s", hocket.ErrInput, tensor.SharesMemory(t.Name, in[j].Name))
+			if tensor.ShareBytes(out[i].Data, out[j].Data) {
+				return fmt.Errorf("%w: %s", hocket.ErrInput, tensor.SharesMemory(out[j].Name, out[i].Name))
 			}
 		}
 	}

@@ -266,9 +266,9 @@ type boundBlock struct {
 	updated bool // whether runs update it in place
 }
 
-// conflicts reports whether two blocks share memory and runs update one of them.
+// conflicts reports whether two blocks share memory and runs update both of them.
 func (b *boundBlock) conflicts(o *boundBlock) bool {
-	return (b.updated || o.updated) && b.at.Rank == o.at.Rank && b.at.Address < o.at.Address+o.bytes &&
+	return b.updated && o.updated && b.at.Rank == o.at.Rank && b.at.Address < o.at.Address+o.bytes &&
 		o.at.Address < b.at.Address+b.bytes
 }
 

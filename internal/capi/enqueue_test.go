@@ -23,7 +23,7 @@ func TestWrongBlock(t *testing.T) {
 	}
 }
 
-// TestBoundBlocksConflict checks that a bound block that runs update must not share memory with another one.
+// TestBoundBlocksConflict checks that bound blocks that runs update must not share memory with each other.
 func TestBoundBlocksConflict(t *testing.T) {
 	block := func(rank int, address, bytes uintptr, updated bool) *boundBlock {
 		return &boundBlock{at: Placed{Rank: rank, Address: address}, bytes: bytes, updated: updated}
@@ -33,7 +33,8 @@ func TestBoundBlocksConflict(t *testing.T) {
 		want bool
 	}{
 		{block(0, 256, 64, true), block(0, 256, 64, true), true},
-		{block(0, 256, 64, true), block(0, 319, 64, false), true},
+		{block(0, 256, 64, true), block(0, 319, 64, true), true},
+		{block(0, 256, 64, true), block(0, 319, 64, false), false},
 		{block(0, 256, 64, true), block(0, 320, 64, true), false},
 		{block(0, 256, 64, true), block(1, 256, 64, true), false},
 		{block(0, 256, 64, false), block(0, 256, 64, false), false},

@@ -235,7 +235,7 @@ class Model:
     """A loaded program. Calling it runs it; threads take turns.
 
     All tensors of a call, bound ones among them, are in the host's memory or all on a GPU. A call reads them as they
-    are then, and updates those of inout parameters in place; these must not share memory with another argument. A call
+    are then, and updates those of inout parameters in place; these must not share memory with each other. A call
     on the host's tensors that fails leaves them as they were. An inout tensor that the call is given comes back among the results, one that is bound does not. A
     result of which this rank has no block is None.
 
