@@ -19,6 +19,24 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
+// snapshotOf reads the snapshot that a pickle of value is, one for each device.
+func snapshotOf(t *testing.T, value fields) []*Snapshot {
+	t.Helper()
+	var b bytes.Buffer
+	k := &pickler{w: bufio.NewWriter(&b)}
+	k.bytes(0x80, 2)
+	k.value(value)
+	k.bytes('.')
+	if err := k.w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := ReadSnapshot(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 // corpus opens a file of the shared test corpus.
 func corpus(t *testing.T, name string) *os.File {
 	t.Helper()
@@ -129,22 +147,11 @@ func TestPrivatePools(t *testing.T) {
 		}
 		return f
 	}
-	var b bytes.Buffer
-	k := &pickler{w: bufio.NewWriter(&b)}
-	k.bytes(0x80, 2)
-	k.value(fields{
+	all := snapshotOf(t, fields{
 		{"segments", []any{segment(0), segment(8<<20, int64(0), int64(0)), segment(16<<20, int64(0), int64(3)),
 			segment(24<<20, int64(7), int64(0))}},
 		{"device_traces", []any{[]any{}}},
 	})
-	k.bytes('.')
-	if err := k.w.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	all, err := ReadSnapshot(&b)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if x := all[0].Explain(); len(all) != 1 || x.Private != 8<<20 || x.PrivateWaiting != 8<<20 ||
 		x.ReservedPeak != 16<<20 || x.Waiting != 16<<20 {
 		t.Errorf("%d devices, %+v", len(all), x)

@@ -1,7 +1,6 @@
 package footprint
 
 import (
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"slices"
@@ -41,18 +40,7 @@ func TestWaitingBySite(t *testing.T) {
 			fields{{"size", mib}, {"state", "active_pending_free"}, {"frames", reduce}},
 			fields{{"size", 4 * mib}, {"state", "active_pending_free"}, {"frames", forward}}}},
 	}
-	var b bytes.Buffer
-	k := &pickler{w: bufio.NewWriter(&b)}
-	k.bytes(0x80, 2)
-	k.value(fields{{"segments", []any{segment}}, {"device_traces", []any{events}}})
-	k.bytes('.')
-	if err := k.w.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	all, err := ReadSnapshot(&b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := snapshotOf(t, fields{{"segments", []any{segment}}, {"device_traces", []any{events}}})
 	x := all[0].Explain()
 	want := []SiteBytes{{"train.py:31 forward", 6 * mib, 2}, {"model<b>.py:8 reduce", mib, 1}}
 	if x.Waiting != 7*mib || !slices.Equal(x.WaitingBySite, want) {
@@ -89,18 +77,7 @@ func TestNoHistory(t *testing.T) {
 			fields{{"size", 3 * mib}, {"state", "active_pending_free"}},
 			fields{{"size", 9 * mib}, {"state", "inactive"}}}},
 	}
-	var b bytes.Buffer
-	k := &pickler{w: bufio.NewWriter(&b)}
-	k.bytes(0x80, 2)
-	k.value(fields{{"segments", []any{segment}}, {"device_traces", []any{[]any{}}}})
-	k.bytes('.')
-	if err := k.w.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	all, err := ReadSnapshot(&b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := snapshotOf(t, fields{{"segments", []any{segment}}, {"device_traces", []any{[]any{}}}})
 	x := all[0].Explain()
 	if !x.NoHistory || x.Planned() || x.ReservedPeak != 16*mib || x.AllocatedPeak != 4*mib || x.Waiting != 3*mib || x.Free != 9*mib {
 		t.Errorf("%+v", x)
@@ -144,21 +121,10 @@ func TestWaitingBefore(t *testing.T) {
 			"active_pending_free"}},
 			fields{{"size", 10 * mib}, {"state", "inactive"}}}},
 	}
-	var b bytes.Buffer
-	k := &pickler{w: bufio.NewWriter(&b)}
-	k.bytes(0x80, 2)
-	k.value(fields{{"segments", []any{segment}}, {"device_traces", []any{[]any{event("alloc", 8*mib, mib),
+	all := snapshotOf(t, fields{{"segments", []any{segment}}, {"device_traces", []any{[]any{event("alloc", 8*mib, mib),
 		event("free_requested", 8*mib, mib), event("free_completed", 8*mib, mib), event("explode", 0, 1),
 		event("free_completed", 0, 2*mib),
 		event("free_completed", 2*mib, 2*mib)}}}})
-	k.bytes('.')
-	if err := k.w.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	all, err := ReadSnapshot(&b)
-	if err != nil {
-		t.Fatal(err)
-	}
 	x := all[0].Explain()
 	if want := []SiteBytes{{"", 6 * mib, 3}}; x.Waiting != 6*mib || !slices.Equal(x.WaitingBySite, want) {
 		t.Errorf("%d bytes wait, %+v; want %+v", x.Waiting, x.WaitingBySite, want)
