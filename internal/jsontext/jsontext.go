@@ -79,67 +79,40 @@ func AtKey(text []byte, key string, err error) *Error {
 
 // repeated returns an error at the first key that its object already has, or nil. The text is valid JSON.
 func repeated(text []byte) *Error {
-	type object struct {
-		first int             // index of the object's first key in names; -1 for a list
-		has   map[string]bool // the keys, if there are many
-	}
-	const many = 16
-	var open []object
-	var names [][]byte
-	isKey := false // whether the next string is a key
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '{':
-			open, isKey = append(open, object{first: len(names)}), true
-		case '[':
-			open, isKey = append(open, object{first: -1}), false
-		case '}', ']':
-			if first := open[len(open)-1].first; first >= 0 {
-				names = names[:first]
-			}
-			open = open[:len(open)-1]
-		case ',':
-			isKey = open[len(open)-1].first >= 0
-		case '"':
-			begin := i
-			for i++; text[i] != '"'; i++ {
-				if text[i] == '\\' {
-					i++
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber() // numbers are not converted
+	var value func() *Error
+	value = func() *Error {
+		begin, _ := d.Token()
+		switch begin {
+		case json.Delim('{'):
+			has := map[string]bool{}
+			for d.More() {
+				after := d.InputOffset()
+				name, _ := d.Token()
+				key := name.(string)
+				if has[key] {
+					return at(text, after+int64(bytes.IndexByte(text[after:], '"')),
+						fmt.Errorf("key %.40q is repeated: its object has it twice", key))
+				}
+				has[key] = true
+				if e := value(); e != nil {
+					return e
 				}
 			}
-			if !isKey {
-				continue
-			}
-			isKey = false
-			name, o := text[begin+1:i], &open[len(open)-1]
-			if bytes.IndexByte(name, '\\') >= 0 {
-				var s string
-				if json.Unmarshal(text[begin:i+1], &s) == nil {
-					name = []byte(s)
+		case json.Delim('['):
+			for d.More() {
+				if e := value(); e != nil {
+					return e
 				}
 			}
-			same := o.has[string(name)]
-			for _, other := range names[o.first:] {
-				if o.has != nil {
-					break
-				}
-				same = same || bytes.Equal(other, name)
-			}
-			if same {
-				return at(text, int64(begin), fmt.Errorf("key %.40q is repeated: its object has it twice", name))
-			}
-			names = append(names, name)
-			if n := len(names) - o.first; n == many {
-				o.has = map[string]bool{}
-				for _, name := range names[o.first:] {
-					o.has[string(name)] = true
-				}
-			} else if n > many {
-				o.has[string(name)] = true
-			}
+		default:
+			return nil
 		}
+		d.Token() // the end of the object or the list
+		return nil
 	}
-	return nil
+	return value()
 }
 
 // Locate adds the position to an error that json.Unmarshal has returned for a text.
