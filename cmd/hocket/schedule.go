@@ -318,6 +318,9 @@ func (a *schedules) fixSchedule(f schedule.File, r *schedule.Report, o schedule.
 			return r, nil
 		}
 		f, r, out.Fix = fix.File, proof, fix.Text
+		if m, ok := f.(*msccl.File); ok && m.Commented {
+			fix.Text += "; the comments of the file are not written"
+		}
 		a.warn("", "fixed", "repaired: "+fix.Text)
 	}
 	text, err := f.Encode()

@@ -415,3 +415,23 @@ func TestImportSchedule(t *testing.T) {
 		t.Errorf("exit %d, %s", code, errs)
 	}
 }
+
+// TestFixDropsComments checks that --fix says that the comments of an algorithm in XML are not written, if it has some.
+func TestFixDropsComments(t *testing.T) {
+	for _, comment := range []string{"", "<!-- by hand -->"} {
+		path := pairOf(t, "Simple")
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = bytes.Replace(text, []byte(`hasdep="1"/>`), []byte(`hasdep="0"/>`+comment), 1)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errs := hocketRun(t, "check", path, "--fix")
+		if code != exitDone || strings.Contains(errs, "comments of the file are not written") != (comment != "") ||
+			strings.Contains(out, "by hand") || !strings.Contains(out, `hasdep="1"/>`) {
+			t.Errorf("%q: %d\n%s%s", comment, code, out, errs)
+		}
+	}
+}

@@ -35,8 +35,8 @@ type File struct {
 	// Slots is the number of messages that a connection can hold before a send waits. The value 0 selects the number of
 	// the protocol: 4 for Simple and 8 for the other protocols.
 	Slots int `xml:"-"`
-
-	text []byte // the text from which the algorithm was read; may be nil
+	// Commented reports that the text had comments, which Encode does not write.
+	Commented bool `xml:"-"`
 }
 
 // GPU describes the part of an algorithm that one rank executes.
@@ -69,8 +69,6 @@ type Step struct {
 	DepID  int    `xml:"depid,attr"`
 	Dep    int    `xml:"deps,attr"`
 	HasDep int    `xml:"hasdep,attr"`
-
-	from source // zero for a step that is not in the text
 }
 
 // These constants limit the size of the algorithms that Parse accepts.
@@ -118,7 +116,7 @@ func Parse(text []byte) (*File, error) {
 			return nil, fmt.Errorf("line %d: a second element after the algorithm's end", line)
 		}
 	}
-	f.locate(text)
+	f.Commented = bytes.Contains(text, []byte("<!--"))
 	if f.RedOp != "" && f.RedOp != "sum" && f.RedOp != "nop" {
 		return nil, fmt.Errorf("redop is %.40q: only sum is supported", f.RedOp)
 	}
@@ -283,17 +281,8 @@ func absent(e xml.StartElement) string {
 	return ""
 }
 
-// Encode writes an algorithm as XML. If it was read from a text, Encode changes only the steps that differ, so comments
-// and spaces remain.
+// Encode writes an algorithm as XML.
 func (f *File) Encode() ([]byte, error) {
-	if text := f.edited(); text != nil {
-		return text, nil
-	}
-	return f.marshal()
-}
-
-// marshal writes an algorithm as a new text.
-func (f *File) marshal() ([]byte, error) {
 	text, err := xml.MarshalIndent(f, "", "  ")
 	return append(bytes.ReplaceAll(text, []byte("></step>"), []byte("/>")), '\n'), err
 }
