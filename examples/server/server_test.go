@@ -758,8 +758,7 @@ func TestLoad(t *testing.T) {
 		"%.2f MiB at the end; %d and %d goroutines; plans hold %d bytes", d, right.Load(), overloaded.Load(),
 		bad.Load(),
 		cancelled.Load(), late.Load(), stats.Runs.Succeeded, float64(heap)/(1<<20), float64(heapAfter)/(1<<20),
-		goroutines,
-		goroutinesAfter, stats.Plans.Bytes)
+		goroutines, goroutinesAfter, stats.Plans.Bytes)
 	for name, n := range map[string]*atomic.Int64{"right": &right, "bad": &bad, "cancelled": &cancelled,
 		"late": &late} {
 		if n.Load() == 0 {

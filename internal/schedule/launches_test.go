@@ -56,8 +56,7 @@ func TestAnyNumberOfLaunches(t *testing.T) {
 			}
 			if all := schedule.Simulate(p, 24); (all.Verdict == schedule.OK) != (many.Verdict == schedule.OK) {
 				t.Errorf("%s, copy %d: %s, and of 24 launches %s\n%v\n%v", name, i, many.Verdict, all.Verdict,
-					many.Findings,
-					all.Findings)
+					many.Findings, all.Findings)
 			}
 		}
 	}

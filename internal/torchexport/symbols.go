@@ -87,8 +87,7 @@ func (a *Archive) Symbols() ([]Symbol, error) {
 		}
 		if s.Max != 0 && s.Max < s.Min {
 			return nil, unsupported("no value is possible for symbol %q, whose range is from %d to %d", clip(name),
-				s.Min,
-				s.Max)
+				s.Min, s.Max)
 		}
 		list = append(list, *s)
 	}

@@ -368,8 +368,7 @@ func (b *builder) data(out *schedule.Op) error {
 	}
 	if len(o.Src) < how.minSrc || len(o.Dst) < how.minDst {
 		return b.errorf("src_buff has length %d and dst_buff %d, want at least %d and %d", len(o.Src), len(o.Dst),
-			how.minSrc,
-			how.minDst)
+			how.minSrc, how.minDst)
 	}
 	m := schedule.Move{Engine: -1}
 	for k, c := range o.Src {

@@ -248,8 +248,7 @@ func (c *comparison) compare() {
 		case isPeer:
 			x := &c.a.r.Collectives[k.group]
 			c.add("peer", x.Op, more, took, other, "it waited %s for rank %d in %s %d of %d", short(took), k.by, x.Op,
-				x.Nth,
-				x.OfOp)
+				x.Nth, x.OfOp)
 			c.out[len(c.out)-1].Rank = k.by
 		case isSignal:
 			c.signalled(k, took, other)

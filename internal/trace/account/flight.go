@@ -114,8 +114,7 @@ func OfFlight(records []*flight.Record) *Report {
 	f.empty()
 	f.trailing()
 	severity := map[string]int{"missing": 1, "late": 2, "open": 3} // calls that differ come first
-	slices.SortStableFunc(f.r.Problems, func(x,
-		y Problem) int {
+	slices.SortStableFunc(f.r.Problems, func(x, y Problem) int {
 		return cmp.Compare(severity[x.Kind], severity[y.Kind])
 	})
 	slices.SortStableFunc(f.r.Collectives, func(a, b Collective) int { return cmp.Compare(a.first(), b.first()) })
@@ -484,8 +483,7 @@ func (f *flights) late(c *Collective, key, where string, list calls, s states) b
 		f.problem("late", last,
 			"%s: all ranks have called it and not all have completed it; rank %d called last, %s after rank %d, "+
 				"by the hosts' wall clocks, which are not checked%s%s", where, last, short(by), first, doubt,
-			stack(last,
-				list[last]))
+			stack(last, list[last]))
 		return true
 	default:
 		f.behind[last] = append(f.behind[last], by)

@@ -111,8 +111,7 @@ func (f *flights) pair(p pair, t, back *transfers, in string) {
 		switch {
 		case s.DType != r.DType:
 			f.problem("dtype", p.to, "%s: rank %d sends %s, rank %d receives %s%s", where, p.from, s.DType, p.to,
-				r.DType,
-				stack(p.to, r))
+				r.DType, stack(p.to, r))
 		case s.In >= 0 && r.Out >= 0 && s.In != r.Out:
 			f.problem("size", p.to, "%s: rank %d sends %s, rank %d receives %d%s", where, p.from,
 				plural(int(s.In), "element"), p.to, r.Out, stack(p.to, r))
@@ -130,12 +129,10 @@ func (f *flights) pair(p pair, t, back *transfers, in string) {
 	switch {
 	case send != nil && toBack != nil && p.from < p.to:
 		f.problem("order", p.from, "ranks %d and %d send to each other%s, and neither has called the recv%s%s", p.from,
-			p.to,
-			in, stack(p.from, send), stack(p.to, toBack))
+			p.to, in, stack(p.from, send), stack(p.to, toBack))
 	case recv != nil && fromBack != nil && p.from < p.to:
 		f.problem("order", p.from, "ranks %d and %d receive from each other%s, and neither has called the send%s%s",
-			p.from,
-			p.to, in, stack(p.from, fromBack), stack(p.to, recv))
+			p.from, p.to, in, stack(p.from, fromBack), stack(p.to, recv))
 	case send != nil && toBack == nil:
 		f.problem("missing", p.to, "send %d of rank %d to rank %d%s: rank %d has not called the recv; its last call is %s",
 			n+1, p.from, p.to, in, p.to, f.last(p.to))

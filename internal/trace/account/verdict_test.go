@@ -88,8 +88,7 @@ func TestVerdictOfLongPath(t *testing.T) {
 	at := int64(0)
 	add := func(name string, long int64) {
 		tr.Events = append(tr.Events, trace.Event{Stream: "main", Name: name, Class: trace.Compute, Start: at, End: at +
-			long,
-			Group: trace.NoGroup})
+			long, Group: trace.NoGroup})
 		at += long
 	}
 	for range n {
