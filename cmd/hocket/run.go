@@ -452,7 +452,7 @@ func (j *job) ofLoad(err error) error {
 		if j.program.IR().Func(j.sig.Func).HasDims() {
 			dims = ", or reduce dims with --dim"
 		}
-		if strings.Contains(err.Error(), "the plan cache") {
+		if c := &j.flags.planCache; c.hard && (j.arena <= 0 || c.bytes < j.arena) {
 			return f.helping("raise --cache, or omit --hard-cache%s", dims)
 		}
 		return f.helping("a rank may use %s: raise --budget%s", tensor.Size(j.arena), dims)
