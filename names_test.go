@@ -33,7 +33,7 @@ var namesAllowed = []struct {
 	{"cmd/hocket/doctor.go", []string{"cpu"}, "the command line's default"},
 	{"cmd/hocket/launch.go", []string{"cuda"}, "examples of the command line"},
 	{"cmd/hocket/tune.go", []string{"cuda"}, "examples of the command line"},
-	{"cmd/hocket/launch.go", []string{"tcp"}, "the protocol"},
+	{"internal/launch", []string{"tcp"}, "the protocol"},
 	{"internal/world", []string{"tcp"}, "the protocol"},
 	{"internal/modeltest/nodes.go", []string{"tcp"}, "the protocol"},
 	{"cmd/hocket", []string{"across"}, "the tier between nodes, in its flag and file"},

@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+
+	"hocket.example/hocket/internal/terminal"
 )
 
 // app holds the state that commands share during one run of the process.
@@ -29,13 +31,13 @@ type app struct {
 
 func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	out := &checkedWriter{w: stdout}
-	if isTerminal(stdout) {
-		out.w = &harmless{w: stdout}
+	if terminal.Is(stdout) {
+		out.w = terminal.Harmless(stdout)
 	}
 	a := &app{}
-	a.stdin, a.stdout, a.text, a.stderr, a.columns = stdin, out, out, stderr, columns(stdout)
-	a.progress, a.expired = newProgress(stderr), make(chan struct{})
-	a.colour = isTerminal(stderr) && colours()
+	a.stdin, a.stdout, a.text, a.stderr, a.columns = stdin, out, out, stderr, terminal.Columns(stdout)
+	a.progress, a.expired = terminal.NewProgress(stderr), make(chan struct{})
+	a.colour = terminal.Is(stderr) && terminal.Colours()
 	// The value is needed before flags are parsed, so that the error about an invalid flag is written as JSON, too.
 	a.json = wantsJSON(args)
 	a.out.Hocket = version()
@@ -50,7 +52,7 @@ type session struct {
 	json     bool
 	colour   bool // whether diagnostics are coloured
 	out      result
-	progress *progress
+	progress *terminal.Progress
 	// expired is closed when the duration limit, which --timeout sets, has passed.
 	expired chan struct{}
 	limit   time.Duration
@@ -138,7 +140,7 @@ func takesValue(c *cobra.Command, word string) bool {
 
 // finish reports the outcome of the command and returns the exit code.
 func (a *session) finish(ctx context.Context, err error) int {
-	a.progress.end()
+	a.progress.End()
 	f := classify(ctx, err)
 	if a.stdout.err != nil {
 		f = a.lostOutput()

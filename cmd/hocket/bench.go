@@ -264,10 +264,10 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 }
 
 func (a *measurements) bench(ctx context.Context, name string, opts bench.Options, format string) error {
-	a.progress.at("measuring "+name, 0, 0)
-	opts.Progress = a.progress.of
+	a.progress.At("measuring "+name, 0, 0)
+	opts.Progress = a.progress.Of
 	rep, err := bench.Run(ctx, name, opts)
-	a.progress.end()
+	a.progress.End()
 	return a.benched(rep, err, opts, format)
 }
 

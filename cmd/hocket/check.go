@@ -127,13 +127,13 @@ func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 		return err
 	}
 	a.out.note(sig)
-	a.progress.at("planning and proving", 0, 2*a.limits.Time)
+	a.progress.At("planning and proving", 0, 2*a.limits.Time)
 	v, err := hocket.Check(p, b, hocket.CheckOptions{Redundant: o.redundant, Strategy: o.strategy, Machine: o.machine,
 		Certificate: o.certificate != ""})
 	if err != nil {
 		return ofHocket(err)
 	}
-	a.progress.end()
+	a.progress.End()
 	if o.certificate != "" && v.Kind == hocket.Proved && v.Certificate == nil {
 		return ofHocket(fmt.Errorf("no certificate was written: the program was proved without a plan"))
 	}

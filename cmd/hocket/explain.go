@@ -69,7 +69,7 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 	if err != nil {
 		return ofHocket(err)
 	}
-	a.progress.end()
+	a.progress.End()
 	a.out.Machine, a.out.Explain = e.Machine, e
 	fmt.Fprintf(a.text, "%s on %d %s%s, predicted for %s (%s)\n", e.Func, e.Ranks, plural(e.Ranks, "rank"),
 		dimsText(p, e.Dims), e.Machine, e.Source)

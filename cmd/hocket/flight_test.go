@@ -41,7 +41,7 @@ func TestTimeoutFlight(t *testing.T) {
 		a := newApp(args, null, null, null)
 		done := make(chan error, 1)
 		go func() { done <- a.execute(ctx, args) }()
-		for a.progress.current() != "running the program" {
+		for a.progress.Current() != "running the program" {
 			select {
 			case err := <-done:
 				t.Fatalf("the run has ended: %v", err)

@@ -22,6 +22,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/proctree"
 )
 
 // hocketCommand returns a command that runs this test binary as hocket, in a folder that holds these files.
@@ -213,6 +214,9 @@ var launchFaults = map[string][]int{
 	"KILL to launch's second process": {3}, "KILL to the wrapper": {3},
 }
 
+// launchEnds is the time that launch gives processes to end by themselves after a failure, and after a signal.
+const launchEnds = 2*time.Second + 2*time.Second
+
 // within is how long after the fault everything has ended, at most. Tests allow ten times as much.
 func (c launchCase) within() time.Duration {
 	switch {
@@ -221,9 +225,9 @@ func (c launchCase) within() time.Duration {
 	case c.fault == "work":
 		return 3*launchStall + 5*time.Second
 	case c.phase == "start" && (c.fault == "stop" || strings.Contains(c.fault, " ")):
-		return launchJoin + endsAfter + killedAfter + 5*time.Second
+		return launchJoin + launchEnds + 5*time.Second
 	}
-	return launchStall + endsAfter + killedAfter + 5*time.Second
+	return launchStall + launchEnds + 5*time.Second
 }
 
 // TestLaunchFaults: whatever happens to a launch or to one of its ranks, started by a wrapper script or not, launch
@@ -393,18 +397,18 @@ func (c launchCase) attack(l *exec.Cmd) error {
 	if words[1] == "launch" {
 		return l.Process.Signal(s) // of one that has ended the number may be another's
 	}
-	now := offspring()
+	now := proctree.Read()
 	second := now[l.Process.Pid]
 	if len(second) != 1 {
 		return fmt.Errorf("launch has %d children", len(second))
 	}
 	if words[1] != "the wrapper" {
-		return syscall.Kill(second[0].pid, s)
+		return syscall.Kill(second[0].ID, s)
 	}
 	want := fmt.Sprint("HOCKET_RANK=", c.rank)
-	for _, p := range now[second[0].pid] {
-		if slices.Contains(environ(p.pid), want) && !strings.Contains(commandLine(p.pid), "sleep") {
-			return syscall.Kill(p.pid, s)
+	for _, p := range now[second[0].ID] {
+		if slices.Contains(environ(p.ID), want) && !strings.Contains(commandLine(p.ID), "sleep") {
+			return syscall.Kill(p.ID, s)
 		}
 	}
 	return errors.New("there is no wrapper")
@@ -422,25 +426,25 @@ func commandLine(pid int) string {
 
 // marked returns the processes that have a variable.
 func marked(mark string) (pids []int) {
-	for _, list := range offspring() {
+	for _, list := range proctree.Read() {
 		for _, p := range list {
-			if slices.Contains(environ(p.pid), mark) {
-				pids = append(pids, p.pid)
+			if slices.Contains(environ(p.ID), mark) {
+				pids = append(pids, p.ID)
 			}
 		}
 	}
 	return pids
 }
 
-// terminal is a pseudo-terminal, and what has been written to it.
-type terminal struct {
+// testTerminal is a pseudo-terminal. It keeps what has been written to it.
+type testTerminal struct {
 	*os.File
 	shown bytes.Buffer
 	mu    sync.Mutex
 }
 
 // newTerminal starts a shell with job control at a new terminal.
-func newTerminal(t *testing.T, shell *exec.Cmd) *terminal {
+func newTerminal(t *testing.T, shell *exec.Cmd) *testTerminal {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -461,7 +465,7 @@ func newTerminal(t *testing.T, shell *exec.Cmd) *terminal {
 	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	must(shell.Start())
 	end.Close()
-	term := &terminal{File: control}
+	term := &testTerminal{File: control}
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		b := make([]byte, 1<<12)
@@ -484,14 +488,14 @@ func newTerminal(t *testing.T, shell *exec.Cmd) *terminal {
 	return term
 }
 
-func (term *terminal) text() string {
+func (term *testTerminal) text() string {
 	term.mu.Lock()
 	defer term.mu.Unlock()
 	return term.shown.String()
 }
 
 // until waits until what is looked for is so.
-func (term *terminal) until(t *testing.T, what string, so func() bool) {
+func (term *testTerminal) until(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for began := time.Now(); !so(); time.Sleep(5 * time.Millisecond) {
 		if time.Since(began) > time.Minute {
@@ -516,8 +520,8 @@ exit 0
 		return func() bool {
 			n := 0
 			for _, pid := range marked(mark) {
-				p, ok := readProcess(fmt.Sprintf("/proc/%d/stat", pid))
-				if ok && !strings.ContainsRune(of, rune(p.state)) {
+				p, ok := proctree.Find(pid)
+				if ok && !strings.ContainsRune(of, rune(p.State)) {
 					return false
 				}
 				n++
@@ -654,5 +658,29 @@ func TestLaunchVariables(t *testing.T) {
 		if len(ports) != 1 || ports[""] || port != "" && !ports[port] {
 			t.Errorf("MASTER_PORT is %v, given %q", ports, port)
 		}
+	}
+}
+
+// TestLaunchLines checks that lines of other processes do not appear within a line that process 0 writes in parts, if
+// both outputs of launch are one pipe.
+func TestLaunchLines(t *testing.T) {
+	const parts = `#!/bin/sh
+if [ $HOCKET_RANK = 0 ]; then
+	printf begun
+	touch begun
+	while [ ! -e written ]; do sleep 0.01; done
+	sleep 0.1
+	echo ", and ended"
+else
+	while [ ! -e begun ]; do sleep 0.01; done
+	sleep 0.1
+	echo a line
+	touch written
+fi
+`
+	c := hocketCommand(t, map[string]string{"parts.sh": parts}, "launch", "-n", "2", "--", "./parts.sh")
+	out, err := c.CombinedOutput()
+	if err != nil || string(out) != "[1] a line\nbegun, and ended\n" {
+		t.Errorf("the output is %q (%v), want the line of process 1, and then that of process 0", out, err)
 	}
 }

@@ -31,7 +31,7 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	}
 	// The interrupted command is still running and uses a and files, so its end is reported through another app.
 	files.RemoveUnfinished()
-	a.progress.end()
+	a.progress.End()
 	if err = ctx.Err(); err == nil {
 		err = a.timedOut(nil)
 	}

@@ -163,28 +163,28 @@ func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket
 	if o.strategy == "all" {
 		strategies = []string{"sequential", "chunked(4)", "exchange"}
 	}
-	a.progress.at("planning", len(strategies), time.Duration(len(strategies))*a.limits.Time)
+	a.progress.At("planning", len(strategies), time.Duration(len(strategies))*a.limits.Time)
 	var plans []*memoryplan.Plan
 	for _, s := range strategies {
 		m, err := memoryplan.Of(p.IR(), compile.Options{Strategy: s, Machine: o.machine, Limits: compile.Limits(a.limits)},
 			ir.Binding(b))
 		if ds := findings(err); o.strategy == "all" && len(ds) == 1 && ds[0].Kind == "strategy" {
 			fmt.Fprintln(a.text, ds[0].Message)
-			a.progress.step()
+			a.progress.Step()
 			continue
 		}
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return ofHocket(err)
 		}
 		plans = append(plans, m)
-		a.progress.step()
+		a.progress.Step()
 		var fit *memoryplan.Fit
 		if o.most > 0 {
 			if fit, err = m.Fit(ctx, o.most); fit == nil {
 				return ofHocket(err)
 			}
 		}
-		a.progress.end()
+		a.progress.End()
 		if o.strategy == "all" {
 			fmt.Fprintf(a.text, "%s\n", s)
 		}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"hocket.example/hocket/internal/terminal"
 )
 
 // mistyped are command lines as people mistype them: the exit code, what the one sentence of
@@ -226,7 +228,7 @@ func TestColours(t *testing.T) {
 	}{{"xterm", "", true}, {"dumb", "", false}, {"xterm", "1", false}} {
 		t.Setenv("TERM", test.term)
 		t.Setenv("NO_COLOR", test.none)
-		if got := colours(); got != test.want {
+		if got := terminal.Colours(); got != test.want {
 			t.Errorf("TERM=%s NO_COLOR=%s: colours %v, want %v", test.term, test.none, got, test.want)
 		}
 	}

@@ -67,7 +67,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		if o.explain && !c.Flags().Changed("strategy") {
 			opts.Strategy = "auto"
 		}
-		a.progress.at("lowering and predicting", 0, 0)
+		a.progress.At("lowering and predicting", 0, 0)
 		if o.html != "" {
 			if err := a.page(p, o.html, opts); err != nil {
 				return err
@@ -130,7 +130,7 @@ func (a *app) opt(p *hocket.Program, o *optFlags, opts hocket.LowerOptions) erro
 	if o.out != "" {
 		return writeText(o.out, text)
 	}
-	a.progress.end()
+	a.progress.End()
 	_, err = io.WriteString(a.text, text)
 	return err
 }

@@ -42,12 +42,12 @@ with its line of the text.`,
 		if err != nil {
 			return err
 		}
-		a.progress.at("planning", 0, a.limits.Time)
+		a.progress.At("planning", 0, a.limits.Time)
 		m, err := p.PlanMemory(hocket.LowerOptions{Strategy: strategy, Machine: machine, Binding: b})
 		if err != nil {
 			return ofHocket(err)
 		}
-		a.progress.end()
+		a.progress.End()
 		if err := writeOutput(pages.svg, m.WriteSVG); err != nil {
 			return err
 		}

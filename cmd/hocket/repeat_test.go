@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hocket.example/hocket/internal/terminal"
 )
 
 // TestMedian: of an even number of times it is the mean of the two in the middle.
@@ -50,9 +52,9 @@ func TestRepeatTellsTheMedian(t *testing.T) {
 func TestTimeoutCoversAll(t *testing.T) {
 	a, _, _ := testApp(strings.NewReader(""))
 	a.expired = make(chan struct{})
-	a.progress = &progress{now: time.Now}
+	a.progress = terminal.NewProgress(nil)
 	ctx, ended := a.within(context.Background(), time.Millisecond)
-	a.progress.at("evaluating the reference", 1, 0)
+	a.progress.At("evaluating the reference", 1, 0)
 	<-ctx.Done()
 	<-a.expired
 	var f *failure

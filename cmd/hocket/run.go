@@ -309,14 +309,14 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	if err := j.runUnquantized(ctx, m, w, b); err != nil {
 		return err
 	}
-	j.app.progress.at("planning, proving and loading the program", 0, 0)
+	j.app.progress.At("planning, proving and loading the program", 0, 0)
 	if err := j.load(ctx, m); err != nil {
 		return err
 	}
 	if err := j.inputs.alike(ctx, w, j.sig, files); err != nil {
 		return err
 	}
-	j.app.progress.at("making inputs", j.flags.repeat, 0)
+	j.app.progress.At("making inputs", j.flags.repeat, 0)
 	for i := range j.flags.repeat {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -326,7 +326,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 			return err
 		}
 		j.batch = append(j.batch, args)
-		j.app.progress.step()
+		j.app.progress.Step()
 	}
 	var rep *hocket.Report
 	if j.flags.schedules > 0 {
@@ -341,7 +341,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 		return err
 	}
 	j.quantizationErrors(rep)
-	j.app.progress.end()
+	j.app.progress.End()
 	if err := j.print(rep); err != nil {
 		return err
 	}
@@ -465,18 +465,18 @@ func (j *job) ofLoad(err error) error {
 func (j *job) measure(ctx context.Context) (*hocket.Report, error) {
 	guarded, dog := watch(ctx, j.flags.runLimit())
 	defer dog.stop()
-	j.app.progress.at("running the program", 2, 0)
+	j.app.progress.At("running the program", 2, 0)
 	if _, err := j.model.RunBatch(guarded, j.batch); err != nil {
 		return nil, dog.explain(guarded, err)
 	}
 	dog.alive()
-	j.app.progress.step()
+	j.app.progress.Step()
 	reports, err := j.model.RunBatch(guarded, j.batch)
 	if err != nil {
 		return nil, dog.explain(guarded, err)
 	}
 	dog.stop()
-	j.app.progress.step()
+	j.app.progress.Step()
 	j.took = times(reports)
 	if j.flags.compare {
 		if err := j.compare(ctx, reports); err != nil {

@@ -18,7 +18,7 @@ import (
 // reference evaluates the reference of every repetition, if that has not been done yet.
 func (j *job) reference(ctx context.Context) error {
 	if len(j.refs) < len(j.batch) {
-		j.app.progress.at("evaluating the reference", len(j.batch), 0)
+		j.app.progress.At("evaluating the reference", len(j.batch), 0)
 	}
 	for len(j.refs) < len(j.batch) {
 		ref, err := j.model.Reference(ctx, j.batch[len(j.refs)])
@@ -26,7 +26,7 @@ func (j *job) reference(ctx context.Context) error {
 			return ofReference(err)
 		}
 		j.refs = append(j.refs, ref)
-		j.app.progress.step()
+		j.app.progress.Step()
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (j *job) wantsLayers(c hocket.Comparison) bool {
 // layer compares the layers of every repetition, if that has not been done yet.
 func (j *job) layer(ctx context.Context) error {
 	if len(j.layers) < len(j.batch) {
-		j.app.progress.at("comparing layer by layer", len(j.batch), 0)
+		j.app.progress.At("comparing layer by layer", len(j.batch), 0)
 	}
 	for len(j.layers) < len(j.batch) {
 		list, err := j.model.CompareLayers(ctx, j.batch[len(j.layers)])
@@ -97,7 +97,7 @@ func (j *job) layer(ctx context.Context) error {
 			return ofReference(err)
 		}
 		j.layers = append(j.layers, list)
-		j.app.progress.step()
+		j.app.progress.Step()
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func (j *job) confirm(ctx context.Context, run func(context.Context, []hocket.Ar
 	}
 	again := *j // the repetition is a separate run
 	again.inputs = j.inputs.reals(false)
-	j.app.progress.at("comparing a run on random reals", 0, 0)
+	j.app.progress.At("comparing a run on random reals", 0, 0)
 	args, ref, err := again.drawn(ctx)
 	if f := (*failure)(nil); errors.As(err, &f) && f.kind == "range" { // integers index something
 		again.inputs = j.inputs.reals(true)
@@ -252,14 +252,14 @@ func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
 	}
 	guarded, dog := watch(ctx, j.flags.runLimit())
 	defer dog.stop()
-	j.app.progress.at("comparing schedules", j.flags.schedules, 0)
+	j.app.progress.At("comparing schedules", j.flags.schedules, 0)
 	next := j.flags.seed // the seed of the current schedule
 	var last *hocket.Report
 	opts := hocket.ExploreOptions{Schedules: j.flags.schedules, Seed: j.flags.seed}
 	err := j.model.Explore(guarded, j.batch, opts, func(seed int64, reports []*hocket.Report) error {
 		dog.alive()
 		next = seed
-		j.app.progress.step()
+		j.app.progress.Step()
 		if err := j.compare(ctx, reports); err != nil {
 			return fmt.Errorf("schedule %d: %w", seed, err)
 		}

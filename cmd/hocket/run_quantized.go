@@ -16,7 +16,7 @@ func (j *job) runUnquantized(ctx context.Context, m *hocket.Machine, w *hocket.W
 	if j.app.plan.quantize == "" {
 		return nil
 	}
-	j.app.progress.at("running the model with unquantized weights", 0, 0)
+	j.app.progress.At("running the model with unquantized weights", 0, 0)
 	quiet := &app{}
 	quiet.programs = j.app.programs
 	quiet.out, quiet.text, quiet.plan.quantize = result{}, io.Discard, ""

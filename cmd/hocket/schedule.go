@@ -167,7 +167,7 @@ func (a *schedules) checkSchedule(c *cobra.Command, arg string, o *checkFlags) e
 	}
 	options := schedule.Options{Launches: o.launches}
 	out.Launches = o.launches
-	a.progress.at("proving", 0, 2*a.limits.Time)
+	a.progress.At("proving", 0, 2*a.limits.Time)
 	r := schedule.Check(p, options)
 	if o.fix {
 		if r, err = a.fixSchedule(f, r, options, out, o); err != nil {
@@ -188,7 +188,7 @@ func (a *schedules) checkSchedule(c *cobra.Command, arg string, o *checkFlags) e
 		out.Redundant, out.Looked, out.Syncs, out.Interleavings = found.Places, found.Looked, found.All,
 			found.Interleavings
 	}
-	a.progress.end()
+	a.progress.End()
 	if o.certificate != "" && r.Verdict == schedule.OK {
 		if err := writeCertificate(o.certificate, p); err != nil {
 			return err
@@ -264,9 +264,9 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 		}
 	}
 	n := max(o.schedules, 1)
-	a.progress.at("running interleavings", n, 0)
+	a.progress.At("running interleavings", n, 0)
 	for i := range n {
-		a.progress.of(i, n)
+		a.progress.Of(i, n)
 		seed := uint64(o.seed) + uint64(i)
 		in := schedule.Inputs(p, elements, seed)
 		got, err := schedule.Run(ctx, p, in, elements, seed)
@@ -282,7 +282,7 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 			return ended(f.helping("this repeats it: hocket run %s --no-prove --schedules 1 --seed %d", arg, seed))
 		}
 	}
-	a.progress.end()
+	a.progress.End()
 	out.Interleavings = n
 	what := "equal to plain arithmetic"
 	if p.Collective == schedule.Undefined {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/terminal"
 	"hocket.example/hocket/internal/testcorpus"
 )
 
@@ -53,7 +54,7 @@ func exchangeWithout(t *testing.T, old, new string) string {
 func hocketRun(t *testing.T, words ...string) (code int, out, errs string) {
 	t.Helper()
 	a, stdout, stderr := testApp(strings.NewReader(""))
-	a.progress, a.json = newProgress(nil), wantsJSON(words)
+	a.progress, a.json = terminal.NewProgress(nil), wantsJSON(words)
 	if a.json {
 		a.text = io.Discard
 	}
@@ -336,7 +337,7 @@ func TestEndedScheduleRun(t *testing.T) {
 		t.Errorf("--timeout: exit %d, %s%s", code, out, errs)
 	}
 	a, stdout, stderr := testApp(strings.NewReader(""))
-	a.progress = newProgress(nil)
+	a.progress = terminal.NewProgress(nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	code = a.finish(ctx, a.execute(ctx, []string{"run", schedule, "--schedules", "1000000000"}))

@@ -104,9 +104,9 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 			return err
 		}
 	}
-	a.progress.at("reading profiles", 0, 0)
+	a.progress.At("reading profiles", 0, 0)
 	r, old, err := account.Pair(paths, o.against, int64(o.bound*1e3))
-	a.progress.end()
+	a.progress.End()
 	if err != nil {
 		f := inputf("%w", err)
 		if errors.As(err, new(*profile.TwiceError)) {

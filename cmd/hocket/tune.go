@@ -18,6 +18,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/terminal"
 	"hocket.example/hocket/internal/tune"
 )
 
@@ -210,7 +211,7 @@ func (a *measurements) tuned(ctx context.Context, o *tuneFlags, opts tune.Option
 			return nil, err
 		}
 	}
-	if f, ok := a.stderr.(*os.File); ok && isTerminal(f) {
+	if f, ok := a.stderr.(*os.File); ok && terminal.Is(f) {
 		opts.Progress = func(s string) { fmt.Fprintf(f, "\r\x1b[K%s", s) }
 		defer fmt.Fprint(f, "\r\x1b[K")
 	}

@@ -37,7 +37,7 @@ func (a *session) within(ctx context.Context, limit time.Duration) (context.Cont
 // timedOut returns the error that the time limit of --timeout was reached, with the current stage and the cause.
 func (a *session) timedOut(err error) error {
 	f := &failure{code: exitMachine, kind: "timeout", err: fmt.Errorf("the command did not end within %v", a.limit)}
-	if stage := a.progress.current(); stage != "" {
+	if stage := a.progress.Current(); stage != "" {
 		f.err = fmt.Errorf("%w: it was %s", f.err, stage)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {

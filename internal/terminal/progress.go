@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// progress shows the current stage of a slow command on a terminal and, if it can be computed, an estimate of the
+// Progress shows the current stage of a slow command on a terminal and, if it can be computed, an estimate of the
 // remaining time. Its zero value shows nothing.
-type progress struct {
+type Progress struct {
 	w       io.Writer // nil to show nothing
 	columns int
 	now     func() time.Time
@@ -31,19 +31,19 @@ const (
 	progressEvery = 500 * time.Millisecond
 )
 
-// newProgress returns a progress that writes to stderr if stderr is a terminal that can erase a line.
-func newProgress(stderr *os.File) *progress {
-	p := &progress{now: time.Now}
-	if isTerminal(stderr) && os.Getenv("TERM") != "dumb" {
-		p.w, p.columns = stderr, columns(stderr)
+// NewProgress returns a Progress that writes to stderr if stderr is a terminal that can erase a line.
+func NewProgress(stderr *os.File) *Progress {
+	p := &Progress{now: time.Now}
+	if Is(stderr) && os.Getenv("TERM") != "dumb" {
+		p.w, p.columns = stderr, Columns(stderr)
 	}
 	p.begun = p.now()
 	return p
 }
 
-// at begins a stage that has total parts; 0 means that parts are not counted. most is the time limit of the stage; 0
+// At begins a stage that has total parts; 0 means that parts are not counted. most is the time limit of the stage; 0
 // means no limit.
-func (p *progress) at(stage string, total int, most time.Duration) {
+func (p *Progress) At(stage string, total int, most time.Duration) {
 	if p == nil || p.now == nil {
 		return
 	}
@@ -56,8 +56,8 @@ func (p *progress) at(stage string, total int, most time.Duration) {
 	}
 }
 
-// step records that one more part of the stage is done.
-func (p *progress) step() {
+// Step records that one more part of the stage is done.
+func (p *Progress) Step() {
 	if p == nil {
 		return
 	}
@@ -66,8 +66,8 @@ func (p *progress) step() {
 	p.done++
 }
 
-// of sets the number of parts of the stage that are done, and the total number of parts.
-func (p *progress) of(done, total int) {
+// Of sets the number of parts of the stage that are done, and the total number of parts.
+func (p *Progress) Of(done, total int) {
 	if p == nil {
 		return
 	}
@@ -76,8 +76,8 @@ func (p *progress) of(done, total int) {
 	p.done, p.total = done, total
 }
 
-// end erases the progress line before the command prints its output.
-func (p *progress) end() {
+// End erases the progress line before the command prints its output.
+func (p *Progress) End() {
 	if p == nil {
 		return
 	}
@@ -93,7 +93,7 @@ func (p *progress) end() {
 	}
 }
 
-func (p *progress) show(stop chan struct{}) {
+func (p *Progress) show(stop chan struct{}) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
 	for {
@@ -111,7 +111,7 @@ func (p *progress) show(stop chan struct{}) {
 }
 
 // draw overwrites the progress line.
-func (p *progress) draw() {
+func (p *Progress) draw() {
 	now := p.now()
 	if now.Sub(p.begun) < progressAfter {
 		return
@@ -122,7 +122,7 @@ func (p *progress) draw() {
 }
 
 // line describes the current stage.
-func (p *progress) line(now time.Time) string {
+func (p *Progress) line(now time.Time) string {
 	took := now.Sub(p.since)
 	text := fmt.Sprintf("%s, %s so far", p.stage, seconds(took))
 	switch {
@@ -137,8 +137,8 @@ func (p *progress) line(now time.Time) string {
 	return text
 }
 
-// current returns the current stage, for errors about time limits.
-func (p *progress) current() string {
+// Current returns the current stage, for errors about time limits.
+func (p *Progress) Current() string {
 	if p == nil {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package main
+package launch
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"os"
 	"os/exec"
 
-	"hocket.example/hocket"
+	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/world"
 )
 
@@ -38,7 +38,7 @@ func (w *watcher) reported() <-chan struct{} { return w.l.Reported() }
 // blamed returns the process that the other processes report as the cause of the failure, and the reason. The rank is
 // -1 if there is none.
 func (w *watcher) blamed() (rank int, why string) {
-	var peer *hocket.PeerError
+	var peer *fault.PeerError
 	if errors.As(w.l.Cause(), &peer) {
 		return peer.Rank, peer.Why
 	}
@@ -51,27 +51,27 @@ func (w *watcher) blamed() (rank int, why string) {
 func (w *watcher) failed(first exit, exits []exit) error {
 	n, cause := len(exits), w.l.Cause()
 	blamed, why := -1, ""
-	var peer *hocket.PeerError
-	var disagree *hocket.DisagreeError
+	var peer *fault.PeerError
+	var disagree *fault.DisagreeError
 	switch {
 	case errors.As(cause, &peer):
 		blamed, why = peer.Rank, peer.Why
 	case errors.As(cause, &disagree):
 		if blamed = disagree.Odd(); blamed < 0 {
-			return &failure{code: codeOf(first.state), kind: "process",
-				err: fmt.Errorf("processes disagree on %s", disagree.What)}
+			return &Error{Kind: ofProcess, Code: codeOf(first.state),
+				Err: fmt.Errorf("processes disagree on %s", disagree.What)}
 		}
 		why = fmt.Sprintf("it differs from the others on %s: %s", disagree.What, oddText(disagree))
 	}
 	if blamed < 0 || blamed >= n || blamed == first.rank && peer != nil {
 		return first.failure(n)
 	}
-	return &failure{code: codeOf(exits[blamed].state), kind: "process",
-		err: fmt.Errorf("the failure began in process %d of %d: %s", blamed, n, why)}
+	return &Error{Kind: ofProcess, Code: codeOf(exits[blamed].state),
+		Err: fmt.Errorf("the failure began in process %d of %d: %s", blamed, n, why)}
 }
 
 // oddText describes how one process differs from the others: by its call or, if the calls are equal, by its value.
-func oddText(e *hocket.DisagreeError) string {
+func oddText(e *fault.DisagreeError) string {
 	groups := e.Groups()
 	odd, others := groups[0][0], groups[1][0]
 	if odd.Rank != e.Odd() {
@@ -83,11 +83,5 @@ func oddText(e *hocket.DisagreeError) string {
 	return odd.String()
 }
 
-// codeOf returns the exit code of a launch. It is the exit code of the process that caused the failure, or 3 if that
-// process was killed or exited with code 0.
-func codeOf(state *os.ProcessState) int {
-	if code := state.ExitCode(); code > 0 { // the code is -1 without a state
-		return code
-	}
-	return exitMachine
-}
+// codeOf returns the exit code of the process that caused the failure, or 0 if it was killed.
+func codeOf(state *os.ProcessState) int { return max(state.ExitCode(), 0) } // the code is -1 without a state

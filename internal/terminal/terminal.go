@@ -1,4 +1,6 @@
-package main
+// Package terminal writes to terminals: progress lines, and text without control characters. It reports their width, and
+// whether colours are permitted.
+package terminal
 
 import (
 	"io"
@@ -14,9 +16,9 @@ import (
 // pipeColumns is the width in columns of output that is not written to a terminal.
 const pipeColumns = 100
 
-// columns returns the width of the terminal f in columns, limited to a sensible range.
-func columns(f *os.File) int {
-	if !isTerminal(f) {
+// Columns returns the width of the terminal f in columns, limited to a sensible range.
+func Columns(f *os.File) int {
+	if !Is(f) {
 		return pipeColumns
 	}
 	n, _, _ := xterm.GetSize(int(f.Fd())) // n is 0 or less if the terminal does not report its width
@@ -29,13 +31,16 @@ func columns(f *os.File) int {
 	return min(max(n, 40), 400)
 }
 
-func isTerminal(f *os.File) bool { return xterm.IsTerminal(int(f.Fd())) }
+// Is reports whether f is a terminal.
+func Is(f *os.File) bool { return xterm.IsTerminal(int(f.Fd())) }
 
-// colours reports whether the environment permits colours on a terminal.
-func colours() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
+// Colours reports whether the environment permits colours on a terminal.
+func Colours() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
 
-// harmless writes text to a terminal and removes control characters, so that text from programs and files cannot
-// control the terminal.
+// Harmless returns a writer of text to w, which is a terminal. It replaces control characters by visible signs, so that
+// text from programs and files cannot control the terminal.
+func Harmless(w io.Writer) io.Writer { return &harmless{w: w} }
+
 type harmless struct {
 	w    io.Writer
 	part []byte // the first bytes of an incomplete character
