@@ -155,7 +155,7 @@ func (m *Model) newDeviceTensor(
 		if err == nil {
 			return &DeviceTensor{dt, m.machine}, nil
 		}
-		if err := t.room(ctx, err); err != nil {
+		if err := t.MakeRoom(ctx, err); err != nil {
 			return nil, err
 		}
 	}

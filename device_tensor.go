@@ -125,11 +125,11 @@ func (d *DeviceTensor) show(ctx context.Context, f func([]DeviceBlock) error,
 // work directly in the tensor (see Model.BindDevice).
 func (d *DeviceTensor) Close() error {
 	err := d.t.Close()
-	c := d.m.plans.enter()
-	defer c.end()
+	c := d.m.plans.Enter()
+	defer c.End()
 	errs := []error{err}
-	for _, l := range c.remove(func(l *loaded) bool { return !l.busy && l.worksIn(d.t) }) {
-		errs = append(errs, l.unload("a device tensor that the run uses is closed"))
+	for _, l := range c.RemoveUsing(d.t) {
+		errs = append(errs, l.Unload("a device tensor that the run uses is closed"))
 	}
 	return errors.Join(errs...)
 }

@@ -115,15 +115,15 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 	laps.Lap("leases")
 	_, err = t.use(ctx, b, bound.residents(runs), func(l *loaded) error {
 		laps.Lap("plan")
-		err := l.prog.Enqueue(ctx, run, bound.weights, a.Streams, capturing)
+		err := l.Program.Enqueue(ctx, run, bound.weights, a.Streams, capturing)
 		if err != nil {
 			return err
 		}
 		for _, d := range slices.Concat(reads, writes) {
-			d.UsedBy(l.prog)
+			d.UsedBy(l.Program)
 		}
-		if l.prog.Captured() || len(a.Lend) > 0 {
-			t.pin(l)
+		if l.Program.Captured() || len(a.Lend) > 0 {
+			t.Pin(l)
 		}
 		return nil
 	})
@@ -137,7 +137,7 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 // results.
 func (m *Model) Lendable(ctx context.Context, dims map[string]int64) (names []string, err error) {
 	err = m.prepare(ctx, dims, func(l *loaded) error {
-		names = l.prog.Lendable()
+		names = l.Program.Lendable()
 		return nil
 	})
 	return names, m.machine.why(ctx, err)
@@ -161,8 +161,8 @@ func (m *Model) Sync(ctx context.Context) error {
 	}
 	defer t.end()
 	var errs []error
-	for _, l := range t.plansOf(m.loader.owner) {
-		errs = append(errs, l.prog.Rest(ctx))
+	for _, p := range t.Programs(m.loader.owner) {
+		errs = append(errs, p.Rest(ctx))
 	}
 	return m.machine.why(ctx, errors.Join(errs...))
 }

@@ -22,14 +22,8 @@ type flightRecord struct {
 // known, the ranks for which the command waits, and the latest commands and collectives; see docs/operations.md. Dump
 // may be called at any time and does not wait for runs.
 func (m *Machine) Dump(w io.Writer) error {
-	m.plans.mu.Lock()
-	var progs []*exec.Program
-	for _, l := range m.plans.plans {
-		progs = append(progs, l.prog)
-	}
-	m.plans.mu.Unlock()
 	list := []*exec.Flight{}
-	for _, p := range progs {
+	for _, p := range m.plans.Programs(nil) {
 		list = append(list, p.Flight())
 	}
 	return m.writeFlight(w, list)

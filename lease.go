@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/plancache"
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 )
@@ -52,7 +53,7 @@ func (l *loader) acquire(ctx context.Context) (*lease, error) {
 		<-l.leased
 		return nil, err
 	}
-	return &lease{user: l.machine.plans.enter(), loader: l}, nil
+	return &lease{user: l.machine.plans.Enter(), loader: l}, nil
 }
 
 func (t *lease) end() {
@@ -62,7 +63,7 @@ func (t *lease) end() {
 }
 
 func (t *lease) finish() {
-	t.user.end()
+	t.user.End()
 	<-t.loader.leased
 	t.letGo()
 }
@@ -82,8 +83,8 @@ func (t *lease) load(ctx context.Context, b Binding, on map[string]*resident.Dev
 	if err != nil {
 		return nil, err
 	}
-	key := choice{dims, on}
-	if l := t.take(t.loader.owner, key); l != nil {
+	key := plancache.Key{Dims: dims, Resident: on}
+	if l := t.Take(t.loader.owner, key); l != nil {
 		return l, nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -113,7 +114,7 @@ func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *o
 		return o.here(), nil
 	case <-ctx.Done():
 	}
-	if t.waits.Load() { // the error names the runs for which the call waited
+	if t.Waits() { // the error names the runs for which the call waited
 		return (<-made).here(), nil
 	}
 	t.left = true
@@ -129,7 +130,7 @@ func (t *lease) settle(made <-chan outcome) {
 	defer t.finish()
 	o := <-made
 	if o.l != nil {
-		t.rest(o.l)
+		t.Release(o.l)
 	}
 	if o.panicked != nil {
 		o.err = o.panicked
@@ -170,12 +171,12 @@ func outcomeOf(do func(o *outcome)) (o outcome) {
 func (t *lease) run(ctx context.Context, r *request) (l *loaded, results []*exec.Result, err error) {
 	l, err = t.use(ctx, r.binding, r.residents, func(l *loaded) error {
 		for _, out := range r.outs {
-			if err := checkOut(l.plan, out); err != nil {
+			if err := checkOut(l.Plan, out); err != nil {
 				return err
 			}
 		}
 		var err error
-		results, err = l.prog.Execute(ctx, r.batch)
+		results, err = l.Program.Execute(ctx, r.batch)
 		return err
 	})
 	return l, results, err
@@ -191,28 +192,28 @@ func (t *lease) use(
 		l, err := t.load(ctx, b, on)
 		if err != nil {
 			if l != nil {
-				t.rest(l)
+				t.Release(l)
 			}
 			return nil, t.loader.fn.blame(b, err)
 		}
-		failed := !l.prog.Usable() // the call that waited for enqueued runs has returned the cause
+		failed := !l.Program.Usable() // the call that waited for enqueued runs has returned the cause
 		if !failed {
 			err = do(l)
 		}
-		if l.prog.Usable() {
-			t.rest(l)
+		if l.Program.Usable() {
+			t.Release(l)
 			return l, err
 		}
-		t.remove(func(o *loaded) bool { return o == l })
-		t.loader.machine.closesLater(l.prog)
-		if err = errors.Join(err, l.prog.Close()); failed && err == nil {
+		t.Remove(l)
+		t.loader.machine.closesLater(l.Program)
+		if err = errors.Join(err, l.Program.Close()); failed && err == nil {
 			continue
 		}
 		var spoiled *exec.SpoiledError
 		if errors.As(err, &spoiled) {
 			return nil, err
 		}
-		if err = t.room(ctx, err); err != nil {
+		if err = t.MakeRoom(ctx, err); err != nil {
 			return nil, err
 		}
 	}

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/plancache"
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
@@ -29,7 +29,7 @@ type loader struct {
 	params  *parameters
 	opts    LoadOptions
 	store   *resident.Weights // holds the weights that all plans share
-	owner   *owner
+	owner   *plancache.Owner
 
 	// leased is a channel of capacity 1 that holds a value while the loader is leased. The fields below may only be used
 	// by the holder of the lease.
@@ -70,19 +70,18 @@ func (l *loader) dims(b Binding) (map[string]int64, error) {
 // returns false if this cannot be decided; invalid dims never have a plan.
 func (l *loader) isLoaded(b Binding, on map[string]*resident.DeviceTensor) bool {
 	dims, err := l.fn.unit.Dims(b.ir())
-	return err == nil && slices.ContainsFunc(l.machine.plans.plansOf(l.owner),
-		func(o *loaded) bool { return o.equal(choice{dims, on}) })
+	return err == nil && l.machine.plans.Contains(l.owner, plancache.Key{Dims: dims, Resident: on})
 }
 
 // load loads the plan for a binding whose dims resolve to dims, and marks the plan busy.
-func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loaded, error) {
+func (l *loader) load(ctx context.Context, c *user, b Binding, key plancache.Key) (*loaded, error) {
 	if l.tuner.measures() {
-		if err := l.tuner.choose(b, key.dims); err != nil {
+		if err := l.tuner.choose(b, key.Dims); err != nil {
 			return nil, err
 		}
 		l.planned = planned{} // planned may belong to another variant of the program
 	}
-	p, err := l.planFor(b, key.dims)
+	p, err := l.planFor(b, key.Dims)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +95,7 @@ func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loa
 	if err := l.makeRoom(c, p); err != nil {
 		return nil, err
 	}
-	prog, err := l.fit(ctx, c, p, key.resident)
+	prog, err := l.fit(ctx, c, p, key.Resident)
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +103,8 @@ func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loa
 	if err := l.holds(c, p, prog.Held()); err != nil {
 		return nil, errors.Join(err, prog.Close())
 	}
-	o := &loaded{owner: l.owner, choice: key, plan: p, prog: prog, proof: proof, held: prog.Held()}
-	c.add(o)
+	o := &loaded{Key: key, Plan: p, Program: prog, Value: usage{proof: proof}}
+	c.Add(l.owner, o)
 	return o, l.evict(c)
 }
 
@@ -116,7 +115,7 @@ func (l *loader) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 	if l.planned.plan != nil && maps.Equal(l.planned.dims, dims) {
 		return l.planned.plan, nil
 	}
-	if p := l.machine.plans.planOf(l.owner, dims); p != nil {
+	if p := l.machine.plans.PlanOf(l.owner, dims); p != nil {
 		return p, nil
 	}
 	p, err := l.fn.unit.PlanWithin(l.machine.ctx, b.ir())
@@ -184,11 +183,11 @@ func (l *loader) fit(
 		}
 		var trial *device.TrialError
 		if errors.As(err, &trial) {
-			opts.Timed, err = c.roomForTrial(trial)
+			opts.Timed, err = c.RoomForTrial(trial)
 		} else {
-			err = c.room(ctx, err)
+			err = c.MakeRoom(ctx, err)
 		}
-		alone := errors.Is(err, errAlone) || errors.Is(err, device.ErrTooLarge) || errors.Is(err, ErrBudget)
+		alone := errors.Is(err, plancache.ErrAlone) || errors.Is(err, device.ErrTooLarge) || errors.Is(err, ErrBudget)
 		if alone && !opts.Sparing && len(p.Colls) > 0 && l.machine.dev.Peers() == nil {
 			opts.Sparing, err = true, nil
 		}
@@ -209,8 +208,8 @@ func (l *loader) bound() int64 { return max(cmp.Or(l.opts.Cache, cacheBytes), 0)
 
 func (l *loader) unloadBeyond(c *user, bound int64, all bool) error {
 	var errs []error
-	for _, o := range c.beyond(l.owner, bound, all) {
-		errs = append(errs, o.unload("LoadOptions.Cache"))
+	for _, o := range c.RemoveBeyond(l.owner, bound, all) {
+		errs = append(errs, o.Unload("LoadOptions.Cache"))
 	}
 	return errors.Join(errs...)
 }
@@ -244,11 +243,11 @@ func (l *loader) holds(c *user, p *plan.Plan, held device.Held) error {
 
 // close unloads all plans.
 func (l *loader) close() error {
-	c := l.machine.plans.enter()
-	defer c.end()
+	c := l.machine.plans.Enter()
+	defer c.End()
 	var errs []error
-	for _, o := range c.remove(func(o *loaded) bool { return o.owner == l.owner }) {
-		errs = append(errs, o.prog.Close())
+	for _, o := range c.RemoveAll(l.owner) {
+		errs = append(errs, o.Program.Close())
 	}
 	return errors.Join(errs...)
 }

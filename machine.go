@@ -18,6 +18,7 @@ import (
 	_ "hocket.example/hocket/internal/device/cpu" // the default machine
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/plancache"
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/world"
@@ -81,7 +82,7 @@ type Machine struct {
 	ctx    context.Context
 	end    context.CancelFunc
 	// plans caches the loaded plans of all models.
-	plans   *planCache
+	plans   *plancache.Cache[usage]
 	runs    runStats
 	tensors *resident.DeviceTensors
 	// onFailure is MachineOptions.Failed.
@@ -110,7 +111,7 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	m := &Machine{dev: dev, across: across, peers: opts.peers(), tensors: resident.NewDeviceTensors(dev),
 		models: map[*Model]bool{}, runs: runStats{calls: map[*loader]int{}}, onFailure: opts.Failed}
 	m.ctx, m.end = context.WithCancel(ctx)
-	m.plans = newPlanCache(m.ctx)
+	m.plans = plancache.New[usage](m.ctx)
 	return m, nil
 }
 

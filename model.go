@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"hocket.example/hocket/internal/exec/plancache"
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -28,7 +29,7 @@ func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
 	params := &parameters{fn: fn, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{},
 		parts: map[string]bool{}, from: map[string]*source{}}
 	return &Model{machine: m, fn: fn, params: params, loader: &loader{machine: m, fn: fn, params: params, opts: opts,
-		store: resident.NewWeights(m.dev), owner: &owner{log: opts.Logger, evicted: map[string]bool{}},
+		store: resident.NewWeights(m.dev), owner: plancache.NewOwner(opts.Logger),
 		leased: make(chan struct{}, 1), tuner: autotuner{machine: m, fn: fn, opts: opts, chose: map[string]string{}}}}
 }
 
@@ -105,7 +106,7 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 		return err
 	}
 	_, err = t.use(ctx, b, works, func(l *loaded) error {
-		if err := l.prog.Preload(ctx, weights); err != nil {
+		if err := l.Program.Preload(ctx, weights); err != nil {
 			return err
 		}
 		return do(l)
@@ -132,7 +133,7 @@ func (m *Model) bindingFor(bound *bindings, dims map[string]int64) (Binding, err
 func (m *Model) Proof(ctx context.Context, dims map[string]int64) (VerdictKind, error) {
 	kind := Unknown
 	err := m.prepare(ctx, dims, func(l *loaded) error {
-		kind = l.proof.kind
+		kind = l.Value.proof.kind
 		return nil
 	})
 	return kind, m.told(ctx, err)
@@ -242,15 +243,15 @@ func (m *Model) runBatch(ctx context.Context, batch []Args, c *runCall) ([]*Repo
 	l, results, err := t.run(ctx, r)
 	if err != nil {
 		if l != nil {
-			err = ofProved(err, l.proof)
+			err = ofProved(err, l.Value.proof)
 		}
 		return nil, err
 	}
-	reports := l.reports(results)
+	list := reports(l, results)
 	if err := m.loader.evict(t.user); err != nil && m.loader.opts.Logger != nil { // the runs have succeeded, so an error is only logged
 		m.loader.opts.Logger.Warn("unloading plans after a run", "error", err)
 	}
-	return reports, nil
+	return list, nil
 }
 
 // Close unloads the model. It waits for runs and loads in progress. Machine.Close aborts them: they then return

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/plancache"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
@@ -108,6 +109,30 @@ type reporter struct {
 	plan *plan.Plan
 	same Report
 	at   map[int32]int // by site of a statement: index in Overlap
+}
+
+// usage is what a model stores with a loaded plan.
+type usage struct {
+	proof proofOf // the result of proving the plan
+	// reporter is set when a run has ended. Only the holder of the model's lease may use it.
+	reporter *reporter
+}
+
+type (
+	loaded = plancache.Loaded[usage]
+	user   = plancache.User[usage]
+)
+
+// reports returns the reports of a batch of runs of a plan. The batch must contain at least one run.
+func reports(l *loaded, results []*exec.Result) []*Report {
+	if l.Value.reporter == nil {
+		l.Value.reporter = newReporter(l.Plan, results[0].Algorithms, l.Value.proof)
+	}
+	list := make([]*Report, len(results))
+	for i, r := range results {
+		list[i] = l.Value.reporter.report(r)
+	}
+	return list
 }
 
 func newReporter(p *plan.Plan, algorithms []string, proof proofOf) *reporter {

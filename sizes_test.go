@@ -30,7 +30,6 @@ var oversized = map[string]int{
 	"internal/device/cuda world":  73,
 	"internal/device/cuda":        7030, // with host memory that processes without peer access share
 	"cmd/hocket":                  7060,
-	".":                           7200, // with the comments of the API
 }
 
 // forTests are packages that only tests use. A suite's functions take what is under test first, as others take a

@@ -24,6 +24,21 @@ type Stats struct {
 	Runs  RunStats
 }
 
+// PlanStats holds the counters of a machine's plan cache since the machine was opened.
+type PlanStats struct {
+	// Hits is the number of runs and calls of Prepare that found their plan loaded, and Misses is the number that did not.
+	// Reloads is the number of misses whose plan had been loaded before and was evicted.
+	Hits, Misses, Reloads int64
+	// Evictions is the number of plans that were unloaded to make room, either because of LoadOptions.Cache or because
+	// memory was short.
+	Evictions int64
+	// Plans is the number of plans that are loaded now, and Bytes is the memory that they hold, see LoadOptions.Cache.
+	// MostBytes is the largest value of Bytes so far. Device is the part of Bytes that is device memory; for each plan,
+	// the device on which the plan holds the most memory counts. The rest of Bytes is pinned host memory.
+	Plans                    int
+	Bytes, Device, MostBytes int64
+}
+
 // RunStats holds the counters of the calls of Run and RunBatch since the machine was opened. Calls of Enqueue are not
 // counted.
 type RunStats struct {
@@ -45,13 +60,9 @@ func (m *Machine) Exchange() string { return m.dev.Exchange() }
 
 // Stats returns the machine's statistics.
 func (m *Machine) Stats() Stats {
-	m.plans.mu.Lock()
-	m.plans.measure()
-	plans := m.plans.stats
-	m.plans.mu.Unlock()
 	m.runs.mu.Lock()
 	defer m.runs.mu.Unlock()
-	return Stats{plans, m.runs.stats}
+	return Stats{PlanStats(m.plans.Stats()), m.runs.stats}
 }
 
 // runStats counts the runs of a machine's models.
