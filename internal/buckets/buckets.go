@@ -14,10 +14,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Buckets are the values that dims are rounded up to, by name, in ascending order.
+// Buckets are the sizes to which dims are rounded up: for each dim, by its name, a list in ascending order.
 type Buckets map[string][]int64
 
-// New sorts buckets of the program's dims.
+// New returns the given buckets, each list sorted, and an error if a list is unusable or its name is no dim of the
+// program.
 func New(info *ir.Info, buckets map[string][]int64) (Buckets, error) {
 	out := Buckets{}
 	for _, name := range slices.Sorted(maps.Keys(buckets)) {
@@ -38,7 +39,7 @@ func New(info *ir.Info, buckets map[string][]int64) (Buckets, error) {
 // Extents holds the dims of a run, and the same dims rounded up.
 type Extents struct {
 	is, up *ir.Bound
-	// Dims are the values of all dims that have buckets, rounded up.
+	// Dims holds the rounded values of all dims that have buckets.
 	Dims map[string]int64
 }
 
@@ -88,7 +89,7 @@ func (e Extents) Pad(p *ir.Param, t *tensor.Tensor, positions bool) (*tensor.Ten
 	return full, tensor.Paste(full, t, make([]int64, len(is)))
 }
 
-// Cut copies the elements of a result, without the elements that padding added, to into. If into is nil, Cut creates a
+// Cut copies a result to the tensor into, without the elements that padding added. If into is nil, Cut creates a
 // tensor.
 func (e Extents) Cut(name string, typ *ir.Type, t, into *tensor.Tensor) (*tensor.Tensor, error) {
 	is, _, err := e.shapes(name, typ)
@@ -136,12 +137,12 @@ func Positions(p *ir.Program, f *ir.Func) map[string]bool {
 	return positions(p, f, map[*ir.Func]map[string]bool{})
 }
 
-// positions is Positions. known holds the functions that were visited before.
+// positions does the work of Positions. known holds the functions that were visited before.
 func positions(p *ir.Program, f *ir.Func, known map[*ir.Func]map[string]bool) map[string]bool {
 	if found, ok := known[f]; ok {
 		return found
 	}
-	found, same := map[string]bool{}, map[string]string{} // same: by name, the first tensor with these elements
+	found, same := map[string]bool{}, map[string]string{} // same: for each name, the first tensor with these elements
 	known[f] = found
 	first := func(name string) string { return cmp.Or(same[name], name) }
 	add := func(name string) {

@@ -41,7 +41,7 @@ func AgreeAcross(ctx context.Context, dev device.Machine) (*machine.Across, erro
 	var kept []byte
 	if peers.Process() == 0 {
 		if path, err := acrossPath(dev.Name(), peers.Nodes()); err == nil {
-			kept, _ = files.ReadKept(path, world.MaxValue) // an unreadable value counts as absent
+			kept, _ = files.ReadKept(path, world.MaxValue) // a value that cannot be read counts as absent
 		}
 	}
 	all, err := peers.Agree(ctx, "the tier between nodes", kept)

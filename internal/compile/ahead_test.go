@@ -12,7 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// apart returns a program with n independent layers. The statement between precedes each layer except the first.
+// apart returns a program with n independent layers. The argument between is a statement that precedes each layer
+// except the first.
 func apart(n int, between string) string {
 	var b strings.Builder
 	b.WriteString("mesh dp[2] tp[3]\nfunc f(%v: f32[12/(tp, dp), 6]")
@@ -33,9 +34,10 @@ func apart(n int, between string) string {
 	return b.String()
 }
 
-// TestGathersAhead checks that the blocks of a gather that does not depend on the preceding pair are sent before that
-// pair is computed, whichever statements are in between. Each lowered form is proved for two consecutive runs, has no
-// needless credit, and gives the same results under random schedules.
+// TestGathersAhead checks that the blocks of a gather that does not depend on the preceding pair of gather and GEMM are
+// sent before that pair is computed, whichever statements are in between. Each lowered form is proved for two
+// consecutive runs, contains no synchronization that other synchronization implies, and gives the same results under
+// random schedules.
 func TestGathersAhead(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs many programs")
@@ -54,8 +56,8 @@ func TestGathersAhead(t *testing.T) {
 				for seed := range int64(2) {
 					c.run(t, res, seed)
 				}
-				// The wait of the blocks for main prevents them from being sent even earlier. It is kept whether
-				// or not signals of peers imply it.
+				// The stream that sends the blocks waits for main, which prevents them from being sent even earlier.
+				// This wait is kept, whether or not signals of peers imply it.
 				ds := slices.DeleteFunc(needless(t, c, res, st),
 					func(d *ir.Diagnostic) bool { return strings.HasPrefix(d.Message, "not needed: wait main ") })
 				if len(ds) > 0 {
@@ -66,9 +68,9 @@ func TestGathersAhead(t *testing.T) {
 	}
 }
 
-// TestWhatGoesAhead checks when blocks are sent. The blocks of a gather are sent before the GEMM of the preceding
-// gather is computed, and no earlier. The third and later gathers, whose blocks have had enough time, are computed as
-// one product. A barrier keeps blocks from being sent ahead, and so does a dependence on the preceding pair.
+// TestWhatGoesAhead checks when the blocks of a gather are sent. They are sent before the GEMM of the preceding gather
+// is computed, and no earlier. From the third gather on, all blocks arrive in time, so they are multiplied in one
+// product. A barrier keeps blocks from being sent ahead, and so does a dependence on the preceding pair.
 func TestWhatGoesAhead(t *testing.T) {
 	const head = "mesh tp[3]\nfunc f(%x0: f32[6/tp, 6], %x1: f32[6/tp, 6], %x2: f32[6/tp, 6], %w: f32[6, 6]) -> (f32[6, 6], f32[6, 6], f32[6, 6]) {\n" +
 		"  %g0: f32[6, 6] = reshard %x0\n  %y0 = linear %g0, %w\n"
@@ -93,8 +95,8 @@ func TestWhatGoesAhead(t *testing.T) {
 	}
 }
 
-// puttingAndMultiplying returns the order in which rank 0 issues puts and products: one digit, the number of the layer,
-// for each group of puts and for each group of products.
+// puttingAndMultiplying returns the order in which rank 0 issues puts and products, as a text with one digit, the
+// number of the layer, for each group of puts and for each group of products.
 func puttingAndMultiplying(t *testing.T, source string, res *lower.Result) string {
 	t.Helper()
 	c := newCase(t, source, ir.Binding{})
@@ -126,9 +128,9 @@ func puttingAndMultiplying(t *testing.T, source string, res *lower.Result) strin
 }
 
 // TestAutoGoesAhead checks that, for independent layers, auto sends blocks ahead if the products of single blocks are
-// slow. As measured on four H200 (docs/measured), this is so with 2048 rows and not with 8192. The simulated plan of
-// ten layers takes less time than with exchange, and the difference is close to the one that is predicted for the
-// pairs.
+// slow. In the measurements on four H200 (docs/measured), they are slow with 2048 rows and not with 8192. The simulated
+// plan of ten layers takes less time than with exchange, and the difference is close to the difference that is
+// predicted for the pairs.
 func TestAutoGoesAhead(t *testing.T) {
 	const layers = 10
 	var b strings.Builder

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxTuned is the maximum number of lowered forms that are kept for auto.
+// maxTuned is the maximum number of lowered forms in an autoCache.
 const maxTuned = 64
 
 // autoCache caches the lowered forms that auto chose, keyed by binding.
@@ -32,8 +32,8 @@ func CheckMachine(name string) error {
 }
 
 // machine returns the machine description for predictions with the given number of ranks, including the nodes of these
-// ranks. It also returns the dispatch table that the predictions use, or nil. The table has precedence for the times of
-// collectives.
+// ranks. It also returns the dispatch table that the predictions use, or nil. For the times of collectives, the table
+// has precedence over the description.
 func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
 	nodes, err := u.nodes(ranks)
 	if err != nil {
@@ -103,7 +103,8 @@ func nodesOf(dev device.Machine, ranks int) ([]int, error) {
 
 // LoweredFor returns the lowered form for a binding. The lowered form is the same for all bindings, with three
 // exceptions. With auto, it depends on the dims and the number of ranks. With delayed, the sizes of reductions decide
-// which of them share a collective. With exchange, it depends on whether the dims need ragged blocks.
+// which of them share a collective. With exchange, it depends on whether the dims need blocks of different sizes
+// (ragged blocks).
 func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	bound, err := u.Bind(b)
 	if err != nil || u.opts.Strategy != Auto && !u.delays() && !ragged(bound, u.Lowered.Choices) {
@@ -138,8 +139,8 @@ func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 // delays reports whether the strategy is delayed.
 func (u *Unit) delays() bool { return u.opts.Strategy == lower.Strategy{Delayed: true}.String() }
 
-// auto lowers the program with the given chooser. It delays reductions, those of pairs too, if the whole program is
-// predicted to be faster.
+// auto lowers the program with the given chooser. If the whole program is predicted to be faster with delayed
+// reductions, auto delays them, including those of pairs.
 func (u *Unit) auto(choose func(*lower.Pair) lower.Strategy, bound *ir.Bound, b ir.Binding) (*lower.Result, error) {
 	plain, err := u.lower(choose, nil)
 	if err != nil {
@@ -157,7 +158,7 @@ func (u *Unit) auto(choose func(*lower.Pair) lower.Strategy, bound *ir.Bound, b 
 		}
 		if best == 0 {
 			if best, err = u.timeOf(plain, b); err != nil || best == 0 {
-				return plain, nil // the caller plans it again, and reports the error
+				return plain, nil // the caller plans the form again, and then reports the error
 			}
 		}
 		if t, err := u.timeOf(form, b); err == nil && t > 0 && t < best {
@@ -189,16 +190,17 @@ func (u *Unit) chooser(bound *ir.Bound) (func(*lower.Pair) lower.Strategy, error
 	return func(pair *lower.Pair) lower.Strategy { return fitting(bound, pair, st) }, err
 }
 
-// ragged reports whether the dims need ragged blocks in an exchange whose lowered form does not have them.
+// ragged reports whether the dims require blocks of different sizes (ragged blocks) in an exchange that was lowered
+// without them.
 func ragged(bound *ir.Bound, choices []lower.Choice) bool {
 	return slices.ContainsFunc(choices, func(c lower.Choice) bool {
 		return fitting(bound, &c.Pair, c.Strategy) != c.Strategy
 	})
 }
 
-// SameForAll reports whether res is the lowered form for all values of a dim. It is not if auto chose strategies by the
-// dims. It is also not if an exchange cuts rows into blocks and the number of rows depends on the dim, because the
-// blocks are ragged for some values. Nor is it if reductions were combined by their sizes.
+// SameForAll reports whether res is the lowered form for all values of a dim. The result is false if auto chose
+// strategies by the dims. It is also false if an exchange cuts rows into blocks and the number of rows depends on the
+// dim, because the blocks are ragged for some values. It is also false if reductions were combined by their sizes.
 func (u *Unit) SameForAll(res *lower.Result, dim string) bool {
 	return res.Groups == 0 && !slices.ContainsFunc(res.Choices, func(c lower.Choice) bool {
 		counts := false
@@ -217,8 +219,8 @@ func (p *predictor) choose(pair *lower.Pair) lower.Strategy {
 	return fitting(p.bound, pair, best(es).strategy)
 }
 
-// Overlapped returns the pairs that are overlapped in the function that b binds and in the functions that it calls. The
-// text of each is one line: "line 8: all_gather + linear: exchange".
+// Overlapped returns the pairs that are overlapped in the function that b binds and in the functions that it calls.
+// Each pair is described by one line: "line 8: all_gather + linear: exchange".
 func (u *Unit) Overlapped(b ir.Binding) ([]Overlapped, error) {
 	bound, err := u.Bind(b)
 	if err != nil {
@@ -272,7 +274,7 @@ func fit(dev device.Machine, identity string, ranks int, nodes []int) (d *machin
 	return machine.Fit(model(identity), ranks, nodes)
 }
 
-// model returns the GPU model of a world, with which its identity begins.
+// model returns the GPU model with which the identity of a world begins.
 func model(identity string) string {
 	m, _, _ := strings.Cut(identity, ",")
 	return m

@@ -53,7 +53,7 @@ func TestAutoChoosesByDims(t *testing.T) {
 		{"mlp", 8192, 8192, 28672, "exchange exchange"},
 		{"mlp", 16, 64, 128, "sequential sequential"},
 		{"row", 8192, 8192, 28672, "exchange(2)"},
-		{"row", 8190, 8192, 28672, "exchange(2)"}, // 4 does not divide the rows
+		{"row", 8190, 8192, 28672, "exchange(2)"}, // the number of rows is not a multiple of 4
 	} {
 		u, err := Build(check(t, tensorParallel), Options{Strategy: Auto, Machine: untabled(t)})
 		if err != nil {
@@ -79,8 +79,8 @@ func TestAutoChoosesByDims(t *testing.T) {
 	}
 }
 
-// TestPlansTakeWhatPairsDo checks, for one layer, that the simulated plan of each strategy takes the time that was
-// predicted for the pair.
+// TestPlansTakeWhatPairsDo checks, for one layer, that the simulated plan under each strategy takes the time that was
+// predicted for the pair of collective and GEMM.
 func TestPlansTakeWhatPairsDo(t *testing.T) {
 	info := check(t, tensorParallel)
 	for _, fn := range []string{"mlp", "row"} {
@@ -91,7 +91,7 @@ func TestPlansTakeWhatPairsDo(t *testing.T) {
 		}
 		for _, st := range candidates {
 			if st.Ahead || st.Own > 0 && fn == "mlp" {
-				continue // no pair of these can go ahead, and mlp has one whose exchange has no parts of its own
+				continue // ahead applies to none of these pairs, and parts of the own block not to all pairs of mlp
 			}
 			u, err := Build(info, Options{Strategy: st.String(), Machine: "h200x4"})
 			if err != nil {

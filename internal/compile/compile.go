@@ -40,10 +40,11 @@ type Options struct {
 	// Device is the machine that will run the program. The predicted times of collectives come from the dispatch table
 	// of Device. If Device is nil, they come from a shipped table for the GPUs of the machine description.
 	Device device.Machine
-	// Nodes is the number of nodes on which the ranks are assumed to be, in order and distributed as evenly as possible.
-	// 0 selects the nodes of Device, or one node if Device is nil.
+	// Nodes is the number of nodes over which the ranks are assumed to be distributed, in order and as evenly as
+	// possible. 0 selects the nodes of Device, or one node if Device is nil.
 	Nodes int
-	// Across is the measured tier between nodes. If it is not nil, it replaces the tier in the machine description.
+	// Across is the measured speed of the network between nodes (the tier). If it is not nil, it replaces the tier in
+	// the machine description.
 	Across *machine.Across
 	// Limits are limits on the time and memory of planning.
 	Limits Limits
@@ -90,7 +91,7 @@ type Unit struct {
 	chosen autoCache
 }
 
-// Of checks p and lowers it, as Build does for a program that is already checked.
+// Of checks and lowers the program p. If a program is checked already, Build lowers it.
 func Of(p *ir.Program, opts Options) (*Unit, error) {
 	info, ds := checker.Check(p)
 	if ds.HasErrors() {
@@ -132,11 +133,11 @@ func Build(source *ir.Info, opts Options) (*Unit, error) {
 }
 
 // bucketBytes is the largest size of a collective that reduces several tensors. Collectives of this size take little
-// longer for a byte than larger ones, and can start earlier.
+// more time for each byte than larger ones, and they can start earlier.
 const bucketBytes = 16 << 20
 
-// buckets returns the bounds of the collectives that reduce several tensors. Bytes are counted by the sizes of bound,
-// which is nil if the sizes are not known.
+// buckets returns the size limits of the collectives that reduce several tensors. Sizes in bytes are computed with the
+// dims of bound, which is nil if the dims are not known.
 func buckets(bound *ir.Bound) *lower.Buckets {
 	if bound == nil {
 		return &lower.Buckets{}
@@ -144,7 +145,7 @@ func buckets(bound *ir.Bound) *lower.Buckets {
 	return &lower.Buckets{Bytes: bucketBytes, Sizes: bound.Env(0, nil)}
 }
 
-// lower runs the passes with the given chooser and the given bounds of buckets.
+// lower runs the passes with the given chooser and the given size limits of buckets.
 func (u *Unit) lower(choose func(*lower.Pair) lower.Strategy, buckets *lower.Buckets) (*lower.Result, error) {
 	lo := lower.Options{StopAfter: u.opts.StopAfter, Choose: choose, Buckets: buckets}
 	if u.opts.CheckEach {
@@ -214,9 +215,9 @@ func (u *Unit) PlanWithin(ctx context.Context, b ir.Binding) (*plan.Plan, error)
 	return p, nil
 }
 
-// Ranks prepares to unroll the ranks of the lowered program one at a time. The result grid is that of ir.Bound.Grid.
-// Each goroutine must call unroller once. It returns a function that unrolls one rank, and a plan that contains the
-// tables that all ranks share.
+// Ranks prepares the unrolling of the lowered program, one rank at a time. The first result, grid, has the meaning of
+// ir.Bound.Grid. The second result, unroller, is a function that each goroutine must call once. The function returns a
+// function that unrolls one rank, and a plan that contains the tables that all ranks share.
 func (u *Unit) Ranks(b ir.Binding) (grid []int64, unroller func() (*plan.Plan, func(int) (*plan.Rank, error), error), err error) {
 	res, err := u.LoweredFor(b)
 	if err != nil {

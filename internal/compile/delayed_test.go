@@ -7,7 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// backward is what remains of a backward pass: products whose results are reduced over dp and needed at the end.
+// backward is a simplified backward pass: it has only the products whose results are reduced over dp and needed at the
+// end.
 const backward = `dim T = 64
 dim H = 64
 mesh dp[4]
@@ -28,7 +29,7 @@ func TestDelayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for h, want := range map[int64]int{64: 1, 2048: 2, 4096: 3} { // 8 KiB, 8 MiB and 32 MiB each, and buckets of 16 MiB
+	for h, want := range map[int64]int{64: 1, 2048: 2, 4096: 3} { // of 8 KiB, 8 MiB or 32 MiB; buckets of 16 MiB
 		res, err := u.LoweredFor(ir.Binding{Dims: map[string]int64{"H": h}})
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +52,7 @@ func f(%x: f32[4, 8/tp], %w: f32[4, 8/tp]) -> f32[4, 4] {
 	}
 }
 
-// TestAutoDelays checks that auto delays reductions exactly if that is predicted to be faster than each other form.
+// TestAutoDelays checks that auto delays reductions exactly if that is predicted to be faster than every other form.
 func TestAutoDelays(t *testing.T) {
 	delays := 0
 	for _, h := range []int64{64, 512, 2048, 8192} {

@@ -13,15 +13,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// means reports whether the strategy got may be the result of asking for the strategy asked: ahead becomes an exchange
+// means reports whether a pair with the strategy asked may be lowered with the strategy got: ahead becomes an exchange
 // if no blocks can be sent ahead.
 func means(asked, got lower.Strategy) bool {
 	got.Ahead = asked.Ahead
 	return asked == got
 }
 
-// emitted returns the strategy with which the pair of a value was lowered. It determines the strategy from the text of
-// the lowered function alone, and does not use lowering's record of its choices.
+// emitted returns the strategy with which lowering overlapped the pair that defines a value. It determines the strategy
+// from the text of the lowered function alone, and does not use lowering's record of its choices.
 func emitted(f *ir.Func, value string) string {
 	collective, chunked, puts := false, false, false
 	f.Body.Walk(func(s *ir.Stmt) {
@@ -65,7 +65,7 @@ func goesAhead(b *ir.Block, value string) bool {
 		return false
 	}
 	open := map[string]bool{}   // streams of exchanges under way
-	before := map[string]bool{} // those that were when the value's began
+	before := map[string]bool{} // the streams of exchanges that were under way when the exchange of the value began
 	began := false
 	for _, s := range b.Stmts {
 		if goesAhead(s.Body, value) || goesAhead(s.Else, value) {
@@ -99,8 +99,8 @@ func goesAhead(b *ir.Block, value string) bool {
 	return false
 }
 
-// TestPredictedIsEmitted checks that the strategy that a prediction names for a pair, and for which it gives a time and
-// a timeline, is the strategy that the emitted program uses.
+// TestPredictedIsEmitted checks that the strategy that a prediction names for a pair of collective and GEMM, and for
+// which it gives a time and a timeline, is the strategy that the emitted program uses.
 func TestPredictedIsEmitted(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs many programs")
@@ -195,9 +195,9 @@ func TestAheadOfNothing(t *testing.T) {
 	}
 }
 
-// TestAheadTakesWhatPlansDo checks, for different numbers of layers, that the predicted time of ahead is equal to the
-// time of its simulated plan. The first layer's blocks are not sent ahead of any GEMM, the second layer is computed
-// block by block, and the later layers are each computed as one product.
+// TestAheadTakesWhatPlansDo checks, for different numbers of layers, that the predicted time of the strategy ahead is
+// equal to the time of its simulated plan. The first layer's blocks are not sent ahead of any GEMM, the second layer is
+// computed block by block, and the later layers are each computed as one product.
 func TestAheadTakesWhatPlansDo(t *testing.T) {
 	dims := ir.Binding{Dims: map[string]int64{"M": 2048, "N": 28672, "K": 8192}}
 	for layers := 1; layers <= 6; layers++ {

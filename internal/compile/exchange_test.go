@@ -16,9 +16,9 @@ import (
 var exchanges = []lower.Strategy{{Kind: lower.Exchange}, {Kind: lower.Exchange, Ahead: true},
 	{Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 3}, {Kind: lower.Exchange, Own: 2}}
 
-// TestExchangeAnywhere uses exchanges in programs where no other pair may serve them: in loops with no, one and many
-// iterations, in branches that all ranks take, next to such loops, and over teams of several axes. Each plan is proved
-// for two consecutive runs and executed under random schedules.
+// TestExchangeAnywhere uses exchanges in programs where other exchanges may not order their puts: in loops with no, one
+// and many iterations, in branches that all ranks take, next to such loops, and over teams of several axes. Each plan
+// is proved for two consecutive runs and executed under random schedules.
 func TestExchangeAnywhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs many programs")
@@ -80,7 +80,7 @@ func TestExchangeAnywhere(t *testing.T) {
 				c.run(t, res, seed)
 			}
 			if strings.Contains(name, "as a dim says") {
-				continue // the text does not know that a second round serves the first
+				continue // the text alone does not show that the signals of a second round order the puts of the first
 			}
 			if ds := needless(t, c, res, st); len(ds) > 0 {
 				t.Errorf("%s, %s: %s\n%s", name, st, ds.String(), res.Program)
@@ -89,8 +89,8 @@ func TestExchangeAnywhere(t *testing.T) {
 	}
 }
 
-// needless returns the diagnostics about synchronization that is implied by other synchronization, except for the joins
-// of streams that put.
+// needless returns the diagnostics about synchronization that is implied by other synchronization, except for the waits
+// that join streams of puts to main.
 func needless(t *testing.T, c *testCase, res *lower.Result, st lower.Strategy) ir.Diagnostics {
 	t.Helper()
 	p, err := c.plan(res)
@@ -126,10 +126,10 @@ func TestGatherBuffersTakeTurns(t *testing.T) {
 				}
 				most := 2 * max(st.Chunks, 1)
 				if st.Chunks > 1 {
-					most++ // a search may lay one elsewhere where that takes no more memory
+					most++ // a search may place a buffer at another offset if that takes no more memory
 				}
 				if form == "apart" && st.Ahead {
-					most = 4 // one is read, one filled, of two it is not yet known
+					most = 4 // one buffer is read and one is filled, and two may still be in use
 				}
 				if got := places(p, ".all"); got > most {
 					t.Errorf("%s, %d layers %s: gathers use %d places, want %d at the most", st, n, form, got, most)
@@ -217,8 +217,9 @@ func places(p *plan.Plan, suffix string) int64 {
 	return int64(len(at))
 }
 
-// TestWhatFollowsASum checks which operations on a reduction's result become part of the pair: operations with another
-// type and operations by rows of an inner dimension do, up to the first value that is used twice.
+// TestWhatFollowsASum checks which operations on a reduction's result become part of the pair. They include operations
+// whose result has another type, and operations on rows of an inner dimension, up to the first value that is used
+// twice.
 func TestWhatFollowsASum(t *testing.T) {
 	for name, c := range map[string]struct{ source, pair string }{
 		"cast": {"mesh tp[2]\nfunc f(%x: bf16[4, 6/tp], %w: bf16[4, 6/tp], %r: f32[4, 4]) -> f32[4, 4] {\n" +
@@ -249,7 +250,7 @@ func TestWhatFollowsASum(t *testing.T) {
 }
 
 // TestPairsThatMeet lowers two gathers, or a gather and a reduction, whose results are operands of one operation. Only
-// one of the two regions can contain that operation.
+// one of the regions of the two pairs can contain that operation.
 func TestPairsThatMeet(t *testing.T) {
 	const head = "mesh tp[2]\nfunc f(%x: f32[4/tp, 4], %u: f32[6/tp, 4], %v: f32[6/tp, 4], %d: f32[4, 6/tp]) -> "
 	for name, source := range map[string]string{
@@ -264,7 +265,7 @@ func TestPairsThatMeet(t *testing.T) {
 	} {
 		c := newCase(t, source, ir.Binding{})
 		kinds := []lower.Strategy{{}, {Kind: lower.Chunked, Chunks: 3}, {Kind: lower.Exchange}}
-		for i := range 81 { // every choice for up to four pairs
+		for i := range 81 { // all combinations of strategies for up to four pairs
 			n, at := i, 0
 			res := c.lower(t, func(*lower.Pair) lower.Strategy {
 				st := kinds[n%3]

@@ -192,7 +192,7 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	if gpu := cmp.Or(m.GPU, found.Identity); found.Shipped() && !found.Table.Of(gpu) {
 		e.TableOf = found.Table.Identity
 	}
-	var other []string // machines other than those of the measurements
+	var other []string // reasons why the measurements are of another machine
 	if on := model(found.Identity); u.opts.Device != nil && m.GPU != "" && on != "" && on != m.GPU {
 		other = append(other, fmt.Sprintf("%s was measured on %s, not on %s", m.Name, m.GPU, on))
 	}
@@ -330,8 +330,8 @@ func (x *explainer) reshardCost(r *Reshard, fn string) {
 	r.Tabled = any && all
 }
 
-// times predicts the time of a run. For a program on values, it adds up the times of the statements. For an explicit
-// program, it simulates the plan.
+// times predicts the time of a run. For a program on global values, it adds up the times of the statements. For an
+// explicit program, it simulates the plan.
 func (x *explainer) times(e *Explanation, u *Unit, b ir.Binding) error {
 	plain := newOutline(x, false)
 	if plain.fn(x.flat.Program.Func(e.Func)); plain.explicit {

@@ -117,7 +117,7 @@ func TestExplainManyRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e.Ranks != 1024 || e.Time <= 0 || e.Time > e.Sequential || len(e.Pairs) != 2 ||
-		len(e.Pairs[0].Strategies) != len(candidates)-3 { // not ahead: nothing is before; no own parts of a gather
+		len(e.Pairs[0].Strategies) != len(candidates)-3 { // ahead and parts of the own block do not apply
 		t.Errorf("%d ranks, %v of %v µs, %d pairs", e.Ranks, e.Time, e.Sequential, len(e.Pairs))
 	}
 }

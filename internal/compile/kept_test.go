@@ -34,9 +34,9 @@ func step(%x: bf16[T/tp, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp]) -> (bf16[T/
 }
 `
 
-// TestKeptGather counts what an exchange of a training step reads and writes on rank 0. Gathered tensors that the
-// backward pass uses are copied only as far as they are the rank's own block. Elementwise kernels access the bytes that
-// the sequential form accesses: the derivative of the activation is computed with the product that uses it.
+// TestKeptGather counts the bytes that an exchange of a training step reads and writes on rank 0. Of the gathered
+// tensors that the backward pass uses, only the rank's own block is copied. Elementwise kernels access as many bytes as
+// in the sequential form: the derivative of the activation is computed together with the product that uses it.
 func TestKeptGather(t *testing.T) {
 	plans := map[string]*plan.Plan{}
 	for _, strategy := range []string{"sequential", "exchange", "exchange(2)"} {
@@ -48,13 +48,13 @@ func TestKeptGather(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const block = 64 / 2 * 32 * 2 // bytes of a rank's rows of x and of y
+	const block = 64 / 2 * 32 * 2 // size in bytes of a rank's rows of x and of y
 	for strategy, want := range map[string]int64{"sequential": 0, "exchange": 2 * block, "exchange(2)": 4 * block} {
 		if got := copied(plans[strategy]); got != want {
 			t.Errorf("%s: %d bytes are copied within rank 0, want %d", strategy, got, want)
 		}
 	}
-	const value = 64 * 64 / 2 * 2 // bytes of h, g, dg and dh on a rank
+	const value = 64 * 64 / 2 * 2 // size in bytes of h, g, dg and dh on a rank
 	want := int64(2*value + 4*value)
 	for _, strategy := range []string{"sequential", "exchange"} {
 		if got := elementwise(t, plans[strategy]); got != want {
@@ -100,8 +100,8 @@ func elementwise(t *testing.T, p *plan.Plan) (n int64) {
 	return n
 }
 
-// TestChainsPredicted checks that a chain of elementwise operations is predicted as one kernel on GPUs, by statement
-// and by plan, and as one for each operation elsewhere.
+// TestChainsPredicted checks that predictions count a chain of elementwise operations as one kernel on GPUs, and as one
+// kernel for each operation on other machines. It checks predictions by statement and by plan.
 func TestChainsPredicted(t *testing.T) {
 	const launch, memory = 3, 3800e3 // microseconds; bytes in a microsecond
 	const n = 1 << 24
@@ -150,7 +150,7 @@ func f(%g: bf16[N], %u: bf16[N], %dm: bf16[N], %one: bf16[1]) -> (bf16[N], bf16[
 	predicted("gated", gated, "", 11*launch+2*n*(2+3+(3+3+2+2+2+3+3+3))/memory)
 }
 
-// changed writes the description of a machine with another value of a field, and returns the file.
+// changed writes the description of a machine with another value of a field, and returns the path of the file.
 func changed(t *testing.T, name, field string, value any) string {
 	t.Helper()
 	data, err := os.ReadFile("../machine/descriptions/" + name + ".json")
@@ -187,8 +187,8 @@ func planned(t *testing.T, u *Unit, b ir.Binding) float64 {
 }
 
 // TestTrainingAsMeasured compares predictions of a training step with the measured times on two H200, as multiples of
-// the time of sequential (docs/measured/studies.tsv, b106a01). exchange has been changed since, by which its predicted
-// time fell by up to 1.5 %.
+// the time of sequential (docs/measured/studies.tsv, b106a01). A later change of exchange reduced its predicted time by
+// up to 1.5 %.
 func TestTrainingAsMeasured(t *testing.T) {
 	const near = 0.02
 	for rows, measured := range map[int64]map[string]float64{
@@ -223,8 +223,9 @@ func TestTrainingAsMeasured(t *testing.T) {
 	}
 }
 
-// TestTrainingStepExchanged checks that auto takes exchange for each pair of a large training step on two H200, as
-// measured (docs/measured/studies.tsv, b106a01: exchange 17,184 µs, with parts in three of four pairs 17,497).
+// TestTrainingStepExchanged checks that auto chooses exchange for each pair of a large training step on two H200. In
+// the measurement (docs/measured/studies.tsv, b106a01), exchange took 17,184 µs, and exchange with parts in three of
+// the four pairs took 17,497 µs.
 func TestTrainingStepExchanged(t *testing.T) {
 	u, err := Build(check(t, step), Options{Strategy: Auto, Machine: "h200x2"})
 	if err != nil {

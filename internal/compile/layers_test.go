@@ -61,7 +61,7 @@ func (l *layer) String() string {
 	return fmt.Sprintf("%s of %d, %dx%dx%d, %s", l.op, l.ranks, l.m, l.n, l.k, l.how)
 }
 
-// text returns a program with a chain of the layer, as hocket bench generates it.
+// text returns a program that repeats the layer in a chain, as hocket bench generates it.
 func (l *layer) text() string {
 	x, w, y, reduced := "M, K/tp", "N, K/tp", "M, N", true
 	switch l.op {
@@ -100,7 +100,7 @@ func TestAutoAgainstMeasured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := e.Pairs[len(e.Pairs)-1] // the first goes ahead of nothing
+		p := e.Pairs[len(e.Pairs)-1] // the first gather has no preceding GEMM during which blocks could be sent
 		if _, known := l.us[p.Chosen]; !known && strings.HasPrefix(p.Chosen, "exchange(") {
 			// That strategy was added after these layers were measured: use the best of the measured ones.
 			p.Chosen = best(slices.DeleteFunc(slices.Clone(p.Strategies), func(e Estimate) bool {

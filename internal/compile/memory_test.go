@@ -30,8 +30,8 @@ func TestAllReducesTakeTheirBound(t *testing.T) {
 	for _, layers := range []int{8, 32} {
 		for strategy, want := range map[string]int64{
 			"sequential": 2 * activation,     // a product and its sum
-			"chunked(4)": 3 * activation / 2, // the input's half; the products, reduced in place
-			"exchange":   5 * activation / 2, // the same, and a slot for each rank's half
+			"chunked(4)": 3 * activation / 2, // half of the input; the products are reduced in place
+			"exchange":   5 * activation / 2, // half of the input, the products, and a slot for each rank's half
 		} {
 			u, err := Build(check(t, allReduces(layers)), Options{Strategy: strategy})
 			if err != nil {

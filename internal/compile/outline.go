@@ -18,10 +18,11 @@ const maxSpans = 4096
 // loops and calls are unrolled.
 type outline struct {
 	*explainer
-	// overlapped selects, for pairs, the predictions for their chosen strategies.
+	// overlapped reports that pairs are counted with the predictions for their chosen strategies, and not as
+	// sequential.
 	overlapped bool
 	now        float64
-	exposed    float64 // part of now in which communication runs and no computation does
+	exposed    float64 // part of the time now in which communication runs and no computation does
 	flops      float64 // floating-point operations of GEMMs
 	spans      []sim.Span
 	cut        bool
@@ -30,7 +31,7 @@ type outline struct {
 	// chains holds, for elementwise statements on a GPU, the kernel that begins with the statement, or a kernel without
 	// steps if it does not begin one.
 	chains map[*ir.Stmt]fuse.Segment
-	used   map[string]map[string]int // by function: the result of uses
+	used   map[string]map[string]int // for each function by name, the result of uses
 }
 
 func newOutline(x *explainer, overlapped bool) *outline {
@@ -320,7 +321,7 @@ func moved(op ir.Op, in, n int64) int64 {
 		return 2 * in / n * (n - 1)
 	case ir.OpAllGather, ir.OpAllGatherV:
 		return in * (n - 1)
-	case ir.OpReduceScatter, ir.OpAllToAll, ir.OpReduceScatterV, ir.OpAllToAllV: // for uneven collectives, the capacity is assumed to be used evenly
+	case ir.OpReduceScatter, ir.OpAllToAll, ir.OpReduceScatterV, ir.OpAllToAllV: // capacities count as used evenly
 		return in / n * (n - 1)
 	}
 	if n == 1 {

@@ -35,7 +35,8 @@ func init() { _ = flag.Set("rapid.checks", strconv.Itoa(longtest.Of(150, 1000)))
 
 // TestOverlapMeansTheSame lowers random sharded programs with a random strategy for each pair, and runs each program
 // twice in succession under random schedules. The results must be equal to those of the evaluator for the source
-// program, exactly if exactness is certified. -rapid.checks=10000 generates ten thousand programs.
+// program; they must be equal bit for bit where the evaluator certifies them as exact. -rapid.checks=10000 generates
+// ten thousand programs.
 func TestOverlapMeansTheSame(t *testing.T) {
 	used := map[lower.StrategyKind]int{}
 	exact, all := 0, 0
@@ -68,8 +69,8 @@ func TestOverlapMeansTheSame(t *testing.T) {
 	t.Logf("pairs by strategy: %v; %d of %d results exact", used, exact, all)
 }
 
-// TestGatheredResultsAreKept checks blocks that are put directly into a result. A put must wait until the peers and
-// their callers have used the result of the previous run, whichever exchanges follow.
+// TestGatheredResultsAreKept checks exchanges that put blocks directly into a result of the function. A put must wait
+// until the peers and their callers have used the result of the previous run, whichever exchanges follow.
 func TestGatheredResultsAreKept(t *testing.T) {
 	for what, body := range map[string]string{
 		"returned, with an exchange behind": `(
@@ -246,8 +247,8 @@ func proved(p *plan.Plan, res *lower.Result) error {
 	return nil
 }
 
-// TestPairsInLoopsAndCalls lowers pairs in loops and in called functions, with the calls in loops, on streams and in
-// branches.
+// TestPairsInLoopsAndCalls lowers pairs of collective and GEMM in loops and in called functions, with the calls in
+// loops, on streams and in branches.
 func TestPairsInLoopsAndCalls(t *testing.T) {
 	const source = `dim T = 10
 dim K = 6
@@ -286,9 +287,9 @@ func f(%x: f32[T/tp, K], %w: f32[K, K], %acc: inout f32[T, K]) {
 	}
 }
 
-// TestNoWaitIsImplied checks that no synchronization can be removed from layers on four ranks, except for the joins of
-// a stream that puts. Later signals of peers imply these joins, but a stream must be joined to be captured into a
-// graph.
+// TestNoWaitIsImplied checks that no synchronization can be removed from layers on four ranks, except for the waits
+// that join a stream of puts to main. Later signals of peers imply these joins, but the stream must be joined to be
+// captured into a graph.
 func TestNoWaitIsImplied(t *testing.T) {
 	for name, body := range layers {
 		c := &testCase{info: check(t, "mesh dp[1] tp[4]\nfunc f"+body+"\n"),

@@ -9,8 +9,9 @@ import (
 )
 
 // TestPatterns lowers pipelines from the tests of nvFuser, which are written as sharded programs and named by the ids
-// under which they were collected, with every strategy on 1 to 8 ranks. For each, it records the strategies that must
-// be applied. If a strategy does not apply, the program is left sequential and must give the right results too.
+// under which they were collected, with every strategy on 1 to 8 ranks. For each pipeline, the test lists the
+// strategies that must be applied. If a strategy does not apply, the program is left sequential and must give the right
+// results too.
 func TestPatterns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs many programs")
@@ -53,7 +54,7 @@ type kinds map[lower.StrategyKind]bool
 var (
 	both        = kinds{lower.Chunked: true, lower.Exchange: true}
 	chunkedOnly = kinds{lower.Chunked: true}
-	// exchangeOnly is for pairs whose pieces are not rows of the operands.
+	// exchangeOnly is for pairs whose pieces are not rows of the operands: only exchange applies to them.
 	exchangeOnly = kinds{lower.Exchange: true}
 )
 

@@ -47,10 +47,10 @@ func (p *predictor) estimates(pair *lower.Pair) ([]Estimate, error) {
 	var out []Estimate
 	for _, st := range candidates {
 		if st.Ahead && !pair.Ahead {
-			continue // without a preceding pair it would be the same as exchange
+			continue // without a preceding pair, ahead is the same as exchange
 		}
 		if st.Own > 0 && pair.Comm != ir.OpAllReduce {
-			continue // there are no parts whose put could overlap with the own block
+			continue // a gather has no parts whose put could overlap with the computation of the own block
 		}
 		e, err := p.estimate(pair, numbers, st)
 		if err != nil {
@@ -100,8 +100,9 @@ func (p *predictor) unfit(numbers sim.Pair, st lower.Strategy) string {
 	return ""
 }
 
-// fitting returns st, with Ragged set if the dims require ragged blocks. An exchange cuts the rows of an all-reduce
-// into one block for each rank; if the number of rows is not a multiple of the number of ranks, the blocks are ragged.
+// fitting returns st, with Ragged set if the dims require blocks of different sizes. An exchange cuts the rows of an
+// all-reduce into one block for each rank; if the number of rows is not a multiple of the number of ranks, the blocks
+// differ in size.
 func fitting(bound *ir.Bound, pair *lower.Pair, st lower.Strategy) lower.Strategy {
 	if st.Kind != lower.Exchange || pair.Comm != ir.OpAllReduce {
 		return st
@@ -119,16 +120,16 @@ func fitting(bound *ir.Bound, pair *lower.Pair, st lower.Strategy) lower.Strateg
 	return st
 }
 
-// These factors allow for errors of predictions. An estimate replaces the best estimate so far only if its time is
-// shorter and, in addition, is below a limit. The limit is whole times the time of sequential for an exchange of whole
-// blocks, parts times that time for an exchange with parts, and chunked times that time for chunked. An exchange with
-// more than two parts must also be below parts times the best time so far. Ahead needs more memory, so its time must be
-// below room times the best time so far.
+// The following factors allow for errors of predictions. An estimate replaces the best estimate so far only if its time
+// is shorter and, in addition, is below a limit. For an exchange of whole blocks, the limit is the time of sequential
+// multiplied by the constant whole; for an exchange with parts, by the constant parts; and for chunked, by the constant
+// chunked. The time of an exchange with more than two parts must also be below the best time so far multiplied by
+// parts. Ahead needs more memory, so its time must be below the best time so far multiplied by room.
 //
 // The basis is the 44 layers on two H100 of docs/measured/predictions.tsv, predicted anew (tools/predict -again
-// h100x2). Predictions of exchange are 3 % too slow on average, and nine of ten are within 7 %. In parts they are 2 %
-// too slow, nine of ten within 7 %; some with short parts are 15 % too fast. Predictions of two chunks are 8 % too
-// fast.
+// h100x2). Predictions of exchange are 3 % too slow on average, and nine of ten are within 7 %. Predictions of exchange
+// with parts are 2 % too slow on average, and nine of ten are within 7 %; some with short parts are 15 % too fast.
+// Predictions of two chunks are 8 % too fast.
 const whole, parts, chunked, room = 0.99, 0.975, 0.96, 0.97
 
 // best returns the fastest estimate, or sequential if no other estimate is faster by the factors above.
@@ -283,8 +284,8 @@ func (p *predictor) op(s *ir.Stmt, in []*ir.Type, out *ir.Type) (sim.Op, error) 
 	return o, nil
 }
 
-// slots reduces tensors[0], the operand of a reduce_slots, to the slots that the operation reads, if their number is
-// known.
+// slots reduces the shape of tensors[0], the operand of a reduce_slots, to the slots that the operation reads, if their
+// number is known.
 func (p *predictor) slots(s *ir.Stmt, tensors []sim.Tensor) {
 	x, env := &tensors[0], p.bound.Env(0, nil)
 	axis := int64(0)

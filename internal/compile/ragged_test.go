@@ -13,7 +13,7 @@ import (
 )
 
 // raggedPairs holds functions with an all-reduce whose number of rows need not be a multiple of the number of ranks.
-// AXES is replaced by the mesh axes.
+// The word AXES in their text is replaced by the mesh axes.
 var raggedPairs = map[string]string{
 	"alone": `(%x: f32[T, K/AXES], %w: f32[N, K/AXES]) -> f32[T, N] {
   %y: f32[T, N] = linear %x, %w
@@ -50,9 +50,9 @@ var raggedPairs = map[string]string{
 }`,
 }
 
-// TestRaggedBlocks exchanges all-reduces with random numbers of rows on one to eight ranks, along one axis or two. Each
-// plan is proved for two consecutive runs, executed under a random schedule, and compared with the evaluator. If the
-// number of rows is a multiple of the number of ranks, the lowered text must not depend on dims.
+// TestRaggedBlocks lowers all-reduces as exchanges, with random numbers of rows, on one to eight ranks, along one axis
+// or two. Each plan is proved for two consecutive runs, executed under a random schedule, and compared with the
+// evaluator. If the number of rows is a multiple of the number of ranks, the lowered text must not depend on dims.
 func TestRaggedBlocks(t *testing.T) {
 	ragged := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -19,7 +19,7 @@ type writer struct {
 	text strings.Builder
 	axes []string
 	size map[string]int64
-	// ranks is the number of ranks. An extent that may be split is a multiple of it.
+	// ranks is the number of ranks. An extent that may be split is a multiple of the number of ranks.
 	ranks  int64
 	dtype  string
 	params []string
@@ -173,8 +173,8 @@ func (w *writer) rowOp(x drawn) {
 	}
 }
 
-// shapeOp adds an operation whose result has more or fewer dimensions, or longer ones. Every value keeps at least two
-// dimensions.
+// shapeOp adds an operation whose result has more or fewer dimensions, or longer dimensions. Every value keeps at least
+// two dimensions.
 func (w *writer) shapeOp(x drawn) {
 	d := w.pick("axis", len(x.shape))
 	out := slices.Clone(x.shape)

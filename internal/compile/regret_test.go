@@ -11,15 +11,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// measuredShape is a layer of docs/measured with its runs under several strategies.
+// measuredShape is a layer of docs/measured with its times under several strategies.
 type measuredShape struct {
 	layer
 	machine string
-	// runs holds the microseconds by strategy, of one log, one way of issue and one row of rounds.
+	// runs holds the microseconds of each strategy, for each run: a run is the rows of one log with the same way to
+	// issue work and the same time of the GEMM.
 	runs map[string]map[string]float64
 }
 
-// unsound lists the commits whose rows are wrong, for the reasons in docs/measured/README.md.
+// unsound lists the commits whose measurements are wrong, for the reasons in docs/measured/README.md.
 var unsound = []string{"4ea3074", "35949f4", "3a9a112"}
 
 // readShapes reads the layers of docs/measured for which a machine is described.
@@ -89,8 +90,8 @@ func (s *measuredShape) over(a, b string) (ratio float64, runs int) {
 
 // TestRegret compares the choice of auto with every strategy that was measured, for every layer of docs/measured with
 // several strategies. The regret of a layer is the fraction by which the chosen strategy took longer than another, in
-// the median of the runs that measured both. Runs of one layer differ by several percent in which strategy is the
-// fastest, and many layers were run once, so some regret remains.
+// the median of the runs that measured both. Runs of one layer differ by several percent, also in the strategy that is
+// the fastest, and many layers were measured in one run only, so some regret remains.
 func TestRegret(t *testing.T) {
 	const near, mean, most = 0.01, 0.0075, 0.13
 	layers, within, sum := 0, 0, 0.0
@@ -103,7 +104,7 @@ func TestRegret(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := e.Pairs[len(e.Pairs)-1] // the first gather goes ahead of nothing
+		p := e.Pairs[len(e.Pairs)-1] // the first gather has no preceding GEMM during which blocks could be sent
 		known := slices.DeleteFunc(slices.Clone(p.Strategies), func(e Estimate) bool {
 			_, runs := s.over("sequential", e.Strategy)
 			return runs == 0

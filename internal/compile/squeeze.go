@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/sim"
 )
 
-// ErrBudget is returned by Squeeze if no set of waits makes a plan fit.
+// ErrBudget is returned by Squeeze if no set of waits makes a plan fit the budget of memory.
 var ErrBudget = planner.ErrBudget
 
 // Squeeze inserts waits into a plan until its arena has at most budget bytes. The cost of the waits is predicted for

@@ -9,7 +9,7 @@ import (
 )
 
 // TestSqueeze reduces the memory of an overlapped program: the buffers of its chunks share memory until the plan needs
-// no more than the sequential one and one chunk. Each plan is proved.
+// no more than the sequential plan and one chunk. Each plan is proved.
 func TestSqueeze(t *testing.T) {
 	const src = `mesh tp[2]
 func f(%x: bf16[T, H], %w: bf16[H, H]) -> bf16[T, H] {
@@ -49,7 +49,7 @@ func f(%x: bf16[T, H], %w: bf16[H, H]) -> bf16[T, H] {
 			t.Fatalf("%d chunks: %v", chunks, err)
 		}
 		t.Logf("%d chunks: %d bytes, %d waits, %.1f µs, %.1f before", chunks, q.ArenaBytes, len(waits), after, before)
-		if q.ArenaBytes > budget || after < 0.8*before { // waits may keep a collective from a GEMM, which is faster
+		if q.ArenaBytes > budget || after < 0.8*before { // without overlap, single operations are faster
 			t.Errorf("%d chunks: %d bytes of %d, %v µs after %v", chunks, q.ArenaBytes, budget, after, before)
 		}
 		if err := proved(q, u.Lowered); err != nil {

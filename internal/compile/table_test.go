@@ -42,7 +42,8 @@ func tune(t *testing.T, identity string, op ir.Op, members int, us float64) *com
 	return tab
 }
 
-// chosen explains the mlp under auto. It also returns, as text, the source of the times of its two pairs.
+// chosen returns the explanation of the program mlp under the strategy auto. It also returns, as text, the source of
+// the times of its two pairs.
 func chosen(t *testing.T, o Options, dt string) (*Explanation, string) {
 	t.Helper()
 	o.Strategy = Auto
@@ -70,8 +71,8 @@ func chosen(t *testing.T, o Options, dt string) (*Explanation, string) {
 }
 
 // TestAutoAsksTheTable checks that auto uses a tuned table: if a gather is fast by the table, it is left sequential,
-// and if it is slow, it is overlapped. Times that the table does not contain are from the description: those of another
-// collective, other types, other teams and other machines.
+// and if it is slow, it is overlapped. Times that the table does not contain come from the description: those of
+// another collective, of other types, of other teams and of other machines.
 func TestAutoAsksTheTable(t *testing.T) {
 	here := h200s + ", 4 GPUs, links nnnn"
 	gather := ir.OpAllGather
@@ -157,7 +158,7 @@ func TestAutoWhereItRuns(t *testing.T) {
 	}
 }
 
-// between interpolates by a different method from the one in package machine.
+// between interpolates between measured points, by a different method from the one in package machine.
 func between(list []machine.Point, x float64) float64 {
 	for i := range list[1:] {
 		a, b := list[i], list[i+1]
@@ -174,7 +175,7 @@ func between(list []machine.Point, x float64) float64 {
 func TestAutoScales(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	tab := tune(t, h200s+", here", ir.OpAllGather, 4, 10)
-	tab.Entries[0].Brackets[1].Best[0].Micros = 1034 // 1 µs a MiB, less 1 KiB
+	tab.Entries[0].Brackets[1].Best[0].Micros = 1034 // so that the time increases by 1 µs for each MiB above 1 KiB
 	path, err := comm.Path(tab.Identity, 4)
 	if err == nil {
 		err = tab.Write(path)
@@ -202,7 +203,7 @@ func TestAutoScales(t *testing.T) {
 	}
 }
 
-// sketcher is a machine that has only sketches, and none for a world without an identity.
+// sketcher is a machine that has only dry runs, and none for a world without an identity.
 type sketcher struct {
 	device.Machine
 	name, identity string
@@ -232,7 +233,7 @@ func (w sketchedWorld) Identity() string                   { return w.identity }
 func (w sketchedWorld) TeamAlgorithms() []device.Algorithm { return nil }
 func (w sketchedWorld) Transport() string                  { return "" }
 
-// unsketched is a machine without sketches.
+// unsketched is a machine without dry runs.
 type unsketched struct{ device.Machine }
 
 func (unsketched) Peers() *world.World { return nil }

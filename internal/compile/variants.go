@@ -125,7 +125,7 @@ func (u *Unit) Choose(b ir.Binding, name string) error {
 	return nil
 }
 
-// keep stores a lowered form. If the cache is full, it removes all other forms.
+// keep stores a lowered form. If the cache is full, keep removes all other lowered forms.
 func (c *autoCache) keep(key string, form *lower.Result) {
 	if c.forms == nil || len(c.forms) >= maxTuned {
 		c.forms = map[string]*lower.Result{}

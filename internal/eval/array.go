@@ -90,8 +90,7 @@ func (a *array) view(r region) *array {
 	return out
 }
 
-// copyRun copies n elements of src, beginning with element i, to the elements of a beginning with
-// element at.
+// copyRun copies n elements of src, from element i on, to the elements of a from element at on.
 func (a *array) copyRun(at int64, src *array, i, n int64) {
 	if a.n != nil {
 		copy(a.n[at:at+n], src.n[i:i+n])

@@ -32,7 +32,7 @@ func (m *machine) newClaim(name string, t *ir.Type, env ir.Env) (*claim, error) 
 	return c, nil
 }
 
-// claimed issues the part of this rank in the claim of the i-th operand of s.
+// claimed issues this rank's part of the claim of operand i of statement s.
 func (r *queues) claimed(s *ir.Stmt, i int, t *ir.Type) (*value, error) {
 	k := part{s, i}
 	c := r.frame.claims[k]
@@ -74,7 +74,8 @@ func (c *claim) issue(r *queues, s *ir.Stmt, v view) {
 	}, v)
 }
 
-// alike lists the ranks that have the same coordinates on the partial axes as rank.
+// alike lists the ranks whose coordinates on the partial axes, over which the value is a partial sum, equal those of
+// rank.
 func (c *claim) alike(rank int) []int {
 	key := c.m.coords(c.typ, rank)
 	var out []int
@@ -86,7 +87,8 @@ func (c *claim) alike(rank int) []int {
 	return out
 }
 
-// assemble returns the tensor that the ranks' blocks form. Ranks that hold the same block must have equal bits.
+// assemble returns the tensor that the ranks' blocks form. The copies of a block on several ranks must be equal bit for
+// bit.
 func (c *claim) assemble(ranks []int) (*array, error) {
 	local, err := c.m.localShape(c.typ, c.shape)
 	if err != nil {

@@ -189,7 +189,7 @@ func (c *meeting) run(m *machine, me int, in, out view) error {
 	if !c.takes(me) {
 		return nil
 	}
-	if err := out.st.open(); err != nil { // the destination is opened before memory is reserved for the result
+	if err := out.st.open(); err != nil { // make the destination before memory is reserved for the result
 		return err
 	}
 	a, err := c.result(me, out.shape)

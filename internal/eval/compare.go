@@ -133,9 +133,8 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 	return v
 }
 
-// decide makes the verdict undecided if there are unknown elements, or if the bounds are so wide that the
-// comparison proves nothing. The argument tells reports whether some bound is narrow enough to exclude a result of
-// zeros.
+// decide makes the verdict undecided if there are unknown elements, or if the bounds are so wide that the comparison
+// proves nothing. The argument tells is true if some bound is narrow enough to exclude a result of zeros.
 func (v *Verdict) decide(want *Output, tells bool) {
 	switch {
 	case v.Kind == Differs:

@@ -46,7 +46,7 @@ func (r *rank) control(s *ir.Stmt) error {
 	return fmt.Errorf("the evaluator has no rule for %v", s.Op)
 }
 
-// on runs body with st as the current stream.
+// on executes body with st as the current stream.
 func (r *queues) on(st *stream, body func() error) error {
 	outer := r.cur
 	r.cur = st
@@ -55,7 +55,7 @@ func (r *queues) on(st *stream, body func() error) error {
 	return err
 }
 
-// within runs body in a frame inside the current one.
+// within executes body in a frame inside the current frame.
 func (r *scope) within(f *frame, body func() error) error {
 	outer := r.frame
 	r.frame = f
@@ -168,7 +168,7 @@ func (r *rank) call(s *ir.Stmt) error {
 		}
 		r.names[sym.Name] = &binding{name: sym.Name, value: v}
 	}
-	r.returned = nil // discards the callee's results, since the caller may return nothing
+	r.returned = nil // discards the list of the callee's results, since the caller may return nothing
 	return nil
 }
 

@@ -121,8 +121,8 @@ func power(dt ir.DType, x, ex, by float64) (float64, float64) {
 	return sloped(dt, y, pre)
 }
 
-// compared applies the rule of comparing a and b, where pre is the sum of their errors. The result is certain if a
-// and b differ by more than pre. Machines may treat numbers of magnitude up to tiny as zero.
+// compared applies the rule of comparing a and b, where pre is the sum of their errors. The result is certain if a and
+// b differ by more than pre. Machines may treat numbers whose magnitude is at most tiny as zero.
 func compared(op ir.Op, a, b, pre, tiny float64) (y, e float64) {
 	if holds(op, a < b, a == b) {
 		y = 1

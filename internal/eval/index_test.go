@@ -14,7 +14,7 @@ import (
 func TestOrder(t *testing.T) {
 	a := newArray(ir.F32, []int64{2, 4})
 	copy(a.f, []float64{2, 5, 2, -1, 1, 9, 4, 3.5})
-	a.e[6] = 0.5 // 4, or the element at 3.5
+	a.e[6] = 0.5 // 4 ± 0.5 may equal 3.5
 	for _, c := range []struct {
 		op    ir.Op
 		shape []int64

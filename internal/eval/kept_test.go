@@ -24,7 +24,7 @@ func TestRopeBound(t *testing.T) {
 			for i := range at.n {
 				at.n[i] = rng.Int64N(5000)
 			}
-			for _, half := range []int64{dh / 2, 5} { // the attributes' frequencies, or an operand's
+			for _, half := range []int64{dh / 2, 5} { // frequencies from the attributes, or from an operand
 				rope.Scale = map[int64]float64{5: 1.3}[half]
 				ins, scale := []*array{x, at}, cmp.Or(rope.Scale, 1)
 				freqs, off := rope.Frequencies(dh), make([]float64, dh/2)
@@ -68,7 +68,7 @@ func TestRopeBound(t *testing.T) {
 func TestArgmax(t *testing.T) {
 	a := newArray(ir.F32, []int64{4, 3})
 	copy(a.f, []float64{1, 3, 3, 2, 1, 0, 5, 4, 1, 1, math.NaN(), 0})
-	a.e[4], a.e[6] = 0.5, 1 // 2 > 1 ± 0.5, 5 ± 1 against 4
+	a.e[4], a.e[6] = 0.5, 1 // 2 is greater than 1 ± 0.5, and 5 ± 1 may equal 4
 	y, err := argmax(1, a)
 	if err != nil {
 		t.Fatal(err)

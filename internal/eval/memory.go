@@ -84,7 +84,8 @@ func (r *rank) alloc(s *ir.Stmt, b *binding, n int64) error {
 	return nil
 }
 
-// counters is one array of counters, with a copy on every rank. One execution of a counter statement makes it.
+// counters is one array of counters, with a copy on every rank. All elements of one array are made by one execution of
+// a counter statement.
 type counters struct {
 	name  string
 	ranks map[int][]int64
@@ -133,7 +134,7 @@ func (r *rank) order(s *ir.Stmt) error {
 	return nil
 }
 
-// stream returns the stream that a place names.
+// stream returns the stream that the place p names.
 func (r *queues) stream(p *ir.Place) (*stream, error) {
 	if p.Main {
 		return r.main, nil

@@ -207,8 +207,8 @@ func (s sumOf) partial(dt ir.DType, ranks int64) (y, e, mag float64) {
 	return s.y, e, mag
 }
 
-// contributions returns bounds after each rank's contribution to a sum is rounded to dt. Before, the sum has an
-// error of at most pre, and the magnitudes of the contributions add up to at most mag. The returned e and newMag
+// contributions returns bounds after each rank's contribution to a sum is rounded to dt. Before this rounding, the sum
+// has an error of at most pre, and the magnitudes of the contributions add up to at most mag. The returned e and newMag
 // are the new bounds. A contribution below the least normal number loses at most half the least subnormal number.
 func contributions(dt ir.DType, pre, mag float64, ranks int64) (e, newMag float64) {
 	if !(mag < formatOf(dt).max/2) {
@@ -245,7 +245,7 @@ func additions(dt ir.DType, mag float64, n int64, anyOrder bool) float64 {
 func averaged(dt ir.DType, sum, pre float64, n int64) (float64, float64) {
 	y := sum / float64(n)
 	if pre == 0 && n&(n-1) == 0 {
-		return rounded(dt, y, 0) // a power of two: multiplying by 1/n is dividing
+		return rounded(dt, y, 0) // n is a power of two, so multiplying by 1/n is the same as dividing by n
 	}
 	pre /= float64(n)
 	return finish(dt, y, pre+2*stepUnit(dt.Accum())*(math.Abs(y)+pre))

@@ -55,9 +55,9 @@ func (w weights) spread(x, ex []float64, top float64) {
 	}
 }
 
-// lose computes rel, which bounds the rounding errors of a machine: the error of each exponent, and the error of
-// the sum. The error of an exponent is proportional to the element and to the maximum that the machine subtracts
-// from it. The machine may have scaled both before.
+// lose computes rel, which bounds the rounding errors of a machine: the error of each exponent, and the error of the
+// sum. The error of an exponent is proportional to the element and to the maximum that the machine subtracts from it.
+// The machine may have scaled both before it subtracts.
 func (w weights) lose(dt ir.DType, x []float64, top, worst float64) bool {
 	u := stepUnit(dt.Accum())
 	short := gamma(int64(len(x)), u) + float64(len(x))*vanishing(dt)
@@ -77,10 +77,10 @@ func (w weights) lose(dt ir.DType, x []float64, top, worst float64) bool {
 // row holds a row of numbers and a bound for each.
 type row struct{ x, e []float64 }
 
-// normalised applies the rule of dividing a row by the root of its mean square plus eps. If centred is set, the
-// mean of the row is subtracted before. No result in a row of n elements exceeds √n on any machine. Therefore a
-// result has a finite bound even if the errors of the row are as large as its elements. It also returns the reciprocal
-// of the root.
+// normalised applies the rule of dividing a row by the root of its mean square plus eps. If centred is set, the mean of
+// the row is subtracted first. No result in a row of n elements exceeds √n on any machine. Therefore a result has a
+// finite bound even if the errors of the row are as large as its elements. The function also returns the reciprocal of
+// the root.
 func normalised(dt ir.DType, in row, eps float64, centred bool) (row, known) {
 	count, u := int64(len(in.x)), stepUnit(dt.Accum())
 	n := float64(count)

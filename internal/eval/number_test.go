@@ -54,7 +54,7 @@ func simDot(rng *rand.Rand, dt ir.DType, x, ex, w, ew []float64, ranks int, roun
 		r := rng.IntN(ranks)
 		p := held(rng, x[k], ex[k]) * held(rng, w[k], ew[k])
 		if dt != ir.F64 && rng.IntN(2) == 0 {
-			p = nearest(24, -126, p) // multiply, then add, instead of both at once
+			p = nearest(24, -126, p) // multiply, round, then add, instead of a fused multiply-add
 		}
 		parts[r] = simAdd(dt, parts[r], p, truncate)
 	}
@@ -273,7 +273,7 @@ func simReduce(rng *rand.Rand, dt ir.DType, red ir.Red, all []*array, i int64, a
 	}
 	switch {
 	case red == ir.Max || red == ir.Min:
-		return y // machines hold numbers of the type; held's need no rounding
+		return y // the operands are numbers of the type, so the result needs no rounding
 	case red == ir.Avg && dt == ir.F64:
 		y /= float64(len(all))
 	case red == ir.Avg:
@@ -306,7 +306,7 @@ func TestElementwiseBound(t *testing.T) {
 		ir.OpNotEqual:     func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a != b] },
 		ir.OpGelu:         func(a, _, _ float64) float64 { return a / 2 * math.Erfc(-a/math.Sqrt2) },
 	}
-	exact := map[ir.Op]bool{ir.OpNotEqual: true, ir.OpEqual: true, ir.OpGreaterEqual: true, ir.OpGreater: true, ir.OpLessEqual: true, ir.OpLess: true, ir.OpMinimum: true, ir.OpMaximum: true, ir.OpAbs: true, ir.OpFloor: true, ir.OpRelu: true, ir.OpNeg: true} // exact functions of the machine's operands, which need no rounding
+	exact := map[ir.Op]bool{ir.OpNotEqual: true, ir.OpEqual: true, ir.OpGreaterEqual: true, ir.OpGreater: true, ir.OpLessEqual: true, ir.OpLess: true, ir.OpMinimum: true, ir.OpMaximum: true, ir.OpAbs: true, ir.OpFloor: true, ir.OpRelu: true, ir.OpNeg: true} // exact functions of the machine's operands, so their results need no rounding
 	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
 		for op, f := range apply {
 			for _, errs := range []bool{false, true} {
@@ -314,7 +314,7 @@ func TestElementwiseBound(t *testing.T) {
 				at := attrs{numbers: []scalar{{f: 0.1 * scale}, {f: 0.8 * scale}}}
 				a, b := randomArray(rng, dt, errs, 200), randomArray(rng, dt, errs, 200)
 				for i := range a.f {
-					a.f[i] *= scale // a power of two: still of the type
+					a.f[i] *= scale // scale is a power of two, so the product is a number of the type
 				}
 				ins := []*array{a}
 				if op.Info().MinArgs == 2 {

@@ -24,9 +24,9 @@ type attrs struct {
 	fast    bool     // for linear: fast_accum=true
 	// inputDims is the number of dimensions of the first operand.
 	inputDims int
-	// These fields are for the table of an embedding, if the operand is only a part of the table. The whole table
-	// has rows rows, and the field first is the index of the operand's first row in it. If the field rows is 0, the
-	// operand is the whole table.
+	// These fields are for the table of an embedding, if the operand is only a part of the table. The field rows is the
+	// number of rows of the whole table, and the field first is the index of the operand's first row in it. If the
+	// field rows is 0, the operand is the whole table.
 	first, rows int64
 	rope        ir.Rope
 	// Long operations call goOn repeatedly, and end if it returns an error. goOn may be nil.

@@ -35,7 +35,7 @@ func floatToInt(dt ir.DType, v, e float64) (int64, float64) {
 		return saturate(dt, math.MinInt64), e
 	}
 	if e != 0 {
-		e++ // one half for each of the two roundings
+		e++ // half a unit in the last place for each of the two roundings
 	}
 	return saturate(dt, int64(r)), e
 }

@@ -70,7 +70,7 @@ func matmul(at attrs, a, b *array, dt ir.DType, sp split) (*array, error) {
 	}
 	out := newContraction(dt, append(slices.Clone(a.shape[:r-2]), m, n), sp)
 	batch := elements(a.shape[:r-2])
-	if s == 2 { // all batches share b, so they count as further rows of a
+	if s == 2 { // all batches of a use the same b, so the rows of all batches are treated as rows of one matrix
 		batch, m = 1, batch*m
 	}
 	return out.array, out.products(at, asRows(a, batch*m, k), asRows(b, batch*n, k), batch, m, n)

@@ -230,7 +230,7 @@ func scaledDot(a, b rows, p, q int64, sx, sw scaling, fast bool) sumOf {
 		if whole += abs; !s.ints || whole > 1<<coreDigits {
 			s.prop += lost * (math.Abs(fg) + efg)
 		}
-		s.n += 3 // three more roundings: the product of the scales, the product with it, and the addition
+		s.n += 3 // three more roundings: of the product of the scales, of its product with the sum, and of the addition
 	}
 	if s.ints && !wide && whole > 1<<coreDigits {
 		s.ints = false

@@ -67,7 +67,8 @@ func contributionsAt(all []*array, i int64) (y, e, mag float64) {
 		ints = ints && a.exactInteger(i)
 	}
 	if !ints {
-		// Add the error of the evaluator's own sum. The least number keeps the bound from being 0.
+		// The bound includes the error of the evaluator's own sum. The smallest positive number is added, so that the
+		// bound is not 0.
 		e += gamma(int64(len(all)), unit(ir.F64))*mag + math.SmallestNonzeroFloat64
 	}
 	return y, e, mag

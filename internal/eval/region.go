@@ -85,8 +85,8 @@ func (r region) isDense() bool {
 	return true
 }
 
-// runs calls visit for each contiguous run of elements of the region, in row-major order. A run of n elements
-// begins at position at in the array, and is number i of the region's elements.
+// runs is an iterator: it calls visit for each contiguous interval of elements of the region, in row-major order. An
+// interval of n elements begins at position at in the array; its first element is element i of the region.
 func (r region) runs(visit func(at, i, n int64)) {
 	if slices.Contains(r.shape, 0) {
 		return

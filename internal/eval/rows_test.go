@@ -214,7 +214,7 @@ func TestNormBounds(t *testing.T) {
 			for range 20 {
 				m := newArith(rng, dt)
 				hw, hb := heldRow(rng, w, 0, k), heldRow(rng, b, 0, k)
-				if k > 2 || !errs { // else errors may be as large as the root
+				if k > 2 || !errs { // with fewer elements and errors, an error may be as large as the root
 					within(t, what, rms, i, m.norm(heldRow(rng, x, i, k), hw, nil, eps))
 					if k > 2 {
 						within(t, "layer norm, "+what, layer, i, m.norm(heldRow(rng, x, i, k), hw, hb, eps))
@@ -274,7 +274,7 @@ func TestNormGradBounds(t *testing.T) {
 		for range 20 {
 			gotX, gotW := newArith(rng, dt).normGrads(heldRow(rng, x, 0, 3*k), heldRow(rng, w, 0, k),
 				heldRow(rng, dy, 0, 3*k), eps)
-			if k > 2 || !errs { // else errors may be as large as the root
+			if k > 2 || !errs { // with fewer elements and errors, an error may be as large as the root
 				within(t, what, dx, 0, gotX)
 				within(t, what, dw, 0, gotW)
 			}
@@ -394,7 +394,7 @@ func TestRowsOfNothingKnown(t *testing.T) {
 	}
 }
 
-// TestLookups checks that ids outside of the table are reported, also if no rank has the row, and that splitting the
+// TestLookups checks that ids outside of the table are reported, even if no rank has the row, and that splitting the
 // table does not change results for other ids.
 func TestLookups(t *testing.T) {
 	const src = `mesh tp[2]

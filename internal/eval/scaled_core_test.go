@@ -40,9 +40,9 @@ func onTensorCore(sum float64, x, w []float64) float64 {
 	return total
 }
 
-// TestFastAccumBound holds sums of emulated tensor cores to the evaluator's bounds: sums that are promoted to f32 after
-// 128 products, and sums of whole rows, also split into two parts. The bound of promoted sums must not permit what
-// tensor cores lose from a long sum.
+// TestFastAccumBound checks that sums of emulated tensor cores are within the evaluator's bounds: sums that are
+// promoted to f32 after 128 products, and sums of whole rows, also rows that are split into two parts. The bound of
+// promoted sums must not permit what tensor cores lose from a long sum.
 func TestFastAccumBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	refuted := 0

@@ -15,11 +15,12 @@ type storage struct {
 	dt    ir.DType
 	shape []int64
 
-	// from computes the contents, if the storage is the shard of a value on one rank. It is nil for buffers.
+	// from is a function that computes the contents, if the storage is the shard of a value on one rank. It is nil for
+	// buffers.
 	from func() (*array, error)
 	// arr holds the contents. It is nil before the first use and after the last use.
 	arr     *array
-	written []bool // by element: whether it was written; nil if all were
+	written []bool // for each element, whether it was written; nil if all elements were
 	// uses counts the remaining tasks that refer to the storage.
 	uses  int
 	freed bool

@@ -27,7 +27,7 @@ func (r *rank) transfer(s *ir.Stmt) error {
 	return nil
 }
 
-// copyPeer issues a put or get. One of its sides is the peer's copy of a symmetric buffer. That copy is looked up
+// copyPeer issues a put or get. One of its sides is the peer's copy of a symmetric buffer. The peer's copy is looked up
 // when all ranks have been unrolled.
 func (r *rank) copyPeer(s *ir.Stmt) error {
 	peer, err := r.peer(s)
@@ -54,7 +54,7 @@ func (r *rank) copyPeer(s *ir.Stmt) error {
 				"shape %v, which rank %d accesses", peer, mine.name, mine.shape, r.id)})
 		}
 		far.st = st
-		st.uses++ // counts the use by the task
+		st.uses++ // counts the task as a use of the storage
 		return nil
 	})
 	near := from
@@ -77,7 +77,7 @@ func (r *rank) copyPeer(s *ir.Stmt) error {
 
 // pair records one matched send and recv (S7).
 type pair struct {
-	sent     *array // the sender's data when it posted
+	sent     *array // the sender's data at the time when the sender posted
 	received bool   // the receiver has posted
 }
 
@@ -95,7 +95,7 @@ type matchKey struct {
 	send     bool
 }
 
-// end describes one side of a pair.
+// end describes one side of a matched send and recv.
 type end struct {
 	stmt *ir.Stmt
 	*pair

@@ -62,7 +62,7 @@ func (r *rank) localStmt(s *ir.Stmt) error {
 				return err
 			}
 		}
-		if err := out.st.open(); err != nil { // the destination is opened before memory is allocated for the result
+		if err := out.st.open(); err != nil { // make the destination before memory is allocated for the result
 			return err
 		}
 		a, err := run(arrays)

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// valueStmt defines a global value. It issues no task: values are immutable, so it does not matter when they are
-// computed.
+// valueStmt defines a global value. The statement issues no task: values are immutable, so it does not matter when they
+// are computed.
 func (r *values) valueStmt(s *ir.Stmt) error {
 	sym := r.m.b.Info.Results[s][0]
 	v, err := r.shared(s, 0, func() (*value, error) { return r.newValue(s, sym) })
@@ -171,7 +171,7 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 		} else if i == 0 {
 			return []int{dims - 1}
 		}
-	case ir.OpAttentionDKV: // the heads that share one of k
+	case ir.OpAttentionDKV: // the heads of q that share one head of k
 		switch i {
 		case 0, 3:
 			return []int{dims - 2}

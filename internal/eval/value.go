@@ -13,8 +13,8 @@ type value struct {
 	m     *machine
 	name  string
 	typ   *ir.Type
-	shape []int64 // the shape of the global tensor
-	// from computes the whole value. For a partial sum it computes the total.
+	shape []int64 // shape of the global tensor
+	// from computes the whole value. For a partial sum, this is the total.
 	from func() (*array, error)
 	// part computes the contribution of a group of ranks to a partial sum, as a global tensor. The group consists
 	// of the ranks that have the same coordinates on the partial axes as the given rank. part is nil for values
@@ -52,8 +52,8 @@ func (v *value) whole() (*array, error) {
 	return a, nil
 }
 
-// contribution returns, as a global tensor, the contribution of the ranks that have the same coordinates on the
-// partial axes as the given rank. If the value is not partial, it returns the whole value.
+// contribution returns, as a global tensor, the contribution of the ranks that have the same coordinates on the partial
+// axes as the given rank. If the value is not partial, contribution returns the whole value.
 func (v *value) contribution(rank int) (*array, error) {
 	if v.part == nil {
 		return v.whole()

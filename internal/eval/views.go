@@ -10,7 +10,7 @@ import (
 type viewSpec struct {
 	op     ir.Op
 	axis   int
-	lo, hi int64 // for chunk and slice; for select, lo is the index
+	lo, hi int64 // for chunk and slice; for select, lo is the selected index
 	perm   []int
 	shape  []int64
 }
