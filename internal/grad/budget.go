@@ -151,7 +151,7 @@ func (g *gradder) keptValues(b *ir.Bound) (list []kept, err error) {
 // cost estimates the cost of an operation for each byte of its result. The unit is one access of memory: a
 // multiplication and addition in a product costs half a unit, and communication costs ten units.
 func (g *gradder) cost(b *ir.Bound, def *ir.Stmt) (float64, error) {
-	inner := func(arg, dim int) (float64, error) { // the extent of a dimension from the end of an operand
+	inner := func(arg, dim int) (float64, error) { // the extent of an operand's dim-th last dimension
 		dims := g.types[def.Args[arg].Name].Dims
 		if dim > len(dims) {
 			return 1, nil

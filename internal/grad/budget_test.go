@@ -43,7 +43,7 @@ func f(%x0: f64[8, 4/(a, b)], %x1: f64[8/a, 8/b], %x2: f64[8/b, 8/a], %x3: f64[8
 }
 `
 
-// TestBudget checks that the gradients are the same for every budget as if all values were kept, and that the kept
+// TestBudget checks that, for every budget, the gradients are the same as if all values were kept, and that the kept
 // values do not exceed the budget. A budget that is smaller than the values that cannot be computed again must be
 // refused, with the size of those values.
 func TestBudget(t *testing.T) {

@@ -78,7 +78,7 @@ func (p *formulaParser) expr() *formula {
 	return f
 }
 
-// names calls see with the names in a formula.
+// names is an iterator: it calls see with each name in a formula.
 func (f *formula) names(see func(string)) {
 	if f.op == ir.InvalidOp {
 		see(f.name)

@@ -199,7 +199,7 @@ type gradder struct {
 	// writers maps the name of a buffer to the statements that write it. order numbers the statements.
 	writers map[string][]*ir.Stmt
 	order   map[*ir.Stmt]int
-	// read holds the values that other than elementwise operations read.
+	// read holds the values that some operation reads that is not elementwise.
 	read map[string]bool
 	// attentions maps each attention_lse that was added to its attention.
 	attentions map[*ir.Stmt]*ir.Stmt

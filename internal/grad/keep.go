@@ -34,9 +34,10 @@ func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 	return g.folds(def)
 }
 
-// folds reports whether it costs nothing on a GPU to compute a value again: it is elementwise in one operand, which is
-// not larger, and only elementwise operations read it. Their gradients are elementwise, too, and one kernel computes
-// them with the value. It then reads the operand instead of the value, which the forward pass need not store.
+// folds reports whether it costs nothing on a GPU to compute a value again: the value is elementwise in one operand,
+// which is not larger, and only elementwise operations read the value. The gradients of these operations are
+// elementwise, too, and one kernel computes them together with the value. The kernel then reads the operand instead of
+// the value, which the forward pass need not store.
 func (g *gradder) folds(def *ir.Stmt) bool {
 	if !def.Op.Info().Elementwise || len(def.Args) != 1 {
 		return false
@@ -45,8 +46,8 @@ func (g *gradder) folds(def *ir.Stmt) bool {
 	return !g.read[y] && g.types[x].DType.Size() <= g.types[y].DType.Size()
 }
 
-// alone reports whether a statement has the same meaning in another block. This is so if none of its expressions refers
-// to a local extent.
+// alone reports whether a statement has the same meaning in another block. This is the case if none of its expressions
+// refers to a local extent.
 func alone(s *ir.Stmt) bool {
 	ok := true
 	see := func(e *ir.Expr) { ok = ok && e.Kind != ir.ExprExtent }
@@ -66,8 +67,8 @@ func free(op ir.Op) bool {
 	return op.Info().Class == ir.ClassView || op == ir.OpFill || op == ir.OpIota
 }
 
-// cheap reports whether the cost of computing a value again is small compared with the memory that it occupies. This
-// applies to views, elementwise operations, operations that process rows separately, and gathers.
+// cheap reports whether the cost of computing a value again is small compared with the memory that it occupies. The
+// cost is small for views, elementwise operations, operations that process rows separately, and gathers.
 func (g *gradder) cheap(def *ir.Stmt) bool {
 	switch def.Op {
 	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpRMSNormDX, ir.OpLayerNorm, ir.OpExpand, ir.OpConcat, ir.OpRope,

@@ -220,7 +220,7 @@ func (c *statement) padded() {
 	c.give(0, contribution{name: buffer, typ: t})
 }
 
-// shard differentiates the operation that names a rank's shard: it adds a contribution to the value.
+// shard differentiates the operation that names a rank's shard: it adds a contribution to the gradient of the value.
 func shard(c *call) { c.claimed(c.g.info.Operands[c.s][0], c.dy) }
 
 // collective differentiates a collective on local tensors: the gradient is computed by the dual collective, and every

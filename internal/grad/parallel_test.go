@@ -38,8 +38,8 @@ func TestDataParallel(t *testing.T) {
 		op                  string
 		sequential, delayed int
 	}{
-		{"", "all_reduce", 12, 1},      // of norms, up and down in each of four layers
-		{"dp", "reduce_scatter", 8, 1}, // of up and down
+		{"", "all_reduce", 12, 1},      // the gradients of the weights norm, up and down in each of four layers
+		{"dp", "reduce_scatter", 8, 1}, // the gradients of up and down
 	} {
 		src := dataParallel(4, c.over)
 		agrees(t, src, hocket.GradientOptions{}, "sequential", "delayed")

@@ -153,8 +153,8 @@ func embedding(c *call) {
 		c.give(1, contribution{name: c.op(ir.OpIndexAdd, nil, n, c.dy, c.arg(0)), partial: true})
 		return
 	}
-	// Each rank adds the gradients of its own rows of the table. Other contributions to the table's gradient do not change
-	// this.
+	// Each rank adds the gradients of its own rows of the table, even if the table's gradient has other
+	// contributions.
 	c.give(1, contribution{name: c.op(ir.OpIndexAdd, table, n, c.dy, c.arg(0)), typ: table, own: true})
 }
 

@@ -239,7 +239,7 @@ func (sp *splitter) text(fn *ir.Func) string {
 	return p.String()
 }
 
-// mentioned calls see for the name of each tensor that occurs in a statement or in its blocks.
+// mentioned is an iterator: it calls see for the name of each tensor that occurs in a statement or in its blocks.
 func mentioned(s *ir.Stmt, see func(string)) {
 	expr := func(e *ir.Expr) {
 		if e == nil {

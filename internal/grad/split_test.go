@@ -18,8 +18,8 @@ import (
 )
 
 // halves runs the two parts of a program's gradient one after the other, and compares their outputs with those of the
-// whole gradient. The gradient of a scalar, which is 1 in the whole, is a factor of the parts' gradients. halves
-// returns the parts.
+// whole gradient. The gradient of a scalar result is 1 in the whole, and a factor of the gradients of the two parts.
+// halves returns the parts.
 func halves(t testing.TB, src string, opts grad.Options, seed uint64) *grad.Parts {
 	t.Helper()
 	in, ds := checker.Read("test.hkt", src)

@@ -122,7 +122,7 @@ func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 		known[v] = t
 	}
 	elems := int64(math.MaxInt64)
-	for _, n := range g.Nodes { // in the order of the graph, so that compute does not recurse deeply
+	for _, n := range g.Nodes { // nodes are computed in the order of the graph, so that compute does not recurse deeply
 		if _, err := compute(n.Out[0], known, &elems); err != nil {
 			return nil, err
 		}
@@ -260,8 +260,8 @@ func strides(shape, out []int64) []int64 {
 	return s
 }
 
-// each calls f with the operands' offsets of every element of a shape, in row-major order. Each operand is given by its
-// strides.
+// each is an iterator: for every element of a shape, in row-major order, it calls f with the offsets of the operands'
+// elements. Each operand is given by its strides.
 func each(shape []int64, f func(at []int64), operands ...[]int64) {
 	n, _ := count(shape)
 	at := make([]int64, len(operands))
@@ -352,8 +352,8 @@ func evalNode(n *Node, in []*Tensor) ([]*Tensor, error) {
 	return out, nil
 }
 
-// lines calls f for every index of the dimensions before axis. size is the extent of axis, and
-// inner the number of elements for one index of axis.
+// lines calls f for every index of the dimensions before axis. size is the extent of axis, and inner is the number of
+// elements for one index of axis.
 func lines(shape []int64, axis int, f func(outer, inner, size int64)) {
 	outer, inner := int64(1), int64(1)
 	for d, e := range shape {
@@ -744,7 +744,7 @@ func takeOrPut(n *Node, in []*Tensor, y *Tensor, place func(float64, int64) (int
 	}
 	var failed error
 	row := int64(0)
-	var rows []int64 // offset in x of each indexed row
+	var rows []int64 // for each indexed row, its offset in x
 	each(shape, func(o []int64) {
 		to := int64(0)
 		for k, t := range at {

@@ -209,10 +209,10 @@ const (
 // Graph is a model's computation.
 type Graph struct {
 	File    string
-	Inputs  []*Value // in the order of the call
+	Inputs  []*Value // in the order of the model's arguments
 	Weights []*Value
 	States  []*Value
-	Nodes   []*Node // each after the nodes that it depends on
+	Nodes   []*Node // each node is after the nodes that it depends on
 	Outputs []*Value
 	// Mesh lists the axes that occur in layouts. It is empty for an export without layouts; the importer then uses a
 	// mesh with a single axis.
@@ -225,7 +225,7 @@ type Graph struct {
 	Notes   []string
 	Updates []Update
 
-	nodes  map[string]*Node // by a key that contains the operation and the operands
+	nodes  map[string]*Node // nodes by a key that contains the operation and the operands
 	consts map[string]*Value
 }
 
@@ -338,7 +338,7 @@ func count(shape []int64) (int64, error) {
 
 // Count returns the number of elements of the value.
 func (v *Value) Count() int64 {
-	n, _ := count(v.Shape) // no error: checked when the value was made
+	n, _ := count(v.Shape) // cannot fail: the shape was checked when the value was made
 	return n
 }
 

@@ -78,7 +78,7 @@ type cutter struct {
 	stmts  []*ir.Stmt
 	layers []Layer
 
-	defined map[string]*ir.Sym // by name, at the top level
+	defined map[string]*ir.Sym // symbols by name, at the top level
 	at      map[string]int     // index of the statement that defines each value
 	last    map[string]int     // index of the last statement that uses it
 	names   []string           // names of all values, in order
@@ -154,7 +154,7 @@ func (c *cutter) iterates(i int) (lo, hi int64, ok bool) {
 	return lo, hi, lerr == nil && herr == nil && lo < hi && hi-lo <= mostIterations
 }
 
-// run makes layers of statements [from, to). If there are more than a layer may have, it cuts where
+// run makes layers of statements [from, to). If there are more statements than a layer may have, run cuts them where
 // the fewest values are live.
 func (c *cutter) run(from, to int) {
 	if from == to {
@@ -321,9 +321,9 @@ func (c *cutter) iteration(s *ir.Stmt, k int64) {
 	c.layers = append(c.layers, l)
 }
 
-// Unrolled returns the function of a layer in a form that can be cut further. If the layer is an
-// iteration of a loop, that is the statements of its body without the loop. The parameters have the
-// same order as the layer's, but may have other names.
+// Unrolled returns the function of a layer in a form that can be cut further. If the layer is an iteration of a loop,
+// the function contains the statements of the loop's body without the loop. The parameters have the same order as the
+// layer's, but may have other names.
 func Unrolled(b *ir.Bound) (*ir.Bound, error) {
 	stmts := b.Func.Body.Stmts
 	if len(stmts) != 2 || stmts[0].Op != ir.OpFor || len(stmts[0].Carry) == 0 || stmts[0].Exprs[0].Kind != ir.ExprInt {
@@ -423,7 +423,7 @@ func (c *cutter) stacks(s *ir.Stmt) (stacks map[string]bool, all bool) {
 	return stacks, all
 }
 
-// row reports whether s selects the row of its operand with the index variable.
+// row reports whether s selects a row of its operand, with the variable as the index of the row.
 func row(s *ir.Stmt, variable string) bool {
 	axis, index := s.Attr("axis"), s.Attr("index")
 	return s.Op == ir.OpSelect && s.Into == nil && len(s.Args) == 1 && s.Args[0].Index == nil &&
@@ -478,7 +478,7 @@ func (c *cutter) program(params []*ir.Param, results []*ir.Type, body *ir.Block)
 	return p.Clone()
 }
 
-// used calls visit for every name that s, or a block in s, uses.
+// used is an iterator: it calls visit for every name that s, or a block in s, uses.
 func used(s *ir.Stmt, visit func(name string)) {
 	expr := func(e *ir.Expr) {
 		e.Walk(func(e *ir.Expr) {

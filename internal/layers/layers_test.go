@@ -165,7 +165,7 @@ func returned(b *ir.Bound) []string {
 	return names
 }
 
-// chain calls do to evaluate the layers one after another, and returns all values.
+// chain evaluates the layers one after another with the function do, and returns all values.
 func chain(t *testing.T, list []layers.Layer, in map[string]*tensor.Tensor,
 	do func(layers.Layer, *ir.Bound, map[string]*tensor.Tensor) []*eval.Output,
 ) map[string]*tensor.Tensor {
