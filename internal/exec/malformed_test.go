@@ -34,14 +34,14 @@ func TestMalformed(t *testing.T) {
 		"ranks":          {func(p *plan.Plan) { p.Ranks = 0 }, "the plan is for 0 ranks"},
 		"too many ranks": {func(p *plan.Plan) { p.Ranks = 1 << 20 }, "this machine has at most 256"},
 		"main":           {func(p *plan.Plan) { p.Main[1] = p.Main[0] }, "the main stream of rank 1 is not one of its streams"},
-		"buffer":         {func(p *plan.Plan) { p.Buffers[1].Offset = 1 << 40 }, "leaves the arena"},
-		"host buffer":    {func(p *plan.Plan) { p.Buffers[1].Space, p.HostBytes = plan.Host, 8 }, "leaves the host memory of 8"},
-		"ref":            {func(p *plan.Plan) { find(p, plan.Copy).Ins[0].Off = 1 << 20 }, "leaves buffer %x"},
+		"buffer":         {func(p *plan.Plan) { p.Buffers[1].Offset = 1 << 40 }, "is not inside the arena"},
+		"host buffer":    {func(p *plan.Plan) { p.Buffers[1].Space, p.HostBytes = plan.Host, 8 }, "is not inside the host memory of 8"},
+		"ref":            {func(p *plan.Plan) { find(p, plan.Copy).Ins[0].Off = 1 << 20 }, "is not inside buffer %x"},
 		"ref overflow": {func(p *plan.Plan) {
 			c := find(p, plan.Copy)
 			c.Ins[0].Shape, c.Ins[0].Strides = []int64{1 << 62, 1 << 62}, []int64{1 << 62, 1}
 			c.Outs[0].Shape = c.Ins[0].Shape
-		}, "leaves buffer"},
+		}, "is not inside buffer"},
 		"peer memory": {func(p *plan.Plan) { find(p, plan.Compute).Ins[0].Rank ^= 1 }, "it refers to memory of rank"},
 		"copy shapes": {func(p *plan.Plan) { find(p, plan.Copy).Ins[0].Shape = []int64{1, 3} }, "differ"},
 		"stream":      {func(p *plan.Plan) { find(p, plan.Compute).Stream = 99 }, "stream 99 is not one of the rank's"},

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Across describes the network between nodes: the times of bytes that leave a node. The Description contains the times
-// within a node.
+// Across describes the network between nodes: the times of transfers that leave a node. The Description contains the
+// times within a node.
 type Across struct {
 	Source string `json:"source"`
 	// Latency is the time from a member's call until the first bytes arrive on another node.
@@ -43,7 +43,7 @@ func (a *Across) check() error {
 		return fmt.Errorf("gbps %w", err)
 	}
 	if a.NICs < 1 || a.NICs > 1024 {
-		return fmt.Errorf("nics is %d; from 1 to 1024", a.NICs)
+		return fmt.Errorf("nics is %d; it must be from 1 to 1024", a.NICs)
 	}
 	for what, table := range map[string][]Point{"all_reduce": a.AllReduce, "all_gather": a.AllGather,
 		"reduce_scatter": a.ReduceScatter} {

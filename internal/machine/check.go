@@ -30,11 +30,11 @@ func (d *Description) check() error {
 	}
 	for what, v := range map[string]float64{"gemm_beside_copy": d.GEMMBesideCopy, "gemm_beside_collective": d.GEMMBesideCollective} {
 		if !(v >= 1 && v <= mostSlower) {
-			return fmt.Errorf("%s is %v; nothing gets faster beside another: at least 1, and at most %v", what, v, mostSlower)
+			return fmt.Errorf("%s is %v; it must be at least 1 (no slowdown) and at most %v", what, v, mostSlower)
 		}
 	}
 	if v := d.KernelBesideGEMM; v != 0 && !(v >= 1 && v <= mostSlower) {
-		return fmt.Errorf("kernel_beside_gemm is %v; from 1 to %v", v, mostSlower)
+		return fmt.Errorf("kernel_beside_gemm is %v; it must be 0 or from 1 to %v", v, mostSlower)
 	}
 	for what, v := range map[string]float64{"memory_gbps": d.Memory, "reduce_gbps": d.Reduce} {
 		if err := checkRate(v); err != nil {
@@ -91,7 +91,7 @@ func checkTable(table []Point) error {
 		case !(p[0] >= 0 && p[1] >= 0) || i > 0 && !(p[0] >= table[i-1][0]+1 && p[1] >= table[i-1][1]):
 			return fmt.Errorf("point %v: sizes must ascend, by a byte at least, and times must not fall", p)
 		case p[0] > MostBytes || p[1] > MostMicros:
-			return fmt.Errorf("point %v: sizes are at most 2^50 bytes, and times %v", p, MostMicros)
+			return fmt.Errorf("point %v: the size must be at most 2^50 bytes, and the time at most %v µs", p, MostMicros)
 		}
 	}
 	return nil

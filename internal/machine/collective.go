@@ -8,8 +8,8 @@ type Collective struct {
 	Red     ir.Red // how values are reduced; NoRed without reduction
 	DType   ir.DType
 	Members int64
-	// Message is the size of the largest operand of any member. Moved is how much each member must receive
-	// (plan.Coll.Moved). Both are in bytes.
+	// Message is the size of the largest operand of any member. Moved is the number of bytes that each member must
+	// receive (plan.Coll.Moved). Both are in bytes.
 	Message, Moved int64
 	// AnyOrder reports that sums may be added in any order. Algorithm is the algorithm that the program requires;
 	// empty if it requires none.
@@ -28,8 +28,8 @@ type Times interface {
 }
 
 // CollectiveTime returns the time of a collective. It is the measured time if there is one, and otherwise the time in
-// the description. Between two measured sizes it interpolates linearly, which is exact for a latency and a rate; see
-// at.
+// the description. Between two measured sizes it interpolates linearly, which is exact if the time is a latency plus
+// the size divided by a rate; see at.
 func (d *Description) CollectiveTime(c *Collective) float64 {
 	us, _ := d.collective(c)
 	return us

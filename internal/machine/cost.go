@@ -8,8 +8,9 @@ import (
 
 // This file computes how long a single operation takes.
 
-// at interpolates a table linearly. Before the first point it returns the time of that point. After the last point it
-// continues with the last slope, or with slope 0 if times decreased. With a single point it continues with the rate.
+// at interpolates a table linearly. For a size before the first point, at returns the time of the first point. After
+// the last point it continues with the last slope, or with slope 0 if the last two times decrease. With a single point
+// it assumes that the time is proportional to the size.
 func at(table []Point, size float64) float64 {
 	if size <= table[0][0] {
 		return table[0][1]
@@ -53,7 +54,7 @@ func (d *Description) ScaledTime(s Scaled, m, n, k int64) float64 {
 	return d.gemmTime(d.scaledPeak(s), m, n, k, m*k+k*n+2*m*n)
 }
 
-// gemmTime returns the time of a product at the given TFLOP/s that reads and writes so many bytes.
+// gemmTime returns the time of a matrix product at the given TFLOP/s that reads and writes the given number of bytes.
 func (d *Description) gemmTime(peak float64, m, n, k, bytes int64) float64 {
 	if m == 0 || n == 0 || k == 0 {
 		return d.Launch

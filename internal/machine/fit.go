@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// OfHost returns the built-in description of machines whose devices are the processors of the host, which is the one
-// without a GPU.
+// OfHost returns the built-in description of a machine without GPUs, whose devices are the processors of the host.
 func OfHost() (*Description, error) {
 	for _, name := range Names() {
 		if d, err := Load(name); err != nil || d.GPU == "" {

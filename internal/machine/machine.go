@@ -31,8 +31,8 @@ type Description struct {
 	Launch float64 `json:"launch_us"`
 	// Memory is the bandwidth of a device's own memory in GB/s, for an elementwise operation.
 	Memory float64 `json:"memory_gbps"`
-	// Reduce is the same for a sum over a dimension. For H200 it was measured with 2 and 4 slots of 2048 and 4096 rows,
-	// without the time of a launch (docs/measured/gemm.md).
+	// Reduce is the bandwidth of a device's own memory in GB/s, for a sum over a dimension. For H200 it was measured
+	// with 2 and 4 slots of 2048 and 4096 rows, without the time of a launch (docs/measured/gemm.md).
 	Reduce float64 `json:"reduce_gbps"`
 	// GEMM describes the speed of matrix products.
 	GEMM GEMM `json:"gemm"`
@@ -41,9 +41,9 @@ type Description struct {
 	// Signal is the time from a signal to the end of the peer's wait. Barrier is the time of a barrier.
 	Signal  float64 `json:"signal_us"`
 	Barrier float64 `json:"barrier_us"`
-	// Wait is the time that a stream needs to continue after another stream of its device has reached the point it waits
-	// for, and the time of a wait for a counter that is already high enough. For H200 these are 2.6 to 3.8 and 3.5 to 4.6,
-	// each including a mark (docs/measured/studies.tsv).
+	// Wait is the time that a stream needs to continue after another stream of its device has reached the point it
+	// waits for, and the time of a wait for a counter that is already high enough. For H200 these are 2.6 to 3.8 µs and
+	// 3.5 to 4.6 µs, each including the record of an event (docs/measured/studies.tsv).
 	Wait float64 `json:"wait_us,omitempty"`
 	// AllReduce, AllGather and ReduceScatter are the times of the collectives by the bytes that each rank must receive
 	// (plan.Coll.Moved). They are used if Times has no measurement.
@@ -55,9 +55,10 @@ type Description struct {
 	// no time.
 	GEMMBesideCopy       float64 `json:"gemm_beside_copy"`
 	GEMMBesideCollective float64 `json:"gemm_beside_collective"`
-	// KernelBesideGEMM is the same for a collective that Times knows and that starts while a GEMM runs; 0 means no
-	// difference. The thread blocks of the collective get multiprocessors one by one as the blocks of the GEMM end.
-	// They occupy these multiprocessors while they wait for each other and for the blocks of the peers.
+	// KernelBesideGEMM is the factor by which a GEMM takes longer if a collective that Times knows starts while the
+	// GEMM runs; 0 means no difference. The thread blocks of the collective get multiprocessors one by one as the
+	// blocks of the GEMM end. They occupy these multiprocessors while they wait for each other and for the blocks of
+	// the peers.
 	KernelBesideGEMM float64 `json:"kernel_beside_gemm,omitempty"`
 
 	// Across describes the network between nodes. If it is nil, the network is unknown, and collectives between nodes

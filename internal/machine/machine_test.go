@@ -43,7 +43,7 @@ func TestLoadFile(t *testing.T) {
 	}
 }
 
-// TestRefused changes one thing in a good description at a time.
+// TestRefused changes one thing at a time in a good description, and requires an error.
 func TestRefused(t *testing.T) {
 	good, err := shipped.ReadFile("descriptions/h200x4.json")
 	if err != nil {
@@ -69,13 +69,13 @@ func TestRefused(t *testing.T) {
 		{`"bf16": 815`, `"bf16": 1e-20`, "peak_tflops of bf16 is 1e-20; it must be positive: at least 1e-06"},
 		{`"f64": 60`, `"f64": -60`, "peak_tflops of f64 is -60"},
 		{`"gemm_beside_copy": 1.06`, `"gemm_beside_copy": 1e9`, "at most 1000"},
-		{`"kernel_beside_gemm": 3`, `"kernel_beside_gemm": 0.5`, "kernel_beside_gemm is 0.5; from 1 to 1000"},
+		{`"kernel_beside_gemm": 3`, `"kernel_beside_gemm": 0.5`, "kernel_beside_gemm is 0.5; it must be 0 or from 1 to 1000"},
 		{`"measured": [[8192`, `"measured": [[1e-9`, "extents are from 1"},
 		{`"measured": [[8192`, `"measured": [[1e300`, "extents are from 1"},
 		{`"measured": [[8192, 7168, 8192, 1184.0]`, `"measured": [[8192, 7168, 8192, 1e10]`, "at most 1e+09"},
 		{`"copy": [[65536, 9.9], `, `"copy": [[1048575.5, 9.9], `, "by a byte at least"},
 		{`[352321536, 1144]]`, `[1e16, 1144]]`, "at most 2^50 bytes"},
-		{`[352321536, 1144]]`, `[352321536, 1e308]]`, "and times 1e+09"},
+		{`[352321536, 1144]]`, `[352321536, 1e308]]`, "and the time at most 1e+09 µs"},
 		{`"kernel_beside_gemm": 3` + "\n}", `"kernel_beside_gemm": 3} {}`, "there is text after the end"},
 		{`"kernel_beside_gemm": 3` + "\n}", `"kernel_beside_gemm": 3} and so on`,
 			"there is text after the end"},
@@ -151,7 +151,7 @@ func TestScaledTime(t *testing.T) {
 			t.Errorf("%d×%d×%d, %+v: the bound is %.1f µs, measured %.1f", c.m, c.n, c.k, c.of, bound, c.want)
 		}
 	}
-	// A description without these rates derives them from the size of an element.
+	// If a description has no rates for 8-bit operands with scales, they are derived from the size of an element.
 	d.GEMM.Peak = map[string]float64{"bf16": 815}
 	for _, of := range []Scaled{{}, blocks, fast} {
 		if got, want := d.ScaledBound(of, 1e12), d.ComputeBound(ir.BF16, 1e12)/2; math.Abs(got-want) > 1e-9*want {
@@ -217,8 +217,8 @@ func TestMeasuredFirst(t *testing.T) {
 	}
 }
 
-// TestAcross checks collectives that cross nodes. They take the latency and bandwidth of the connection, less if every
-// byte crosses once, and the measured time if there is one.
+// TestAcross checks collectives that cross nodes. Their time follows from the latency and bandwidth of the connection.
+// It is shorter if every byte crosses once. If there is a measured time, it is used instead.
 func TestAcross(t *testing.T) {
 	d, err := Load("h200x4")
 	if err != nil {

@@ -28,11 +28,11 @@ type validator struct {
 	p               *Plan
 	inputs, outputs []IO
 	inChannel       []int              // number of instances of each channel
-	issued          map[[2]int32]int32 // by channel and member: number of instances issued so far
+	issued          map[[2]int32]int32 // for each channel and member: number of instances issued so far
 	posted          map[P2P]bool       // sides of pairs that were issued
-	event           []int32            // by event: the rank that has recorded the event, or -1
-	raised          [][]int64          // by counter: number of signals so far, indexed like PerRun
-	moved           map[[3]int32]bool  // by direction, IO and rank: whether the block was uploaded or read back
+	event           []int32            // for each event: the rank that has recorded the event, or -1
+	raised          [][]int64          // for each counter: number of signals so far, indexed like PerRun
+	moved           map[[3]int32]bool  // for each direction, IO and rank: whether the block was uploaded or read back
 }
 
 func (c *validator) streams() error {
@@ -66,7 +66,7 @@ func (c *validator) buffers() error {
 			space, size = "the host memory", c.p.HostBytes
 		}
 		if b.Offset < 0 || b.Bytes < 0 || b.Offset > size-b.Bytes {
-			return fmt.Errorf("buffer %s, %d bytes at %d, leaves %s of %d", b.Name, b.Bytes, b.Offset, space, size)
+			return fmt.Errorf("buffer %s, %d bytes at offset %d, is not inside %s of %d bytes", b.Name, b.Bytes, b.Offset, space, size)
 		}
 	}
 	return nil
@@ -83,7 +83,7 @@ func (c *validator) ref(r Ref) error {
 	}
 	end, ok := extent(r)
 	if !ok || r.Off < 0 || end > b.Bytes || r.Off > b.Bytes-end {
-		return fmt.Errorf("a tensor of shape %v, strides %v at byte %d leaves buffer %s of %d bytes", r.Shape, r.Strides, r.Off, b.Name, b.Bytes)
+		return fmt.Errorf("a tensor of shape %v and strides %v at byte %d is not inside buffer %s of %d bytes", r.Shape, r.Strides, r.Off, b.Name, b.Bytes)
 	}
 	return nil
 }
@@ -234,7 +234,7 @@ func (c *validator) blocks(io *IO, whole bool) error {
 		ranks[part.Ref.Rank] = true
 		for d, lo := range part.Lo {
 			if n := part.Ref.Shape[d]; lo < 0 || n > io.Shape[d] || lo > io.Shape[d]-n {
-				return fmt.Errorf("rank %d's block at %v of shape %v leaves %v", part.Ref.Rank, part.Lo, part.Ref.Shape, io.Shape)
+				return fmt.Errorf("rank %d's block at %v of shape %v is not inside the shape %v", part.Ref.Rank, part.Lo, part.Ref.Shape, io.Shape)
 			}
 		}
 		at := fmt.Sprint(part.Lo)

@@ -15,10 +15,12 @@ type Op struct {
 	// Float computes an element from the operands' elements x and the numeric attributes c. Machines round the result to
 	// the type of the result.
 	Float func(x, c []float64) float64
-	// Int does the same for integer types. It is nil if ir.OpInfo.Floats is set. Results wrap on overflow.
+	// Int is the corresponding function for integer types. It is nil if ir.OpInfo.Floats is set. Results wrap on
+	// overflow.
 	Int func(x, c []int64) int64
-	// CUDA is the same computation as an expression of type A, or M with Function. The operands are a, b and c, and each
-	// numeric attribute has its name in the language. The functions that it may call are in kernels/src.
+	// CUDA is the same computation as a CUDA expression of type A, or of type M if Function is set. The operands are a,
+	// b and c, and each numeric attribute has its name in the language. The functions that it may call are in
+	// kernels/src.
 	CUDA string
 	// Function says that the CUDA expression is computed in type M: f32 for 16-bit types and f64 for f32 and f64, so that
 	// the result is rounded once. Without it, A is the accumulator of the element type.

@@ -184,7 +184,7 @@ func (t touch) name() string {
 	return string(key)
 }
 
-// wholly returns touches of all elements of the tensors.
+// wholly returns one touch for each tensor, which covers all of its elements.
 func wholly(refs []plan.Ref) []touch {
 	var out []touch
 	for _, r := range refs {
@@ -195,7 +195,7 @@ func wholly(refs []plan.Ref) []touch {
 	return out
 }
 
-// touched returns what a command reads and writes in the memory of its own device.
+// touched returns the parts of tensors that a command reads or writes in the memory of its own device.
 func (b *Bounds) touched(c *plan.Cmd) (reads, writes []touch) {
 	in, out := b.p.Accesses(c)
 	reads, writes = wholly(in), wholly(out)

@@ -13,9 +13,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ratio is the median of a measured time divided by the bound measured in the same rounds, and its
-// interquartile range. Graph rows are preferred if the table has them. Absolute times are not
-// compared, since GEMMs of one shape took 4 to 15 % longer or shorter in other rounds.
+// ratio is the median of a measured time divided by the bound measured in the same rounds, and its interquartile range.
+// Rows that were measured with graphs are preferred if the table has them. Absolute times are not compared, since GEMMs
+// of one shape took 4 to 15 % longer or shorter in other rounds.
 type ratio struct{ median, spread float64 }
 
 // below reports whether a is smaller than b by more than half the sum of both spreads.
@@ -50,7 +50,7 @@ func readMeasured(t *testing.T, log string) []measured {
 			out = append(out, measured{integer(t, r["m"]), integer(t, r["n"]), integer(t, r["k"]), map[string]ratio{}})
 			last = is
 		}
-		// A strategy's graph row follows its eager row and replaces it.
+		// A strategy's row with graphs follows its row without, and replaces it.
 		out[len(out)-1].times[r["strategy"]] = ratio{number(t, r["bounds"]), number(t, r["bounds_iqr"])}
 	}
 	if len(out) == 0 {
@@ -87,7 +87,7 @@ func predicted(t *testing.T, p Pair, strategy string, m *machine.Description) fl
 	return got.Time
 }
 
-// clear is the ratio of two times above which they count as equal.
+// clear is the ratio of the smaller to the larger of two times above which the two count as equal.
 const clear = 0.97
 
 // near is the largest allowed difference between predicted and measured time of exchange and ahead,
@@ -164,9 +164,9 @@ func TestRankedAsMeasured(t *testing.T) {
 	}
 }
 
-// TestTabledAsMeasured checks that, with the shipped table's times of gathers, predictions are
-// close to layers whose sequential form gathers by that table. With NCCL's times they are not:
-// layers of 2048 rows are off by 0.18.
+// TestTabledAsMeasured checks predictions that use the shipped table's times of all_gathers. They must be close to the
+// measured times of layers whose sequential form uses the algorithms of that table. Predictions with NCCL's times are
+// not close: for layers of 2048 rows, they are off by 0.18 of the time of sequential.
 func TestTabledAsMeasured(t *testing.T) {
 	const near, unsteady = 0.08, 0.05 // unsteady: layers whose times vary by more are not compared
 	described, tabled := h200(t), h200(t)

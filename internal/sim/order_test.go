@@ -13,15 +13,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// randomPlan draws a plan without deadlock: each command is added after everything that it waits
-// for. Then the commands of different ranks are interleaved at random, so that a wait may precede
-// its signal in the list.
+// randomPlan returns a random plan without deadlock: each command is added after everything that it waits for. Then the
+// commands of different ranks are interleaved at random, so that a wait may precede its signal in the list.
 type randomPlan struct {
 	*rand.Rand
 	p       *plan.Plan
 	streams [][]int32 // by rank
-	events  [][]int32 // by rank: events recorded so far
-	raised  []int64   // by signalling stream and waiting rank: how often it was raised
+	events  [][]int32 // for each rank: events recorded so far
+	raised  []int64   // for each signalling stream and waiting rank: how often it was raised
 }
 
 func drawPlan(r *rand.Rand) *plan.Plan {

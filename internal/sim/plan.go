@@ -94,9 +94,9 @@ type planGraph struct {
 	// Tasks that commands of other streams wait for are created before all others, because the
 	// commands that complete them may come later in the plan.
 	signals map[counterAt][]int // for each counter element, the tasks that raise it, in order of issue
-	sent    map[*plan.Cmd]int   // by signal command: the task that raises the counter
+	sent    map[*plan.Cmd]int   // for each signal command: the task that raises the counter
 	posted  map[*plan.Cmd]int   // by group command: its start
-	sides   map[int32][]int     // by send/receive pair: the starts of the two groups that contain its sides
+	sides   map[int32][]int     // for each send/receive pair: the starts of the two groups that contain its sides
 	// onStream is the number of collectives of each (rank, stream).
 	onStream map[[2]int32]int
 	// chains holds, by command that is in a chain, the chain for its last member and nil for the others. It is also nil
@@ -166,7 +166,7 @@ func (b *planGraph) cmd(c *plan.Cmd) error {
 	return nil
 }
 
-// group starts transfers. Each continues once both of its sides have started.
+// group starts transfers. A transfer continues once both of its sides have started.
 func (b *planGraph) group(c *plan.Cmd) {
 	rank, stream := int(c.Rank), int(c.Stream)
 	b.after(b.posted[c], b.add(task{rank: rank, stream: stream}))
@@ -191,7 +191,7 @@ func (b *planGraph) collective(c *plan.Cmd) {
 	like := described(coll)
 	b.m.Span(like, b.team(coll))
 	t.work, t.contested = b.m.CollectiveTime(like), b.m.GEMMBesideCollective
-	if b.onStream[[2]int32{c.Rank, c.Stream}] > 1 { // chunks; a single collective was measured to cost less
+	if b.onStream[[2]int32{c.Rank, c.Stream}] > 1 { // one of several chunks; a single collective slows a GEMM less
 		t.contested = b.m.Contested(like)
 	}
 	b.add(t)
@@ -266,7 +266,8 @@ func tensors(refs []plan.Ref) []Tensor {
 	return out
 }
 
-// computing returns the time in which each rank computes. Time in which several kernels run is counted once.
+// computing returns the time in which a rank computes, for each rank. Time in which several kernels run is counted
+// once.
 func (g *graph) computing(start, end []float64) map[int]float64 {
 	busy, until := map[int]float64{}, map[int]float64{}
 	for _, i := range byStart(start) {

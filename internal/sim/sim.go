@@ -134,7 +134,7 @@ func (g *graph) run(m *machine.Description) (start, end []float64, err error) {
 	for len(r.running) > 0 {
 		over := r.step()
 		if over == 0 { // no task can end, so no later step would end a task either
-			return nil, nil, fmt.Errorf("none of %d operations ends: their times are beyond all numbers", len(r.running))
+			return nil, nil, fmt.Errorf("none of %d operations ends: their predicted times are infinite or not numbers", len(r.running))
 		}
 		done += over
 	}
