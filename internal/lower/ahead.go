@@ -39,8 +39,8 @@ func (w *walker) canGoAhead(r *region) bool {
 		!slices.ContainsFunc(w.finder.stmts[from:to], func(s *ir.Stmt) bool { return s.Op == ir.OpBarrier })
 }
 
-// ahead moves up the departures of the gathers in stmts whose strategy has Ahead set, and records which departures
-// were moved.
+// ahead moves up the statements that send the blocks of those gathers in stmts whose strategy has Ahead set, and
+// records which gathers were moved.
 func (o *overlapper) ahead(stmts []*ir.Stmt) []*ir.Stmt {
 	var gathers []*exchanged
 	for _, s := range stmts {
@@ -99,7 +99,7 @@ func (d *departure) moveTo(stmts []*ir.Stmt, to int, before *departure) []*ir.St
 	if stmts[to-1] == before.puts {
 		// d's blocks are sent immediately after the blocks of the preceding gather. When the GEMM of the preceding
 		// gather ends, some of d's blocks may not have arrived yet.
-		d.puts.Body.Stmts[0] = turn // main has issued nothing since the preceding puts, which waited for main
+		d.puts.Body.Stmts[0] = turn // no wait for main: the preceding puts waited for all of its work
 		return slices.Concat(stmts[:to], d.leaves, between, behind)
 	}
 	d.puts.Body.Stmts = slices.Insert(d.puts.Body.Stmts, 1, turn)

@@ -23,7 +23,7 @@ func TestReshardsMoveTheRightElements(t *testing.T) {
 	}
 }
 
-// testMesh is a mesh of the drawn program.
+// testMesh is a mesh of a random program.
 type testMesh struct {
 	name  string // "" for the main mesh, else its first axis
 	axes  []string
@@ -301,7 +301,7 @@ func TestEveryPairOfSplits(t *testing.T) {
 	list := func(lo, n int) string {
 		words := make([]string, n)
 		for i := range words {
-			words[i] = fmt.Sprint((lo + 5*i) % 7) // all different: 5 and 7 have no common factor
+			words[i] = fmt.Sprint((lo + 5*i) % 7) // all numbers differ, because 5 and 7 have no common factor
 		}
 		return strings.Join(words, " ")
 	}

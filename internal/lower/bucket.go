@@ -15,11 +15,12 @@ import (
 // reductions with the same attributes that are needed at the same statement share a collective, a bucket: their operands
 // are written to slots of one buffer.
 
-// Buckets sets the bounds of buckets.
+// Buckets limits the sizes of buckets, the collectives that combine several reductions.
 type Buckets struct {
 	// Bytes is the largest size of a bucket with several reductions.
 	Bytes int64
-	// Sizes has the sizes by which bytes are counted; it may be nil. A reduction of unknown size does not share a bucket.
+	// Sizes gives the values of dims with which sizes in bytes are computed; it may be nil. A reduction of unknown size
+	// does not share a bucket.
 	Sizes ir.Env
 }
 
@@ -32,9 +33,10 @@ type delayed struct {
 	members []*ir.Stmt
 	key     string
 	bytes   int64 // −1 if unknown
-	// join is the index of the first statement that waits for the collective, which is issued at the last member.
+	// join is the index of the first statement that waits for the collective. The collective is issued at the position
+	// of its last member.
 	join int
-	// moved holds the statements between the members and join that depend on the members.
+	// moved holds the statements between the combined reductions (the members) and join that depend on the members.
 	moved map[*ir.Stmt]bool
 	// hidden reports that work between issue and join does not depend on the collective.
 	hidden bool
@@ -62,7 +64,7 @@ type bucketer struct {
 	names *names
 }
 
-// block rewrites a block that runs on main, and the bodies of loops in it.
+// block rewrites a block that runs on the main stream, and the bodies of loops in it.
 func (b *bucketer) block(block *ir.Block) {
 	for _, s := range block.Stmts {
 		if s.Op == ir.OpFor && s.Streams == 0 {
@@ -203,7 +205,7 @@ func (b *bucketer) candidate(stmts []*ir.Stmt, i int) *delayed {
 	if d.join == len(stmts) { // nothing needs the result
 		return nil
 	}
-	d.hidden = slices.ContainsFunc(stmts[i+1:d.join], heavy) // what depends on d is light
+	d.hidden = slices.ContainsFunc(stmts[i+1:d.join], heavy) // all statements that depend on d are light
 	return d
 }
 
@@ -261,7 +263,8 @@ func (b *bucketer) emit(d *delayed, at map[*ir.Stmt][]*ir.Stmt, stream string) {
 	for _, s := range d.members {
 		total = ir.Add(total, elements(b.info.Results[s][0].Type.LocalType()))
 	}
-	// The operands are the rows of a matrix of which each rank gets a row, or one row.
+	// The operands are written to a matrix. It has one row for each rank if the collective is a reduce_scatter, and
+	// otherwise a single row.
 	rows, dtype := ir.Int(1), b.info.Results[first][0].Type.DType
 	if first.Op == ir.OpReduceScatter {
 		rows = sizeOfAxes(first.Over())

@@ -53,14 +53,14 @@ func bucketed(t *testing.T, src string, bytes int64) string {
 
 var reductions = regexp.MustCompile(`(?m)^( *)(?:(%\w+).* = )?(?:all_reduce|reduce_scatter) (%\S+?)[, ]`)
 
-// TestBuckets checks which reductions share a collective. Collectives that are delayed are on a stream, so that they are
-// indented.
+// TestBuckets checks which reductions share a collective. Collectives that are delayed are on a separate stream, so
+// their lines are indented.
 func TestBuckets(t *testing.T) {
 	for _, op := range []string{"all_reduce", "reduce_scatter"} {
 		for _, c := range []struct {
 			sizes []int
 			bytes int64
-			want  string // the first result of each collective; + if it is delayed
+			want  string // the first result of each collective, with a + if the collective is delayed
 		}{
 			{[]int{160, 160, 160, 160}, 0, "w0+ w1+ w2+ w3"},
 			{[]int{160, 160, 160, 160}, -1, "w0+ w1+ w2+ w3"},
@@ -69,7 +69,7 @@ func TestBuckets(t *testing.T) {
 			{[]int{160, 160, 160, 160}, 480, "w0+ w3"},
 			{[]int{160, 160, 160, 160}, 640, "w0"},
 			{[]int{160, 640, 160, 160}, 320, "w0+ w1+ w2"},
-			{[]int{2 << 20, 160}, 4 << 20, "w0+ w1"}, // after the last one no work is left that would hide the first
+			{[]int{2 << 20, 160}, 4 << 20, "w0+ w1"}, // after the second, no work is left during which both could run
 			{[]int{1 << 20, 160}, 4 << 20, "w0"},
 			{[]int{160}, 320, "w0"},
 		} {
@@ -94,7 +94,7 @@ func TestBucketsKeepOrder(t *testing.T) {
 	const head = "mesh dp[2]\nfunc f(%a: f32[8/dp, 4], %b: f32[8/dp, 4], %m: f32[4, 4]) -> (f32[4, 4], f32[4, 4]) {\n"
 	for _, c := range []struct {
 		name, body string
-		want       []string // of what remains, in order: the issue, the wait, and these definitions
+		want       []string // the statements that must remain: the issue, the wait, and these definitions
 	}{
 		{"what depends on the result is moved behind the work that hides it", `  %w: f32[4, 4] = matmul %a, %b, ta=true
   %s = scale %w, by=0.5

@@ -13,12 +13,12 @@ import (
 
 // TestNoReshardMovesTooMuch lowers all reshards of a matrix on some meshes. In the lowered program, no rank may receive
 // more than in the cheapest implementation by one or two collectives with local cuts. The test finds this
-// implementation by trying all. Its arrays record the elements that each rank holds, and the contributions that they
-// include.
+// implementation by trying all of them. Its arrays record the elements that each rank holds, and the contributions that
+// they include.
 func TestNoReshardMovesTooMuch(t *testing.T) {
 	for _, c := range []struct {
 		sizes []int64
-		rows  int64 // in the smallest block that source and destination have
+		rows  int64 // rows of the smallest block that source and destination have
 	}{{[]int64{2}, 1}, {[]int64{3}, 2}, {[]int64{2, 2}, 1}, {[]int64{2, 2}, 2}, {[]int64{2, 4}, 1}, {[]int64{3, 2}, 1},
 		{[]int64{4, 2}, 1}, {[]int64{2, 3}, 1}, {[]int64{8}, 1}, {[]int64{6}, 2}} {
 		t.Run(fmt.Sprint(c.sizes, c.rows), func(t *testing.T) {
@@ -228,8 +228,7 @@ func joined(parts [][]int64, rows, cols int64, d int) []int64 {
 	return out
 }
 
-// summed adds arrays; ok is false where they are of different elements or
-// count a contribution twice.
+// summed adds arrays; ok is false if they hold different elements or would count a contribution twice.
 func summed(parts [][]int64) (out []int64, ok bool) {
 	out = slices.Clone(parts[0])
 	for _, p := range parts[1:] {
@@ -243,7 +242,7 @@ func summed(parts [][]int64) (out []int64, ok bool) {
 	return out, true
 }
 
-// reached is a world and the cost of the operations that lead to it.
+// reached is the contents of all ranks (a world), and the cost of the operations that lead to them.
 type reached struct {
 	world
 	cost float64
@@ -266,7 +265,7 @@ func (g *grid) cutsOf(w world) []world {
 				return w.block(w.held[r], d, g.index(r, axes), g.count(axes))
 			}); ok {
 				out = append(out, c)
-				if len(axes) == 1 && len(g.sizes) == 2 { // the other axis, on the other dimension
+				if len(axes) == 1 && len(g.sizes) == 2 { // in addition, cut the other dimension along the other axis
 					other := []int{1 - axes[0]}
 					if c2, ok := g.each(c, func(r int64) (int64, int64, []int64, bool) {
 						return c.block(c.held[r], 1-d, g.index(r, other), g.count(other))

@@ -29,7 +29,7 @@ type cleaner struct {
 	aside map[string]bool
 	// dense holds the values that are certain to have no gaps in memory.
 	dense map[string]bool
-	// was maps the result of each removed reshard to the operand that replaces it.
+	// was is a map from the result of each removed reshard to the operand that replaces it.
 	was map[string]string
 }
 

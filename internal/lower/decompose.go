@@ -137,7 +137,7 @@ func act(s *ir.Stmt) string {
 			return "local cut"
 		}
 	case ir.OpCopy:
-		if s.Into != nil || s.Type != nil { // otherwise the copy only makes a local cut dense
+		if s.Into != nil || s.Type != nil { // without a type and a destination, the copy only makes a local cut dense
 			return "copy"
 		}
 	case ir.OpSend, ir.OpRecv:

@@ -17,7 +17,7 @@ type emitter struct {
 	whole map[string]string
 	// claims holds the statements that bind the results' names to their buffers.
 	claims []*ir.Stmt
-	// rest is the map that corresponds to whole for the operations that follow a reduction.
+	// rest has the same meaning as whole, for the operations that follow a reduction.
 	rest map[string]string
 	// myNumber is the name of this rank's number in the team; it is empty until the number is first needed.
 	myNumber string
@@ -140,7 +140,7 @@ type part struct {
 	index, count *ir.Expr
 	// sub, if not nil, selects the part of a piece that is computed.
 	sub   *sub
-	at    map[string]string // from a value to the name of its piece
+	at    map[string]string // maps a value to the name of its piece
 	cut   map[cutting]string
 	stmts []*ir.Stmt
 }
@@ -186,7 +186,7 @@ func (p *part) operand(s *ir.Stmt, i int, whole map[string]string) string {
 	if p.across {
 		axis, role = acrossAxis(s, i, p.Rows, dims, resultDims)
 	}
-	if role == entire { // also if another operation needs the same value by rows
+	if role == entire { // the whole operand is needed, even if another operation needs the same value by rows
 		return s.Args[i].Name
 	}
 	return p.of(s.Args[i].Name, axis, whole)

@@ -11,14 +11,15 @@ import (
 // that no two ranks send to the same peer at the same time.
 //
 // A put must be ordered after the peer's last use of the written bytes, including its use in the previous run (S13).
-// Each pair has separate buffers. So it suffices that this rank has waited for a signal that the peer sent after its
-// last use. Every exchange waits for signals from all ranks. Therefore one exchange can order the puts of another; we
-// say that it serves the other. Two exchanges of a function serve each other: the first serves the second in the same
-// run, and the second serves the first in the next run. This does not hold if one begins before the other ends (see
-// ahead.go). Likewise, the second round of an all-reduce serves the first round, and one iteration of a loop serves the
-// next. If blocks are put into the result itself, the last use of the result may be anywhere later, even in the caller,
-// so only an earlier exchange of the same run serves it. An exchange that no other exchange serves uses credits: when
-// the main stream of a rank reaches the exchange, the rank signals its peers that they may write.
+// Each pair has separate buffers. This rank may therefore put as soon as it has received a signal that the peer sent
+// after its last use. Every exchange waits for signals from all ranks. Therefore one exchange can order the puts of
+// another; we say that it serves the other. Two exchanges of a function serve each other: the first serves the second
+// in the same run, and the second serves the first in the next run. They do not serve each other if one begins before
+// the other ends (see ahead.go). Likewise, the second round of an all-reduce serves the first round, and one iteration
+// of a loop serves the next. If blocks are put into the result itself, the last use of the result may be anywhere
+// later, even in the caller, so only an earlier exchange of the same run serves it. An exchange that no other exchange
+// serves uses credits: when the main stream of a rank reaches the exchange, the rank signals its peers that they may
+// write.
 
 // exchanged is a pair that was lowered with the strategy exchange.
 type exchanged struct {
@@ -39,8 +40,9 @@ type exchanged struct {
 }
 
 // served reports whether other exchanges order the puts of x after the peers' last use, independently of how often each
-// runs. An exchange that begins after x ends, or ends before x begins, does so. An exchange that overlaps x does not,
-// but its credits do if x's blocks are sent after its blocks. The map at holds the position of each statement.
+// runs. An exchange that begins after x ends, or ends before x begins, orders them. An exchange that overlaps x does
+// not order them, but its credits do if x's blocks are sent after its blocks. The map at holds the position of each
+// statement.
 func (x *exchanged) served(all []*exchanged, at map[*ir.Stmt]int) bool {
 	if y := x.behind; y != nil && !y.served(all, at) {
 		return true
@@ -51,7 +53,8 @@ func (x *exchanged) served(all []*exchanged, at map[*ir.Stmt]int) bool {
 	})
 }
 
-// takeCredits removes unneeded credits from b and its nested blocks.
+// takeCredits removes unneeded credits, the signals by which peers are permitted to write, from b and its nested
+// blocks.
 func takeCredits(b *ir.Block, all []*exchanged) {
 	at := map[*ir.Stmt]int{}
 	b.Walk(func(s *ir.Stmt) { at[s] = len(at) })
@@ -94,7 +97,7 @@ func (e *emitter) enter(stream string, rounds int) {
 }
 
 // The ranks that execute a collective together form a team. Each member has the number of the block that it holds. The
-// numbers count the members with the first axis major.
+// first axis is major in this number.
 
 func (e *emitter) ranks() *ir.Expr { return sizeOfAxes(e.Axes) }
 

@@ -45,8 +45,9 @@ func (e *emitter) exchangeReduce(st Strategy) {
 
 // reduceRound builds the statements of the rounds of one reduction. The field stream names the stream on which blocks
 // are put into the peers' buffers. The field sums names the stream on which sums are computed; it is empty if they are
-// computed on main. The counter here counts the blocks that have arrived, and the counter done counts the results of an
-// all-reduce that have arrived. The field share names this rank's block of the all-reduce's result.
+// computed on main. The field here names the counter of the blocks that have arrived, and the field done names the
+// counter of the results of an all-reduce that have arrived. The field share names this rank's block of the
+// all-reduce's result.
 type reduceRound struct {
 	*emitter
 	stream, sums, here, done, buf, share string
@@ -94,9 +95,9 @@ func (r *reduceRound) ownInParts(count *ir.Expr) []*ir.Stmt {
 	})...)
 }
 
-// forBlock returns the statements that write emits for the block of the rank with number n. If blocks are ragged, the
-// statements are in a loop over all numbers with a condition that executes them for n only. The loop is needed because
-// an extent may depend on a loop variable but not on the rank.
+// forBlock returns the statements that the function write emits for the block of the rank with number n. If blocks are
+// ragged, the statements are in a loop over all numbers with a condition that executes them for n only. The loop is
+// needed because an extent may depend on a loop variable but not on the rank.
 func (r *reduceRound) forBlock(n *ir.Expr, write func(n *ir.Expr)) []*ir.Stmt {
 	before := r.stmts
 	defer func() { r.stmts = before }()
@@ -137,7 +138,8 @@ func (r *reduceRound) peers(s *sub, slots string) {
 }
 
 // own emits the computation of this rank's block, or of the part s of the block. The sum and the operations that follow
-// it run after come puts have arrived from each peer. The argument me is the number of this rank.
+// it run after as many puts as the argument come says have arrived from each peer. The argument me is the number of
+// this rank.
 func (r *reduceRound) own(me *ir.Expr, s *sub, slots, target string, block *ir.Type, come *ir.Expr) {
 	mine := r.named("own")
 	own := r.part(r.Rows, me, r.ranks(), s)

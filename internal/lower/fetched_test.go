@@ -17,7 +17,7 @@ import (
 // value is partial, the elements of the best single collective, with local cuts, are permitted in addition.
 func TestNoRankFetchesTooMuch(t *testing.T) {
 	for _, c := range []struct {
-		from, to string // the sizes, and the ranks of a sub-mesh
+		from, to string // sizes of the axes, and the ranks of a sub-mesh
 		rows     int64
 		long     bool
 	}{
@@ -48,7 +48,7 @@ type trip struct {
 	toRanks    []int64
 	rows       int64
 	sameMesh   bool
-	reduceOnto int64 // of a mesh of one rank, where all can reduce to it; else -1
+	reduceOnto int64 // the rank of a mesh of one rank, if all ranks can reduce to it; otherwise -1
 	header     string
 }
 
@@ -232,8 +232,8 @@ func (w world) isComplete(n int64) bool {
 	return !slices.ContainsFunc(slices.Concat(w.held...), func(x int64) bool { return x%contributions != 1<<n-1 })
 }
 
-// fetched returns the traffic if each rank of the target fetches the elements that it lacks, after each source rank has
-// received cost elements. It is infinite if no rank has a needed element.
+// fetched returns the traffic if each rank of the target fetches the elements that it lacks. Before, each source rank
+// has received cost elements. It is infinite if no rank has a needed element.
 func (w *trip) fetched(from, to world, cost float64) traffic {
 	byRank, holds, exists := map[int64]float64{}, map[int64]map[int64]bool{}, map[int64]bool{}
 	for i, r := range w.fromRanks {
@@ -262,7 +262,7 @@ func TestOneRankAndAllMoveNoMore(t *testing.T) {
 	const owed = "\n  %y = sum %x, axis=0\n  return %y\n"
 	for _, c := range []struct {
 		name, types, body string
-		want              traffic // of 24 elements, z is rank 1 of 4
+		want              traffic // elements moved; a value has 24 elements, and mesh z is rank 1 of 4
 	}{
 		{"scatter", "i64[6, 4] @z -> i64[6, 4/(a, b)]", " return %x ", traffic{6, 18}},
 		{"scatter in another order", "i64[4, 6] @z -> i64[4/(b, a), 6]", " return %x ", traffic{6, 18}},

@@ -363,7 +363,7 @@ func scalesLater(b *ir.Block) {
 			at[r.Text] = i
 		}
 	}
-	after := map[int][]*ir.Stmt{} // from the position of a gather of values to the gathers of scales that move after it
+	after := map[int][]*ir.Stmt{} // maps a gather of values, by position, to the gathers of scales that move after it
 	for i, s := range b.Stmts {
 		if s.Op != ir.OpAllGather || len(s.Results) != 1 {
 			continue

@@ -10,7 +10,7 @@ import (
 // differs from every other name in the function, including names in other blocks.
 type names struct {
 	used map[string]bool
-	next map[string]int // from a base name to the next number to try, so that each new name takes constant time
+	next map[string]int // maps a base name to the next number to try, so that each new name takes constant time
 }
 
 func namesOf(f *ir.Func) *names {

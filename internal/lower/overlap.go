@@ -52,7 +52,7 @@ type overlapper struct {
 	fn    *ir.Func
 	names *names
 	mesh  []string // the main mesh's axes
-	// differs holds the names of the lets whose values differ between ranks.
+	// differs holds the names that let statements define and whose values differ between ranks.
 	differs map[string]bool
 	// carried holds the values that the loops around the current block carry from one iteration to the next.
 	carried []ir.Name
@@ -131,7 +131,7 @@ func (c *Choice) text() string {
 		text += "; " + c.Why
 	}
 	if c.Strategy.Kind == Exchange {
-		text += "; its stream joins main, implied or not: a graph's streams must"
+		text += "; main waits for its stream even if other waits imply that, as graphs require"
 	}
 	return text
 }

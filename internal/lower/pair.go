@@ -106,7 +106,7 @@ type region struct {
 	// the result of the last one has other users.
 	post []*ir.Stmt
 	in   map[*ir.Stmt]bool // body, comm, post and with
-	// with holds the gathers of scales. Their blocks are sent together with the blocks of the operand.
+	// with is the list of the gathers of scales. Their blocks are sent together with the blocks of the operand.
 	with []*ir.Stmt
 	// blocked reports that the collective gathers or scatters the dimension Rows. Each rank then has one block of the
 	// rows, and a piece consists of the same rows of every block.
@@ -130,7 +130,7 @@ type pairFinder struct {
 	*unit
 	fn    *ir.Func
 	users useIndex
-	def   map[string]*ir.Stmt // of values defined in this block
+	def   map[string]*ir.Stmt // maps each value that this block defines to its statement
 	at    map[*ir.Stmt]int
 	// carried holds the values that the loops around this block carry from one iteration to the next. They are dense.
 	carried []ir.Name
@@ -141,7 +141,7 @@ type pairFinder struct {
 	// taken maps each statement of a region that has been replaced to the region. pending holds the values that these
 	// regions compute, until the replacement is emitted; a region that is emitted earlier cannot use them.
 	taken   map[*ir.Stmt]*region
-	pending map[string]*ir.Stmt // from a value to the collective of its region
+	pending map[string]*ir.Stmt // maps a value to the collective of its region
 	when    when                // how often the block runs, and on which ranks
 }
 

@@ -88,9 +88,9 @@ func (p *planner) search() *node {
 	return &node{} // unreachable: gathering all dimensions and then cutting them is always possible
 }
 
-// settle runs Dijkstra's algorithm. It settles the cheapest layout that is not yet settled until goal holds for it, and
-// returns the settled layouts, cheapest first. Of paths with equal cost it prefers the path with the fewest steps, and
-// then the path that was found first.
+// settle runs Dijkstra's algorithm. In each step it settles the cheapest remaining layout, until goal holds for that
+// layout, and returns the settled layouts, cheapest first. Of paths with equal cost it prefers the path with the fewest
+// steps, and then the path that was found first.
 func (p *planner) settle(goal func(*ir.Type) bool) []*node {
 	nodes := map[string]*node{layoutKey(p.src): {t: p.src.Clone()}}
 	order := []*node{nodes[layoutKey(p.src)]}
@@ -212,8 +212,8 @@ func (p *planner) moves(t *ir.Type) []step {
 	return out
 }
 
-// allowed reports whether dimension i is certain to be divisible by the product of the sizes of axes. This is so if src
-// or dst splits the dimension over these axes or over more, or if the text shows it by numbers.
+// allowed reports whether dimension i is certain to be divisible by the product of the sizes of axes. It is if src or
+// dst splits the dimension over these axes or over more, or if the text shows it by numbers.
 func (p *planner) allowed(i int, axes []string) bool {
 	if subset(axes, p.src.Dims[i].Axes) || subset(axes, p.dst.Dims[i].Axes) {
 		return true

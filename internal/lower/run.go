@@ -16,8 +16,8 @@ type Options struct {
 	// Choose returns the strategy with which each pair of communication and GEMM is lowered. If Choose is nil, all
 	// pairs are lowered sequentially. A pair is also lowered sequentially if the returned strategy does not apply to it.
 	Choose func(*Pair) Strategy
-	// Buckets delays and combines the reductions that are not lowered as pairs. If Buckets or Choose is nil, they stay as
-	// they are.
+	// Buckets delays and combines the reductions that are not lowered as pairs. If Buckets or Choose is nil, these
+	// reductions are left unchanged.
 	Buckets *Buckets
 	// CheckEach, if not nil, checks the program after each pass. If it returns an error, Run returns it as a PassError.
 	CheckEach func(*ir.Program) error
@@ -34,8 +34,8 @@ type Result struct {
 	Log []Entry
 	// Choices lists the pairs that were found and the strategy of each.
 	Choices []Choice
-	// Alone lists the collectives that are not part of a pair, each with the reason, and those that are
-	// delayed or combined. Groups is the number of the latter.
+	// Alone lists the collectives that are not part of a pair, each with the reason, and those that are delayed or
+	// combined. Groups is the number of those that are delayed or combined.
 	Alone  []ir.Note
 	Groups int
 }

@@ -28,9 +28,9 @@ const DefaultChunks = 4
 // maxChunks is the maximum number of chunks. It is limited because loops over chunks are unrolled.
 const maxChunks = 1024
 
-// Strategy is a kind with its parameters. For Chunked, the number is the number of chunks. For Exchange, it is the
-// number of parts into which each block is cut; 0 means one part. The number of rows need not be a multiple of the
-// number, and the number need not be related to the number of ranks.
+// Strategy is a kind with its parameters. For Chunked, the field Chunks is the number of chunks. For Exchange, Chunks
+// is the number of parts into which each block is cut; 0 means one part. The number of rows need not be a multiple of
+// Chunks, and Chunks need not be related to the number of ranks.
 type Strategy struct {
 	Kind   StrategyKind
 	Chunks int64

@@ -17,7 +17,7 @@ func usesIn(b *ir.Block) useIndex {
 	return ix
 }
 
-// mentions calls see for every name that s, or a statement in the blocks of s, uses.
+// mentions is an iterator: it calls see for every name that s, or a statement in the blocks of s, uses.
 func mentions(s *ir.Stmt, see func(string)) {
 	for i := range s.Args {
 		if p := &s.Args[i]; !p.Main {
@@ -41,7 +41,7 @@ func mentions(s *ir.Stmt, see func(string)) {
 	}
 }
 
-// exprsOf calls see for every expression and subexpression of s, except those in the blocks of s.
+// exprsOf is an iterator: it calls see for every expression and subexpression of s, except those in the blocks of s.
 func exprsOf(s *ir.Stmt, see func(*ir.Expr)) {
 	walk := func(e *ir.Expr) { e.Walk(see) }
 	for i := range s.Args {

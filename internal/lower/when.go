@@ -17,7 +17,7 @@ type when struct {
 
 var always = when{times: 1}
 
-// differing returns the lets of f whose values may differ between ranks.
+// differing returns the names that let statements of f define and whose values may differ between ranks.
 func differing(f *ir.Func) map[string]bool {
 	out := map[string]bool{}
 	f.Body.Walk(func(s *ir.Stmt) {

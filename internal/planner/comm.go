@@ -19,7 +19,7 @@ type communication struct {
 // them has issued.
 type team struct {
 	ranks  []int
-	issued [][]issue // for each member, its issues in issue order
+	issued [][]issue // for each member, the collectives that it issues, in order
 }
 
 // issue is the part of one member in a collective, before the parts of all members are matched.

@@ -45,7 +45,7 @@ func packItems(p *plan.Plan, u *usage, items []item, stats *Stats) (out []pack.I
 	switch {
 	case late && len(items) > 2048:
 		return nil, false
-	case late: // a wait may need a later signal of the list, so all pairs are compared
+	case late: // a wait may need a signal that is later in the command list, so all pairs are compared
 		for i := range items {
 			for j := range i {
 				f.add(int32(i), int32(j))
@@ -65,7 +65,7 @@ type pairFinder struct {
 	p     *plan.Plan
 	u     *usage
 	items []pack.Item
-	index []int32 // by buffer: its index in items
+	index []int32 // for each buffer, its index in items
 	pairs []uint64
 	most  int // maximum number of pairs
 	stats *Stats
@@ -212,8 +212,8 @@ func newUsesOf(stream int32, uses []rankUse) *usesOf {
 	return t
 }
 
-// later calls f for each use whose index is less than end and whose last command is after known. It searches the
-// subtree of node, which holds the uses with indices in [lo, hi).
+// later is an iterator: it calls f for each use whose index is less than end and whose last command is after known. It
+// searches the subtree of node, which holds the uses with indices in [lo, hi).
 func (t *usesOf) later(node, lo, hi, end, known int32, f func(k int32)) {
 	switch {
 	case lo >= end || t.last[node] <= known:

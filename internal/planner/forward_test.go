@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestForward checks that a kernel writes a result that is only copied directly to the destination of the copy, unless
-// a command between the two would see a difference.
+// TestForward checks kernels whose result is only copied: they write it directly to the destination of the copy, unless
+// a command between kernel and copy would see a difference.
 func TestForward(t *testing.T) {
 	for what, c := range map[string]struct {
 		text string

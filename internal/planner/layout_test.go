@@ -179,8 +179,8 @@ func f(%x: f32[64]) -> f32[64] {
 	}
 }
 
-// TestWhatMeetingsTeach checks whether a collective or a transfer orders earlier work of another rank (S5): rank from
-// fills %a, and then rank to overwrites %a by a put.
+// TestWhatMeetingsTeach checks whether a collective or a transfer orders earlier work of another rank (S5): one rank
+// fills %a, and then another rank overwrites %a by a put.
 func TestWhatMeetingsTeach(t *testing.T) {
 	all := func(from, to int) bool { return true }
 	for _, c := range []struct {
@@ -245,8 +245,8 @@ func f(%%x: f32[6]) -> f32[6] {
 	}
 }
 
-// TestOnlineLayoutRemembersEachRank checks that a range records its last user on each rank: %z exists on rank 1 only,
-// and %b, which replaces it on rank 0, must not remove it from the record.
+// TestOnlineLayoutRemembersEachRank checks that a range of memory records its last user on each rank: %z exists on rank
+// 1 only, and %b, which replaces it on rank 0, must not remove it from the record.
 func TestOnlineLayoutRemembersEachRank(t *testing.T) {
 	p, _ := mustPlan(t, `
 mesh tp[2]
@@ -257,7 +257,7 @@ func f(%in: f32[6]) -> f32[6] {
   on %s { wait main
     %z = alloc f32[6]
     if rank(tp) == 1 { fill into %z, value=1 } }
-  %q = alloc f32[6] host // elsewhere: makes rank 0's list as long as rank 1's
+  %q = alloc f32[6] host // in host memory: it makes rank 0's list of commands as long as rank 1's
   if rank(tp) == 0 {
     for %i in 0..4 { fill into %q, value=1 }
   }

@@ -98,7 +98,7 @@ func liveAtOnce(p *plan.Plan, u *usage) (int64, []int32) {
 	return most, bufs
 }
 
-// arena calls f for each rank's copy of each buffer that is in the arena and is not a parameter.
+// arena is an iterator: it calls f for each rank's copy of each buffer that is in the arena and is not a parameter.
 func arena(p *plan.Plan, u *usage, f func(b int32, h *holder, size int64)) {
 	for i, hs := range u.holders {
 		if b := &p.Buffers[i]; b.Space == plan.Arena && b.Role != plan.RoleInput && b.Bytes > 0 {

@@ -2,12 +2,12 @@ package planner
 
 import "hocket.example/hocket/internal/plan"
 
-// merger creates the plan's list of commands from the lists of the ranks. The ranks alternate, one command each. A
-// rank stops at a collective until all members have arrived, so that the commands of the collective are adjacent in
-// the list. It stops at a wait for a counter until the signals are in the list. If all ranks have stopped, the rank
-// that stopped first continues. If it had stopped at a wait, the wait is marked Late. If it had stopped at a
-// collective, the commands of the collective are not adjacent. The function simulate decides later whether the
-// program deadlocks.
+// merger creates the plan's list of commands from the lists of the ranks. The ranks alternate, one command each. A rank
+// stops at a collective until all members have arrived, so that the commands of the collective are adjacent in the
+// list. A rank also stops at a wait for a counter until the signals are in the list. If all ranks have stopped, the
+// rank that stopped first continues. If that rank had stopped at a wait, the wait is marked Late. If it had stopped at
+// a collective, the commands of the collective are not adjacent in the list. The function simulate decides later
+// whether the program deadlocks.
 type merger struct {
 	w     *world
 	out   []plan.Cmd
@@ -16,12 +16,12 @@ type merger struct {
 	stuck []int32 // ranks that have stopped, in that order
 	still []bool
 
-	arrived []int32          // by collective: number of members that have arrived
-	waiting [][]int32        // by collective: the ranks that have arrived and stopped
-	opened  []bool           // by collective: whether all members may issue it
+	arrived []int32          // for each collective: number of members that have arrived
+	waiting [][]int32        // for each collective: the ranks that have arrived and stopped
+	opened  []bool           // for each collective: whether all members may issue it
 	signals map[elemOf]int64 // number of signals in the list
 	watch   map[elemOf][]int32
-	forced  []bool // by rank: whether its next command is appended without a check
+	forced  []bool // for each rank: whether its next command is appended without a check
 }
 
 // elemOf identifies one rank's element of a counter.
@@ -146,7 +146,7 @@ func (m *merger) open(r, coll int32) bool {
 	if m.forced[r] {
 		return true
 	}
-	m.queue = append(m.queue, r) // r becomes the last one, so that the parts of all members are adjacent
+	m.queue = append(m.queue, r) // r continues last, so that the commands of all members are adjacent in the list
 	return false
 }
 

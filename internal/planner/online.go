@@ -20,7 +20,7 @@ const maxProbes = 64
 // used again.
 const maxPast = 16
 
-// rangeOf is a range of the arena that is free or is held by one buffer.
+// rangeOf is a range of the arena that is free or is occupied by one buffer.
 type rangeOf struct {
 	off, size  int64
 	prev, next int32 // neighbours by address, -1 at the ends

@@ -9,7 +9,7 @@ import (
 // ordering emits the commands that order streams: waits, records and signals.
 type ordering struct {
 	*emitter
-	waited map[[2]int32]int32 // by (waiting stream, recording stream): the last slot for which the stream has waited
+	waited map[[2]int32]int32 // for (waiting stream, recording stream): the last slot for which the first has waited
 }
 
 // order executes wait, record, signal and barrier.
@@ -40,8 +40,8 @@ func (u *ordering) wait(s *ir.Stmt) error {
 	return u.waitStream(s, u.cur, on)
 }
 
-// waitStream orders the stream waiter after all commands that have been issued to the stream on. These include
-// commands of earlier runs, so a wait is emitted even if the stream on has no command yet in this run (S13).
+// waitStream makes the stream waiter wait for all commands that have been issued to the stream on. These include
+// commands of earlier runs, so a wait is emitted even if no command has been issued to that stream in this run (S13).
 func (u *ordering) waitStream(s *ir.Stmt, waiter, on int32) error {
 	if waiter == on {
 		return nil

@@ -64,7 +64,7 @@ func (r *Ranks) Unroll(rank int) (*plan.Rank, error) {
 	return w.gather(rank), nil
 }
 
-// gather returns the unrolled rank from the world's tables.
+// gather returns the unrolled rank, whose parts are in tables of the world.
 func (w *world) gather(rank int) *plan.Rank {
 	p := w.p
 	out := &plan.Rank{Rank: int32(rank), Streams: p.Streams, Events: p.Events, Cmds: w.cmds[rank]}

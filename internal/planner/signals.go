@@ -56,8 +56,8 @@ func (s *simulator) raise(cmd int32, run int, k *knowledge) {
 	s.wake(&e.waiting)
 }
 
-// maxUnordered is the maximum number of earlier signals not ordered before a signal that are examined. If there are
-// more, the signal is treated as if no earlier signal were ordered before it.
+// maxUnordered is the maximum number of earlier signals that are examined for one signal because they are not ordered
+// before it. If there are more, the signal is treated as if no earlier signal were ordered before it.
 const maxUnordered = 64
 
 // knownPrefix returns the largest m < n such that, according to k, the signals 1 to m are certain to be done.
@@ -95,7 +95,7 @@ func (s *simulator) hear(k *knowledge, e *elemState, want int) {
 // satisfy it. This is possible if a later signal is not ordered after the wait, so that it may arrive earlier
 // (S12). Two runs are examined, because signals of the next run count, too.
 func (s *simulator) ambiguousWait() error {
-	least := map[elemOf][]int{} // by element: the smallest prefix among the signals after the v-th
+	least := map[elemOf][]int{} // for each element: the smallest prefix among the signals after the v-th
 	for i := range s.p.Cmds {
 		c := &s.p.Cmds[i]
 		if c.Kind != plan.WaitCounter {

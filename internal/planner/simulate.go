@@ -28,7 +28,7 @@ type simulator struct {
 
 	events  [runs][]eventState
 	elems   map[elemOf]*elemState
-	ordinal map[int32]int32 // by Signal command: its number among the signals of its element, from 1
+	ordinal map[int32]int32 // for each Signal command: its number among the signals of its element, from 1
 	colls   [runs][]collState
 	groups  [runs]map[int32]*groupState
 	pairs   [runs][]pairState
@@ -295,7 +295,7 @@ func (s *simulator) deadlock() error {
 	d.Help = fmt.Sprintf("%d streams wait for each other", blocked)
 	switch {
 	case blocked == 1:
-		d.Help = "no stream that can still run does the work for which it waits"
+		d.Help = "no stream that can still run does the work for which this stream waits"
 	case transfers == blocked:
 		d.Help = "put a send and a recv between the same two ranks into one group { … }, which posts them together"
 	}

@@ -82,9 +82,9 @@ func Squeeze(
 	return best, waits, err
 }
 
-// again inserts the waits into the original plan, in reverse order, and omits waits that others imply. A wait can
-// have become redundant, because a wait that was inserted later also orders its commands. If the plan cannot be
-// laid out, the returned plan is nil.
+// again is the second pass of Squeeze: it inserts the waits into the original plan, in reverse order, and omits waits
+// that others imply. A wait can have become redundant, because a wait that was inserted later also orders its commands.
+// If the plan cannot be laid out, the returned plan is nil.
 func (u *usage) again(
 	ctx context.Context, p *plan.Plan, waits []Wait, now float64, time func(*plan.Plan) (float64, error),
 ) (*plan.Plan, []Wait, error) {

@@ -20,7 +20,7 @@ func TestStop(t *testing.T) {
 			return enough
 		}})
 		if !ds.HasErrors() {
-			if asked != last-1 || last < 15 { // unrolled, merged, and simulated twice over
+			if asked != last-1 || last < 15 { // planning asks while it unrolls, merges and simulates two runs
 				t.Errorf("it was asked %d times, and went on until time %d", asked, last)
 			}
 			return

@@ -26,8 +26,9 @@ func f(%x: f32[6/tp, 2], %n: i32[4/tp]) -> f32[10/tp, 2] {
 		"main reduce_scatterv channel 0.2 max axis=0 %x f32[3 2], %n i32[2] -> %b f32[5 2]",
 		"main all_to_allv channel 0.3 axis=0 %b f32[5 2], %n i32[2] -> %y f32[10 2]",
 		"main output b %b f32[5 2]")
-	// A row has 8 bytes. Rank 0 receives 2 rows of rank 0 and 3 rows of rank 1. Of 0, 2 and 1, 2 rows rank 0 gets 1
-	// and rank 1 gets 2. With counts in memory, all rows of the capacity may be received.
+	// A row has 8 bytes. Rank 0 and rank 1 have 2 and 3 rows in the all_gatherv: rank 1 receives the 2 rows of rank 0.
+	// In the first all_to_allv, rank 0 sends 0 and 2 rows, and rank 1 sends 1 and 2 rows: rank 1 receives 2 rows of
+	// rank 0. With counts in memory, all rows of the capacity may be received.
 	for i, want := range []int64{2 * 8, 2 * 8, 5 * 8, 10 * 8 / 2} {
 		if got := p.Colls[i].Moved(1); got != want {
 			t.Errorf("%s brings rank 1 %d bytes, want %d", p.Colls[i].Op, got, want)

@@ -18,17 +18,17 @@ type world struct {
 	p     *plan.Plan
 	stats *Stats
 
-	cmds [][]plan.Cmd // by rank, in issue order; merge joins them into one list
+	cmds [][]plan.Cmd // for each rank, its commands in issue order; merge joins them into one list
 
 	sites    map[*ir.Stmt]int32
 	launches map[string]int32 // launches of kernels by their contents
 	paths    map[pathKey]int32
 	buffers  map[instance]int32
 	counters map[instance]int32
-	raisers  [][]int32 // by counter: the raising rank of each element rank·Len+elem, or -1
+	raisers  [][]int32 // for each counter: the rank that raises each element rank·Len+elem, or -1
 
-	tails    []tail  // by stream: the commands issued so far
-	slotFrom []int32 // by event slot: the stream on which the slot is recorded
+	tails    []tail  // for each stream: the commands issued so far
+	slotFrom []int32 // for each event slot: the stream on which the slot is recorded
 
 	teams   []*team
 	teamIDs map[string]int32 // teams by their ranks

@@ -46,11 +46,12 @@ func (p *problem) fit(bound, looks int64) (best []int64, order []int32) {
 	return best, order
 }
 
-// endedBefore is for the order by begin. It reports that neither i nor any later item conflicts with j.
+// endedBefore is the function ended of gapFit for items that are placed in the order of their begins. It reports that
+// neither i nor any later item conflicts with j.
 func (p *problem) endedBefore(i, j int32) bool { return p.items[j].End <= p.items[i].Begin }
 
-// endedWithin returns the corresponding function for an order outwards from a step. It reports that the lifetime of
-// j is inside the range of steps whose items have been placed.
+// endedWithin returns the function ended of gapFit for items that are placed outwards from a step. It reports that the
+// lifetime of j is inside the range of steps whose items have been placed.
 func (p *problem) endedWithin(hottest int32) func(i, j int32) bool {
 	return func(i, j int32) bool {
 		d := p.distance(i, hottest)
@@ -97,7 +98,7 @@ type fitter struct {
 	hottest      int32
 	align        int64
 	size, length int64   // size in bytes and lifetime in steps of an average item
-	off          []int64 // by item: its offset, or -1 if it is not placed
+	off          []int64 // for each item: its offset, or -1 if it is not placed
 	placed       []int32 // placed items sorted by offset; used if many items conflict
 	found        []span
 }
@@ -145,8 +146,8 @@ func (f *fitter) place(i int32) {
 	}
 }
 
-// misfit returns the cost of placing i next to a neighbour whose lifetime ends at another step. It is for the order
-// outwards. The neighbour is -1 if i is placed at the bottom.
+// misfit returns the cost of placing i next to a neighbour whose lifetime ends at another step. It is used if items are
+// placed outwards from a step. The neighbour is -1 if i is placed at the bottom.
 func (f *fitter) misfit(i, neighbour int32) int64 {
 	if neighbour < 0 {
 		return 0
@@ -215,9 +216,9 @@ func (p *problem) by(keys ...func(i int32) int64) []int32 {
 
 func (p *problem) length(i int32) int64 { return int64(p.items[i].End) - int64(p.items[i].Begin) }
 
-// outwards returns the items in the order outwards from a step. The items that are live in that step are first.
-// They are placed without gaps, those with the longest lifetimes lowest. The bytes that are free before and after
-// the step are therefore contiguous, above them.
+// outwards returns the items in the order outwards from a step. The items that are live in that step are first. They
+// are placed without gaps, those with the longest lifetimes lowest. The free bytes before and after the step are
+// therefore contiguous, above these items.
 func (p *problem) outwards(step int32) []int32 {
 	return p.by(func(i int32) int64 { return -p.distance(i, step) }, p.length)
 }

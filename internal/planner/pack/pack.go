@@ -91,7 +91,7 @@ type problem struct {
 	// dense reports that most items conflict with many others.
 	dense bool
 	// sections is the number of sections. A section is a step whose set of live items is not a subset of the set of
-	// another section. An item is live in the sections from the field from to the field to, exclusive.
+	// another section. Item i is live in the sections from[i] to to[i]-1.
 	sections int
 	from, to []int32
 	load     int64 // maximum number of bytes that are live in one section

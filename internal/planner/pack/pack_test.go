@@ -137,8 +137,8 @@ func TestJoin(t *testing.T) {
 }
 
 // TestRandomIntervals packs intervals with random begins. Their sizes are uniformly distributed or are powers of two,
-// and many or few of them are live at once. The number of steps is that for a CSV file, or 0 if so many items are live
-// at once that the search finds no improvement.
+// and many or few of them are live at once. The limit of steps is the one for a CSV file of buffers, or 0 if so many
+// items are live at once that the search finds no improvement.
 func TestRandomIntervals(t *testing.T) {
 	drawn := longtest.Drawn(t) % 2
 	for _, c := range []struct {
@@ -161,7 +161,7 @@ func TestRandomIntervals(t *testing.T) {
 				if seed%2 == 1 {
 					size = 256 << r.IntN(12)
 				}
-				life := 1 + r.Int32N(int32(2*c.mean)) // even, and for the shorter ones exponential
+				life := 1 + r.Int32N(int32(2*c.mean)) // lifetimes are uniform, or exponential if their mean is short
 				if c.mean < 100 {
 					life = 1 + int32(r.ExpFloat64()*c.mean)
 				}

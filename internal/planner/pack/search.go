@@ -150,18 +150,18 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 type dfs struct {
 	p        *problem
 	capacity int64
-	rank     []int32 // by item: its index in the order
-	floor    []int64 // by item: the lowest offset that it can still have
-	off      []int64 // by item: its offset, or -1 if it is not placed
-	level    []int64 // by section: the bytes below this offset are used or abandoned
-	lacks    []int64 // by section: bytes of the items that are not placed
+	rank     []int32 // for each item: its index in the order
+	floor    []int64 // for each item: the lowest offset that it can still have
+	off      []int64 // for each item: its offset, or -1 if it is not placed
+	level    []int64 // for each section: the bytes below this offset are used or abandoned
+	lacks    []int64 // for each section: bytes of the items that are not placed
 	members  [][]int32
-	across   []int32 // by section: number of unplaced items that are live in this section and the previous one
+	across   []int32 // for each section: number of unplaced items that are live in this section and the previous one
 	lows     lows
 	left     int
 	limit    int64
 	undo     []undo
-	looked   []int32 // by section: the last placing for which the method hopeful has examined it
+	looked   []int32 // for each section: the last placing for which the method hopeful has examined it
 	placing  int32
 
 	apart   bool    // items conflict only in sections in which both are live
@@ -169,7 +169,7 @@ type dfs struct {
 	descent int64   // number of steps of a search that never backtracks
 	walls   bool    // prefer items whose placing leaves the levels of neighbouring sections even (open)
 	tilt    int64   // weight in eighths with which sections with little spare room are selected first
-	weight  []int64 // by item: how often a section had too little room for it
+	weight  []int64 // for each item: how often a section had too little room for it
 }
 
 // undo records one change, so that it can be undone.
@@ -499,7 +499,7 @@ func (d *dfs) back(mark int) {
 // lows is a segment tree that finds the section with the smallest value in a range, and the leftmost one of several.
 type lows struct {
 	leaves int32
-	value  []int64 // by node: the smallest value; node n has children 2n and 2n+1, section s is node leaves+s
+	value  []int64 // for each node: the smallest value; node n has children 2n and 2n+1, section s is node leaves+s
 }
 
 func (t *lows) build(sections int, value func(s int32) int64) {
