@@ -70,7 +70,7 @@ func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 	bd, unresolved := Resolve(in, b)
 	if unresolved != nil {
 		if _, ds := Bind(in, b); ds.HasErrors() {
-			return nil, ds // may list further dims without a value
+			return nil, ds // this error may also list further dims without a value
 		}
 		return nil, unresolved
 	}

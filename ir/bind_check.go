@@ -57,7 +57,7 @@ func (b *Bound) needDims(Binding) *Diagnostic {
 		"no value is given for dim %s", strings.Join(names, ", "))
 }
 
-// walkExprs calls see for every expression in the signature and body, including nil expressions.
+// walkExprs is an iterator: it calls see for every expression in the signature and body, including nil expressions.
 func (f *Func) walkExprs(see func(*Expr)) {
 	types := func(t *Type) {
 		if t != nil {

@@ -138,8 +138,8 @@ func (e *Expr) Walk(f func(*Expr)) {
 	}
 }
 
-// RankDependent reports whether the value of e may differ between ranks. The function varDepends reports whether
-// the value of a variable may.
+// RankDependent reports whether the value of e may differ between ranks. The function varDepends reports whether the
+// value of a variable may differ.
 func (e *Expr) RankDependent(varDepends func(name string) bool) bool {
 	dep := false
 	e.Walk(func(x *Expr) {

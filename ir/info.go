@@ -33,7 +33,7 @@ type Sym struct {
 	Signature *Type
 	// Count is the length of an array. It is nil for a single object.
 	Count *Expr
-	// Def is the defining statement. It is nil for a parameter.
+	// Def is the defining statement. Def is nil for a parameter.
 	Def   *Stmt
 	Param *Param
 	// Base is the symbol that owns the memory of a view. For a view of a view, it is the owner of the innermost one. It is

@@ -26,7 +26,7 @@ func exprWord(w string) bool {
 // expressions reads index expressions, types and attributes.
 type expressions struct {
 	lookahead
-	nest int // open parentheses and signs in the expression at hand
+	nest int // number of open parentheses and signs in the current expression
 }
 
 // expr reads an index expression.

@@ -50,7 +50,7 @@ func TestDeepNestingIsRefused(t *testing.T) {
 			}
 			limited := ds[len(ds)-1].Message
 			if strings.HasPrefix(name, "only open") || name == "brackets" {
-				return // refused as no statement at all
+				return // refused because it is not a statement at all
 			}
 			if !strings.Contains(limited, "nested deeper than 1000") || len(ds) > 2 {
 				t.Errorf("got %d errors: %.2000s", len(ds), ds)
@@ -107,7 +107,7 @@ func TestPositions(t *testing.T) {
 		got  ir.Pos
 		want ir.Pos
 	}{
-		{"dim", p.Dims[0].Pos, ir.Pos{1, 4}}, // behind the byte order mark's three bytes
+		{"dim", p.Dims[0].Pos, ir.Pos{1, 4}}, // after the three bytes of the byte order mark
 		{"let's result", let.Pos, ir.Pos{3, 6}},
 		{"expression", let.Exprs[0].Pos, ir.Pos{3, 11}},
 		{"second operand", let.Exprs[0].Args[1].Pos, ir.Pos{3, 15}},

@@ -112,7 +112,7 @@ func nestedRun(list []*Stmt) (int, operations) {
 		}
 	}
 	take(list[n])
-	if at > 0 { // the statements before at are printed separately
+	if at > 0 { // if at is not 0, the statements before index at are printed separately
 		return 0, nil
 	}
 	return n, in

@@ -209,7 +209,7 @@ func appendOperands(b []byte, s *Stmt, in operations) []byte {
 	}
 	listed := len(s.Args) > 0
 	switch s.Op {
-	case OpReduceSlots: // what follows axis= is printed after into
+	case OpReduceSlots: // the attributes after axis= are printed after the into clause
 		n := 1 + slices.IndexFunc(s.Attrs, func(a Attr) bool { return a.Name == "axis" })
 		b = appendAttrs(b, s.Attrs[:n], listed)
 		b = appendPortion(b, s, listed || n > 0)

@@ -305,7 +305,7 @@ func (in *inference) checkOverlap(dst *ir.Sym) {
 			continue
 		}
 		if a != dst && a.Base != nil && dst.Base != nil {
-			continue // two parts of one buffer: the planner compares byte ranges
+			continue // two parts of one buffer are compared by the planner, by their byte ranges
 		}
 		in.errorf("alias", in.s.Into.Pos, "%s reads and writes %%%s at the same time", in.s.Op, dst.Root().Name).
 			help("write to another buffer, or copy the operand first")

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// attentionRules types the operations of attention.
+// attentionRules infers the types of the operations of attention.
 type attentionRules struct {
 	*inference
 	// lengths is the index of the operand that holds the numbers of keys. mask is the index of the operand that is
@@ -27,9 +27,9 @@ func ofAttention(in *inference) *attentionRules {
 	return a
 }
 
-// forward types attention q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh]. Leading dimensions and heads may be split. All
-// three operands must be split in the same way, because block r of q's heads uses block r of k's heads. The sequence
-// dimensions and Dh must be whole.
+// forward infers the type of attention q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh]. Leading dimensions and heads may be
+// split. All three operands must be split in the same way, because block r of q's heads uses block r of k's heads. The
+// sequence dimensions and Dh must be whole.
 func (in *attentionRules) forward() *ir.Type {
 	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionScores() {
 		return nil
@@ -242,8 +242,8 @@ func (in *attentionRules) attentionSees() bool {
 		"the number of keys must be 1 or more")
 }
 
-// gradient types attention_lse, attention_dq and attention_dkv. Their operands are split in the same way as the
-// operands of attention. Operands with one number for each query are split in the same way as the queries.
+// gradient infers the types of attention_lse, attention_dq and attention_dkv. Their operands are split in the same way
+// as the operands of attention. Operands with one number for each query are split in the same way as the queries.
 func (in *attentionRules) gradient() *ir.Type {
 	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionRows() {
 		return nil

@@ -85,7 +85,7 @@ type brute struct {
 	stmt string // "%y = …"
 	bias bool
 	ids  bool // operands to come are integers
-	f8   bool // operands to come are of 8 bits
+	f8   bool // the operands that follow have 8-bit types
 	// first is the row of the whole second operand at which the block that op receives begins.
 	first int
 	// row is the row of the whole result at which the block that op computes begins.
@@ -472,7 +472,7 @@ var generators = map[ir.Op]func(*brute){
 			b.stmt += ", " + b.operand(append(slices.Clone(q[b.IntN(2)*n:n+1]), kv[n]))
 		}
 		b.stmt += fmt.Sprintf(", causal=%v", causal)
-		if causal && b.IntN(2) == 0 { // what each head computes is any function of all keys
+		if causal && b.IntN(2) == 0 { // each head may compute any function of all keys
 			b.stmt += ", window=2, softcap=7"
 		}
 		b.op = func(a []*nd, _ []int) *nd {
@@ -802,7 +802,7 @@ func orderCase(name string) func(*brute) {
 		b.op = func(a []*nd, out []int) *nd {
 			return gen(out, func(ix []int) int64 {
 				at := func(i int) int64 { return a[0].at(append(slices.Clone(ix[:last]), i)) }
-				for i := range a[0].shape[last] { // the one that ix[last] others precede
+				for i := range a[0].shape[last] { // the index of the element before which ix[last] others are sorted
 					before := 0
 					for j := range a[0].shape[last] {
 						if at(j) == at(i) && j < i || at(j) < at(i) && name == "argsort" || at(j) > at(i) &&
@@ -827,7 +827,7 @@ func reduceCase(name string, red ir.Red) func(*brute) {
 		shape := b.shape(1 + b.IntN(3))
 		axes := b.Perm(len(shape))[:1+b.IntN(len(shape))]
 		b.stmt = fmt.Sprintf("%%y = %s %s, axis=(%s)", name, b.operand(shape), list(axes))
-		if red == ir.Avg { // every mean, of part of the elements too, is an integer
+		if red == ir.Avg { // every mean, also that of a part of the elements, is an integer
 			b.args[0] = b.args[0].mapped(func(v int64) int64 { return v * int64(volume(shape)) })
 		}
 		b.op = func(a []*nd, _ []int) *nd { return a[0].over(red, axes) }
@@ -1147,7 +1147,7 @@ func TestInferredLayoutsHold(t *testing.T) {
 		}
 		switch op {
 		case ir.OpReduceSlots, ir.OpIndexCopy: // they write a buffer
-		case ir.OpFill, ir.OpIota, ir.OpReshard, ir.OpClaim: // their result is what is annotated
+		case ir.OpFill, ir.OpIota, ir.OpReshard, ir.OpClaim: // their result has the annotated type
 		case ir.OpLocal: // its result is the shard itself
 		case ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute, ir.OpAllGatherV, ir.OpReduceScatterV,
 			ir.OpAllToAllV: // these are not defined for values

@@ -151,8 +151,8 @@ func (in *collectiveRules) allToAll() *ir.Type {
 	return t
 }
 
-// rooted types broadcast, reduce, gather, scatter and permute. These are not defined for values, only for local
-// operands.
+// rooted infers the types of broadcast, reduce, gather, scatter and permute. These are not defined for values, only for
+// local operands.
 func (in *collectiveRules) rooted() *ir.Type {
 	if !in.local {
 		in.errorf("type", in.s.Pos, "%s works on the local tensors of ranks, not on values", in.s.Op).

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// inferElementwise types an elementwise operation according to its row in the Op table. Its numeric attributes must be
-// representable in the operands' type.
+// inferElementwise infers the type of an elementwise operation according to its row in the Op table. Its numeric
+// attributes must be representable in the operands' type.
 func inferElementwise(in *inference) *ir.Type {
 	info := in.s.Op.Info()
 	if !in.sameDType() || info.Floats && !in.floats() {
@@ -29,8 +29,8 @@ func inferElementwise(in *inference) *ir.Type {
 	return x
 }
 
-// inferSeveral types elementwise operations with several operands. The shape of each operand must equal the first
-// operand's shape or its trailing dimensions.
+// inferSeveral infers the types of elementwise operations with several operands. The shape of each operand must equal
+// the first operand's shape or its trailing dimensions.
 func inferSeveral(in *inference) *ir.Type {
 	first, alike := in.args[0], true
 	for k, t := range in.args[1:] {
@@ -132,7 +132,8 @@ var axesRed = map[ir.Op]ir.Red{ir.OpSum: ir.Sum, ir.OpMax: ir.Max, ir.OpMin: ir.
 
 var axesWord = map[ir.Op]string{ir.OpMax: "maximum", ir.OpMin: "minimum", ir.OpMean: "mean"}
 
-// inferReduce types sum, max, min and mean over axis=. If a reduced dimension is split, the result is partial.
+// inferReduce infers the type of sum, max, min and mean over axis=. If a reduced dimension is split, the result is
+// partial.
 func inferReduce(in *inference) *ir.Type {
 	x := in.args[0]
 	red := axesRed[in.s.Op]

@@ -83,8 +83,8 @@ func (in *concatRules) concatLayout(d int) *ir.Type {
 }
 
 // cheapest returns the layout for which the fewest operands have to be resharded. Among equally good layouts, it
-// returns the last one, so that the first operand is resharded (S20). The function as returns the layout that
-// operand i must have if the given layout is chosen.
+// returns the last one, so that the first operand is resharded (S20). The argument as is a function that returns the
+// layout that operand i must have if the given layout is chosen.
 func (in *inference) cheapest(layouts []*ir.Type, as func(i int, layout *ir.Type) *ir.Type) int {
 	best, least := 0, len(in.args)+1
 	for k, layout := range layouts {

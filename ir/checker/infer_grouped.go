@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// grouped types grouped_linear x[T, K], w[E, N, K], counts[E]. The weight keeps its layout (S20). Along K, x is split
-// as w is; the rows of x are whole, since counts refer to row numbers. If K is split, the result is a partial sum. If E
-// is split, the result is also a partial sum: each rank computes the rows of its experts and returns zeros for all
-// other rows.
+// grouped infers the type of grouped_linear x[T, K], w[E, N, K], counts[E]. The weight keeps its layout (S20). x is
+// split along K as w is; the rows of x are whole, since counts refer to row numbers. If K is split, the result is a
+// partial sum. If E is split, the result is also a partial sum: each rank computes the rows of its experts and returns
+// zeros for all other rows.
 func (in *productRules) grouped() *ir.Type {
 	x, w, counts := in.args[0], in.args[1], in.args[2]
 	help := "grouped_linear: " + ir.OpGroupedLinear.Info().Doc

@@ -36,7 +36,7 @@ func (in *indexRules) iota() *ir.Type {
 	return t
 }
 
-// topK types topk and argtopk x[…, N] → […, K]. The last dimension must be whole.
+// topK infers the type of topk and argtopk x[…, N] → […, K]. The last dimension must be whole.
 func (in *indexRules) topK() *ir.Type {
 	k := in.s.Attr("k").Exprs[0]
 	if !in.wantRank(0, 1, "the operand") || !in.extentOf(k) {
@@ -65,7 +65,7 @@ func (in *indexRules) argsort() *ir.Type {
 	return out
 }
 
-// takeAlong types take_along x[…, N] by at[…, K] → […, K]. The last dimension must be whole.
+// takeAlong infers the type of take_along x[…, N] by at[…, K] → […, K]. The last dimension must be whole.
 func (in *indexRules) takeAlong() *ir.Type {
 	if !in.integers(1, "indices") || !in.wantRank(0, 1, "the first operand") {
 		return nil
@@ -95,7 +95,7 @@ func (in *indexRules) takeAlong() *ir.Type {
 	return out
 }
 
-// bincount types bincount ids[…] → i32[n]. If the ids are split, the result is a partial sum.
+// bincount infers the type of bincount ids[…] → i32[n]. If the ids are split, the result is a partial sum.
 func (in *indexRules) bincount() *ir.Type {
 	n := in.s.Attr("n").Exprs[0]
 	if !in.integers(0, "ids") || !in.extentOf(n) {
@@ -112,9 +112,9 @@ func (in *indexRules) bincount() *ir.Type {
 	return out
 }
 
-// indexAdd types index_add x[…, D], ids[…] → [n, D]. The result has the required layout. The axes over which the
-// required layout splits the result are removed from x by a gather. If rows of x are still split over other axes, the
-// result is a partial sum.
+// indexAdd infers the type of index_add x[…, D], ids[…] → [n, D]. The result has the required layout. The axes over
+// which the required layout splits the result are removed from x by a gather. If rows of x are still split over other
+// axes, the result is a partial sum.
 func (in *indexRules) indexAdd() *ir.Type {
 	n := in.s.Attr("n").Exprs[0]
 	if !in.integers(1, "ids") || !in.wantRank(0, 1, "the first operand") || !in.extentOf(n) {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// This file types the operations on key/value caches, which are preserved between runs: writing rows at given
-// positions, and operations that depend on positions.
+// This file infers the types of the operations on key/value caches, which are preserved between runs: writing rows at
+// given positions, and operations that depend on positions.
 
 // integers checks that operand i has type i32 or i64.
 func (in *inference) integers(i int, what string) bool {
@@ -50,8 +50,8 @@ func (in *inference) follow(i, n int, x *ir.Type) {
 	in.need(i, t)
 }
 
-// indexCopy types index_copy %rows, %at into %cache. The rows have the shape of the cache except for the number of
-// rows.
+// indexCopy infers the type of index_copy %rows, %at into %cache. The rows have the shape of the cache except for the
+// number of rows.
 func (in *indexRules) indexCopy() *ir.Type {
 	rows, cache := in.args[0], in.in.Into[in.s].Type
 	if !in.integers(1, "positions") {
@@ -78,8 +78,8 @@ func (in *indexRules) indexCopy() *ir.Type {
 	return cache
 }
 
-// rope types rope x[…, T, H, Dh] by positions […, T], or [T], and frequencies [R] if given. Dimension Dh must be whole,
-// and all ranks must hold all frequencies.
+// rope infers the type of rope x[…, T, H, Dh] by positions […, T], or [T], and frequencies [R] if given. Dimension Dh
+// must be whole, and all ranks must hold all frequencies.
 func (in *indexRules) rope() *ir.Type {
 	if in.args[0].DType.IsInt() {
 		in.floats()
@@ -147,7 +147,7 @@ func (in *indexRules) rightRope() bool {
 	return true
 }
 
-// argmax types argmax over one dimension, which is the last by default and must be whole.
+// argmax infers the type of argmax over one dimension, which is the last by default and must be whole.
 func (in *indexRules) argmax() *ir.Type {
 	if !in.wantRank(0, 1, "the operand") {
 		return nil

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// productRules types matrix products with a weight, and the scales of their operands.
+// productRules infers the types of matrix products with a weight, and the scales of their operands.
 type productRules struct{ *inference }
 
 func ofProduct(in *inference) *productRules { return &productRules{in} }
@@ -71,8 +71,9 @@ func (in *productRules) linearBias() bool {
 	return in.equalExtents(b.Dims[0].Extent, w.Dims[0].Extent, in.s.Args[2].Pos, "bias and weight differ in N")
 }
 
-// placeBias types the bias of a linear in value mode. If the product is partial, the bias is added after the reduction
-// (S10): the operation's own result is then the partial product, and the final result has the required layout.
+// placeBias infers the type of the bias of a linear in value mode. If the product is partial, the bias is added after
+// the reduction (S10): the operation's own result is then the partial product, and the final result has the required
+// layout.
 func (in *productRules) placeBias(out *ir.Type) bool {
 	if in.s.Type != nil && len(in.s.Type.Partial) > 0 {
 		in.errorf("layout", in.s.Type.Pos,
@@ -114,7 +115,8 @@ func (in *productRules) activationLayout(x, w *ir.Type, last int, contraction []
 	return need
 }
 
-// matmul types a[…, M, K] · b[…, K, N]. The second operand keeps its layout, including that of its batch dimensions.
+// matmul infers the type of a[…, M, K] · b[…, K, N]. The second operand keeps its layout, including that of its batch
+// dimensions.
 func (in *productRules) matmul() *ir.Type {
 	if !in.sameDType() || !in.wantRank(0, 2, "the first operand") || !in.wantRank(1, 2, "the second operand") {
 		return nil

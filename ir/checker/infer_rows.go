@@ -2,8 +2,8 @@ package checker
 
 import "hocket.example/hocket/ir"
 
-// This file types operations that need all elements along one dimension: softmax and the norms. The other dimensions
-// may be split.
+// This file infers the types of operations that need all elements along one dimension: softmax and the norms. The other
+// dimensions may be split.
 
 // wholeAlong requires that operand i have no partial reductions and that its dimension d be whole. It returns the type
 // of the operand after the reshard.
@@ -26,8 +26,8 @@ func inferSoftmax(in *inference) *ir.Type {
 	return in.wholeAlong(0, d)
 }
 
-// inferNorm types rms_norm x[…, D], w[D] and layer_norm x[…, D], w[D], b[D]. The weight and the bias must be whole on
-// the mesh of x.
+// inferNorm infers the type of rms_norm x[…, D], w[D] and layer_norm x[…, D], w[D], b[D]. The weight and the bias must
+// be whole on the mesh of x.
 func inferNorm(in *inference) *ir.Type {
 	if !in.floats() || !in.sameDType() || !in.wantRank(0, 1, "the input") || !in.rightEps() {
 		return nil
@@ -55,8 +55,9 @@ func inferNorm(in *inference) *ir.Type {
 	return x
 }
 
-// inferNormGrad types rms_norm_dx x[…, D], w[D], dy[…, D] and rms_norm_dw x[…, D], dy[…, D]. dy must have the layout of
-// x, and w must be whole on the mesh of x. The result of rms_norm_dw is a partial sum over the axes that split the rows.
+// inferNormGrad infers the type of rms_norm_dx x[…, D], w[D], dy[…, D] and rms_norm_dw x[…, D], dy[…, D]. dy must have
+// the layout of x, and w must be whole on the mesh of x. The result of rms_norm_dw is a partial sum over the axes that
+// split the rows.
 func inferNormGrad(in *inference) *ir.Type {
 	if !in.floats() || !in.sameDType() || !in.wantRank(0, 1, "the input") || !in.rightEps() {
 		return nil

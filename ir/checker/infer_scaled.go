@@ -85,8 +85,8 @@ func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {
 	return true
 }
 
-// scaledLinear types linear %x, %w, %sx, %sw. The layouts of x, w and the result are the same as for a linear without
-// scales.
+// scaledLinear infers the type of linear %x, %w, %sx, %sw. The layouts of x, w and the result are the same as for a
+// linear without scales.
 func (in *productRules) scaledLinear() *ir.Type {
 	x, w := in.args[0], in.args[1]
 	wide := x.DType == ir.BF16 || x.DType == ir.F16
@@ -244,9 +244,9 @@ func (in *productRules) scales() *ir.Type {
 	return out
 }
 
-// scaleBlocks reads the attribute block=. Without the attribute, all of x has one scale. With block=1, each row has one
-// scale. With two extents, each block of these extents has one scale. The argument dims is the number of dimensions of
-// x.
+// scaleBlocks reads the attribute block=. Without the attribute, all elements of x share one scale. With block=1, each
+// row has one scale. With two extents, each block of these extents has one scale. The argument dims is the number of
+// dimensions of x.
 func (in *productRules) scaleBlocks(dims int) ([]int64, bool) {
 	a := in.s.Attr("block")
 	if a == nil {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// reduceSlots types reduce_slots %slots, axis=0, lo..hi into %acc. The result has the slots' type without the axis. The
-// accumulator may instead have the dtype Accum of the slots' dtype, so that later sums can be added without rounding in
-// between.
+// reduceSlots infers the type of reduce_slots %slots, axis=0, lo..hi into %acc. The result has the slots' type without
+// the axis. The accumulator may instead have the dtype Accum of the slots' dtype, so that later sums can be added
+// without rounding in between.
 func (in *indexRules) reduceSlots() *ir.Type {
 	x, acc := in.args[0], in.in.Into[in.s].Type
 	lo, hi := in.s.Exprs[0], in.s.Exprs[1]

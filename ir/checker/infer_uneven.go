@@ -2,9 +2,9 @@ package checker
 
 import "hocket.example/hocket/ir"
 
-// uneven types all_gatherv, reduce_scatterv and all_to_allv. The extent of the result is its capacity: the extent in
-// the destination or annotation, or otherwise the largest number of rows that a rank can receive. The rows beyond the
-// received rows are zeros.
+// uneven infers the type of all_gatherv, reduce_scatterv and all_to_allv. The extent of the result is its capacity: the
+// extent in the destination or annotation, or otherwise the largest number of rows that a rank can receive. The rows
+// beyond the received rows are zeros.
 func (in *collectiveRules) uneven() *ir.Type {
 	s := in.s
 	if !in.local {

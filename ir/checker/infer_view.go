@@ -251,7 +251,7 @@ func (in *viewRules) unit(d ir.Dimension) bool {
 	return len(d.Axes) == 0 && in.norm.equal(d.Extent, ir.Int(1)) == yes
 }
 
-// claim types a claim, which makes a value from a buffer.
+// claim infers the type of a claim, which makes a value from a buffer.
 func (in *viewRules) claim() *ir.Type {
 	sym := in.syms[0]
 	switch {
@@ -279,7 +279,7 @@ func (in *viewRules) claim() *ir.Type {
 	return in.s.Type
 }
 
-// ownShard types an operation that names each rank's own shard of a value.
+// ownShard infers the type of an operation that names each rank's own shard of a value.
 func (in *viewRules) ownShard() *ir.Type {
 	if in.local {
 		in.errorf("type", in.s.Args[0].Pos, "local applies to values, but %%%s is already local",

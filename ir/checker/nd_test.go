@@ -23,7 +23,7 @@ func volume(shape []int) int {
 
 func newND(shape []int) *nd { return &nd{slices.Clone(shape), make([]int64, volume(shape))} }
 
-// each calls f with every index of shape, in row-major order.
+// each is an iterator: it calls f with every index of shape, in row-major order.
 func each(shape []int, f func(ix []int)) {
 	ix := make([]int, len(shape))
 	for range volume(shape) {

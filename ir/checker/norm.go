@@ -47,7 +47,7 @@ type normalizer struct {
 // forget must be called when names may change their meaning.
 func (n *normalizer) forget() {
 	if len(n.done) > maxMonomials {
-		n.done = nil // clear would take time proportional to the largest size that the map ever had
+		n.done = nil // the builtin clear would take time proportional to the largest size that the map ever had
 	}
 	clear(n.done)
 }
@@ -140,7 +140,8 @@ func (n *normalizer) opaque(e *ir.Expr, a, b poly) poly {
 	return n.leaf(key, out)
 }
 
-// each calls f for the atoms of m until f returns false. It reports whether f returned true for all of them.
+// each is an iterator: it calls f for the atoms of m until f returns false. It reports whether f returned true for all
+// of them.
 func (n *normalizer) each(m monomial, f func(*atom) bool) bool {
 	for ; m != ""; m = m[atomBytes:] {
 		if !f(&n.atoms[binary.BigEndian.Uint32([]byte(m[:atomBytes]))]) {

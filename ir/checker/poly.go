@@ -54,7 +54,7 @@ func (p poly) key() string {
 	return string(b)
 }
 
-// combine applies a binary operation. It returns false if the result is not a polynomial.
+// combine applies a binary operation. combine returns false if the result is not a polynomial.
 func combine(k ir.ExprKind, a, b poly) (poly, bool) {
 	av, aconst := a.constValue()
 	bv, bconst := b.constValue()
@@ -139,7 +139,7 @@ func join(m, n monomial) monomial {
 	return monomial(append(append(out, m...), n...))
 }
 
-// quotient divides a by b. It succeeds if b is a single monomial that divides every monomial of a.
+// quotient divides a by b. quotient returns false unless b is a single monomial that divides every monomial of a.
 func quotient(a, b poly) (poly, bool) {
 	if len(b) != 1 {
 		return nil, false

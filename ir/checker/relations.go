@@ -132,9 +132,9 @@ func (c *names) writable(d *ir.Sym, pos ir.Pos) bool {
 	return false
 }
 
-// require requires a relation between a and b. If it cannot decide the relation, it stores a constraint, which Bind
-// or the unrolling of the program checks. It also stores a constraint if the relation is false but the statement
-// may never run. The message describes the error if the relation is violated.
+// require reports an error if a relation between a and b does not hold. If it cannot decide the relation, it stores a
+// constraint, which Bind or the unrolling of the program checks. It also stores a constraint if the relation is false
+// but the statement may never run. The message describes the error if the relation is violated.
 func (c *relations) require(s *ir.Stmt, rel ir.CheckKind, a, b *ir.Expr, pos ir.Pos, message, help string) bool {
 	var t tri
 	switch rel {
