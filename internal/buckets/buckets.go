@@ -65,7 +65,7 @@ func (b Buckets) Round(info *ir.Info, bind ir.Binding, fixed func(dim string) bo
 	return e, ds
 }
 
-// Pad returns the tensor of a parameter with zeros at the end of each dimension that is rounded up, or t itself. It
+// Pad returns the tensor of a parameter with zeros at the end of each dimension that is rounded up, or t itself. Pad
 // pads positions (see Positions) with -1: index_copy skips these rows, and would write over row 0 otherwise.
 func (e Extents) Pad(p *ir.Param, t *tensor.Tensor, positions bool) (*tensor.Tensor, error) {
 	is, up, err := e.shapes(p.Name, p.Type)

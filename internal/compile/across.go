@@ -30,9 +30,9 @@ func KeepAcross(device string, nodes int, tier *machine.Across) error {
 	return files.WriteKept(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(tier) })
 }
 
-// AgreeAcross reads the measured tier between nodes that is stored on the host of process 0. It returns nil if no tier
-// is stored, if the stored tier cannot be used, or if all processes are on one node. All processes must call it, and
-// all get the same result.
+// AgreeAcross reads the measured tier between nodes that is stored on the host of process 0. AgreeAcross returns nil if
+// no tier is stored, if the stored tier cannot be used, or if all processes are on one node. All processes must call
+// it, and all get the same result.
 func AgreeAcross(ctx context.Context, dev device.Machine) (*machine.Across, error) {
 	peers := dev.Peers()
 	if peers == nil || peers.Nodes() == 1 {

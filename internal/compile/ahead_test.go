@@ -68,9 +68,9 @@ func TestGathersAhead(t *testing.T) {
 	}
 }
 
-// TestWhatGoesAhead checks when the blocks of a gather are sent. They are sent before the GEMM of the preceding gather
-// is computed, and no earlier. From the third gather on, all blocks arrive in time, so they are multiplied in one
-// product. A barrier keeps blocks from being sent ahead, and so does a dependence on the preceding pair.
+// TestWhatGoesAhead checks when the blocks of a gather are sent. The blocks are sent before the GEMM of the preceding
+// gather is computed, and no earlier. From the third gather on, all blocks arrive in time, so they are multiplied in
+// one product. A barrier keeps blocks from being sent ahead, and so does a dependence on the preceding pair.
 func TestWhatGoesAhead(t *testing.T) {
 	const head = "mesh tp[3]\nfunc f(%x0: f32[6/tp, 6], %x1: f32[6/tp, 6], %x2: f32[6/tp, 6], %w: f32[6, 6]) -> (f32[6, 6], f32[6, 6], f32[6, 6]) {\n" +
 		"  %g0: f32[6, 6] = reshard %x0\n  %y0 = linear %g0, %w\n"
@@ -128,9 +128,9 @@ func puttingAndMultiplying(t *testing.T, source string, res *lower.Result) strin
 }
 
 // TestAutoGoesAhead checks that, for independent layers, auto sends blocks ahead if the products of single blocks are
-// slow. In the measurements on four H200 (docs/measured), they are slow with 2048 rows and not with 8192. The simulated
-// plan of ten layers takes less time than with exchange, and the difference is close to the difference that is
-// predicted for the pairs.
+// slow. In the measurements on four H200 (docs/measured), the products of single blocks are slow with 2048 rows and not
+// with 8192. The simulated plan of ten layers takes less time than with exchange, and the difference is close to the
+// difference that is predicted for the pairs.
 func TestAutoGoesAhead(t *testing.T) {
 	const layers = 10
 	var b strings.Builder

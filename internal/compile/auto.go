@@ -102,9 +102,9 @@ func nodesOf(dev device.Machine, ranks int) ([]int, error) {
 }
 
 // LoweredFor returns the lowered form for a binding. The lowered form is the same for all bindings, with three
-// exceptions. With auto, it depends on the dims and the number of ranks. With delayed, the sizes of reductions decide
-// which of them share a collective. With exchange, it depends on whether the dims need blocks of different sizes
-// (ragged blocks).
+// exceptions. With auto, the lowered form depends on the dims and the number of ranks. With delayed, the sizes of
+// reductions decide which of them share a collective. With exchange, the lowered form depends on whether the dims need
+// blocks of different sizes (ragged blocks).
 func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	bound, err := u.Bind(b)
 	if err != nil || u.opts.Strategy != Auto && !u.delays() && !ragged(bound, u.Lowered.Choices) {

@@ -32,23 +32,24 @@ func Passes() []string {
 // Options select how a program is lowered.
 type Options struct {
 	// Strategy is the name of the strategy with which pairs of communication and GEMM are overlapped (see Strategies).
-	// If it is empty, pairs are sequential, which is the meaning of the text itself (S3).
+	// If Strategy is empty, pairs are sequential, which is the meaning of the text itself (S3).
 	Strategy string
-	// Machine is the machine for which auto chooses strategies: a name of a built-in description or the path of a
-	// file. If it is empty, the description that fits Device is used (see DescriptionFor), or cpu if Device is nil.
+	// Machine is the machine for which auto chooses strategies: a name of a built-in description or the path of a file.
+	// If Machine is empty, the description that fits Device is used (see DescriptionFor), or cpu if Device is nil.
 	Machine string
 	// Device is the machine that will run the program. The predicted times of collectives come from the dispatch table
-	// of Device. If Device is nil, they come from a shipped table for the GPUs of the machine description.
+	// of Device. If Device is nil, the predicted times of collectives come from a shipped table for the GPUs of the
+	// machine description.
 	Device device.Machine
 	// Nodes is the number of nodes over which the ranks are assumed to be distributed, in order and as evenly as
 	// possible. 0 selects the nodes of Device, or one node if Device is nil.
 	Nodes int
-	// Across is the measured speed of the network between nodes (the tier). If it is not nil, it replaces the tier in
-	// the machine description.
+	// Across is the measured speed of the network between nodes (the tier). If Across is not nil, it replaces the tier
+	// in the machine description.
 	Across *machine.Across
 	// Limits are limits on the time and memory of planning.
 	Limits Limits
-	// StopAfter is the name of the last pass to run. If it is empty, all passes run.
+	// StopAfter is the name of the last pass to run. If StopAfter is empty, all passes run.
 	StopAfter string
 	// CheckEach runs the structural checks after every pass.
 	CheckEach bool
@@ -256,9 +257,9 @@ func (u *Unit) Time(p *plan.Plan) (float64, error) {
 	return t.Time, nil
 }
 
-// Reference binds the reference function, with whose results the results of a run are compared. It is the last function
-// of the chain of refines clauses that starts at the bound function. If the bound function has no refines clause, it is
-// the bound function itself.
+// Reference binds the reference function, with whose results the results of a run are compared. The reference function
+// is the last function of the chain of refines clauses that starts at the bound function. If the bound function has no
+// refines clause, the reference function is the bound function itself.
 func (u *Unit) Reference(b ir.Binding) (*ir.Bound, error) {
 	bound, err := u.Bind(b)
 	if err != nil {
@@ -272,7 +273,8 @@ func (u *Unit) Reference(b ir.Binding) (*ir.Bound, error) {
 	return u.Bind(b)
 }
 
-// IsLimit reports whether err means only that a program is too large to unroll (S21). Such a program may be correct.
+// IsLimit reports whether err means only that a program is too large to unroll (S21). A program that is too large to
+// unroll may be correct.
 func IsLimit(err error) bool {
 	var ds ir.Diagnostics
 	if !errors.As(err, &ds) {

@@ -26,8 +26,8 @@ type Explanation struct {
 	// Machine is the name of the machine description that the predictions use, and Source is the source of its numbers.
 	Machine string `json:"machine"`
 	Source  string `json:"source"`
-	// Error holds the recorded differences between predictions and measurements on that machine. It is nil if nothing
-	// was measured there, or if Extrapolated gives a reason why the measurements do not apply.
+	// Error holds the recorded differences between predictions and measurements on that machine. Error is nil if
+	// nothing was measured there, or if Extrapolated gives a reason why the measurements do not apply.
 	Error        *machine.Error `json:"error,omitempty"`
 	Extrapolated string         `json:"extrapolated,omitempty"`
 	// Table identifies the dispatch table from which the times of collectives come: "shipped", the path of a file, or
@@ -49,11 +49,11 @@ type Explanation struct {
 	// of Sequential.
 	Exposed           float64 `json:"exposed_us"`
 	SequentialExposed float64 `json:"sequential_exposed_us"`
-	// FLOPs is the number of floating-point operations in a rank's GEMMs. It is 0 for a program that orders its streams
-	// itself.
+	// FLOPs is the number of floating-point operations in a rank's GEMMs. FLOPs is 0 for a program that orders its
+	// streams itself.
 	FLOPs float64 `json:"flops,omitempty"`
-	// Timeline is the predicted run of one rank; it is the same for all ranks if all execute the same statements. It is
-	// empty if it would be too long to draw.
+	// Timeline is the predicted run of one rank; it is the same for all ranks if all execute the same statements.
+	// Timeline is empty if it would be too long to draw.
 	Timeline []sim.Span `json:"timeline"`
 	// Cut reports that the timeline was too long and ends early.
 	Cut bool `json:"timeline_cut,omitempty"`
@@ -65,15 +65,15 @@ type Reshard struct {
 	Value string `json:"value"`
 	From  string `json:"from"`
 	To    string `json:"to"`
-	// Why describes the use that needs the reshard. How names the operations that implement it.
+	// Why describes the use that needs the reshard. How names the operations that implement the reshard.
 	Why   string  `json:"why"`
 	How   string  `json:"how"`
 	Bytes int64   `json:"bytes"`
 	Time  float64 `json:"us"`
 	// Tabled reports that Time comes from the dispatch table and not from the machine description.
 	Tabled bool `json:"tabled,omitempty"`
-	// Across reports that some of the operations cross nodes. Their times come from the tier between nodes of the
-	// machine description.
+	// Across reports that some of the operations cross nodes. The times of operations that cross nodes come from the
+	// tier between nodes of the machine description.
 	Across bool `json:"across,omitempty"`
 }
 
@@ -87,8 +87,8 @@ type PairReport struct {
 	// Tabled reports that the time of the whole collective comes from the dispatch table and not from the machine
 	// description.
 	Tabled bool `json:"tabled,omitempty"`
-	// Across reports that the collective crosses nodes. Its time comes from the tier between nodes of the machine
-	// description.
+	// Across reports that the collective crosses nodes. The time of a collective that crosses nodes comes from the tier
+	// between nodes of the machine description.
 	Across bool `json:"across,omitempty"`
 	// Why gives the reason if the strategy differs from the one that was requested. It is usually empty.
 	Why        string     `json:"why,omitempty"`
@@ -115,7 +115,7 @@ func (e *Explanation) Measured() string {
 	return "the table " + e.Table + ", hash " + e.TableHash
 }
 
-// Band returns a text that says how far predictions may differ from measurements. It returns "" if nothing was
+// Band returns a text that says how far predictions may differ from measurements. Band returns "" if nothing was
 // measured.
 func (e *Explanation) Band() string {
 	switch b := e.Error; {

@@ -218,8 +218,8 @@ func simulated(t *testing.T, u *Unit, b ir.Binding) float64 {
 }
 
 // TestPublishedRates compares predictions for a program on eight H100 with published rates (docs/sources.md): 560
-// TFLOP/s sequentially and 678 with a ring. Predictions must be within a quarter of these, and the overlapped program
-// must be predicted to be faster.
+// TFLOP/s sequentially and 678 with a ring. Predictions must be within a quarter of the published rates, and the
+// overlapped program must be predicted to be faster.
 func TestPublishedRates(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "sources.md"))
 	if err != nil {

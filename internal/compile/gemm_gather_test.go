@@ -10,7 +10,7 @@ import (
 )
 
 // TestGatheredGEMMs compares, for a GEMM and the all_gather of its result, the strategy that auto chooses with recorded
-// measurements. It must have taken at most 5 % longer than the fastest measured strategy.
+// measurements. The chosen strategy must have taken at most 5 % longer than the fastest measured strategy.
 func TestGatheredGEMMs(t *testing.T) {
 	type layer struct {
 		machine string

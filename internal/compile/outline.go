@@ -126,7 +126,8 @@ func (o *outline) stmt(fn string, s *ir.Stmt) {
 	}
 }
 
-// loop repeats the body for each iteration. If the bounds depend on values that are not known here, it skips the loop.
+// loop repeats the body for each iteration. If the bounds depend on values that are not known here, the loop is not
+// counted.
 func (o *outline) loop(fn string, s *ir.Stmt) {
 	env := o.bound.Env(0, nil)
 	lo, err1 := s.Exprs[0].Eval(env)
@@ -162,7 +163,7 @@ func (o *outline) branch(fn string, s *ir.Stmt) {
 	}
 }
 
-// op adds one operation. If the operation is the collective of a pair, it adds the whole pair.
+// op adds one operation. If the operation is the collective of a pair, the whole pair is added.
 func (o *outline) op(fn string, s *ir.Stmt) {
 	if len(s.Results) == 1 && o.overlapped {
 		at := site{fn, s.Results[0].Text}

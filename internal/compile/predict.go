@@ -91,8 +91,8 @@ func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strate
 	return e, err
 }
 
-// unfit returns the reason why the given ranks cannot use a strategy, although the program's text allows it. It returns
-// "" if they can.
+// unfit returns the reason why the given ranks cannot use a strategy, although the program's text allows it. unfit
+// returns "" if the ranks can use the strategy.
 func (p *predictor) unfit(numbers sim.Pair, st lower.Strategy) string {
 	if st.Kind == lower.Exchange && numbers.Team != nil {
 		return "its ranks are on several nodes, which share no memory"

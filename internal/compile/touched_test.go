@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestTouchedRows checks operations that use some rows of a table, a cache or slots. Their predicted time must not
-// depend on the length of that tensor, and must increase with the number of rows that are used. Predictions by
-// statement and by plan must agree.
+// TestTouchedRows checks operations that use some rows of a table, a cache or slots. The predicted time of an operation
+// that uses some rows of a tensor must not depend on the length of the tensor, and must increase with the number of
+// rows that are used. Predictions by statement and by plan must agree.
 func TestTouchedRows(t *testing.T) {
 	const embedding = "dim N\ndim V\nfunc f(%ids: i32[N], %table: bf16[V, 4096]) -> bf16[N, 4096] {\n" +
 		"  %y = embedding %ids, %table\n  return %y\n}\n"

@@ -23,8 +23,8 @@ import (
 
 // Variant is one lowered form of a whole program for a binding.
 type Variant struct {
-	// Name is Auto if each pair uses the strategy with the best prediction. Otherwise it is the name of the strategy of
-	// every pair to which that strategy applies.
+	// Name is Auto if each pair uses the strategy with the best prediction. Otherwise Name is the name of the strategy
+	// of every pair to which that strategy applies.
 	Name string
 	Plan *plan.Plan
 	// Predicted is the predicted time of a run in microseconds.
@@ -178,8 +178,8 @@ func (u *Unit) MeasuredPath(b ir.Binding, how string) (path, identity string, er
 // measuredMost is the maximum size in bytes of a file that stores a choice.
 const measuredMost = 64 << 10
 
-// ReadMeasured reads a choice from a file. It returns nil if the file does not exist, or if it does not contain a
-// usable choice with the given identity.
+// ReadMeasured reads a choice from a file. ReadMeasured returns nil if the file does not exist, or if it does not
+// contain a usable choice with the given identity.
 func ReadMeasured(path, identity string) (*Measured, error) {
 	data, err := files.ReadKept(path, measuredMost)
 	if err != nil {

@@ -52,9 +52,9 @@ func gradients[T float32 | float64](s scores, q, k, v, dy, lse, delta []float64)
 	return wide(qg), wide(kg), wide(vg)
 }
 
-// TestAttentionGradBound checks that results of the formulas are within the evaluator's bounds. It computes them in f64
-// for operands that differ from the given ones by up to their errors, and in f32 for the given operands. It also checks
-// that the bounds are small if the operands have no errors.
+// TestAttentionGradBound checks that results of the formulas are within the evaluator's bounds. The test computes the
+// results in f64 for operands that differ from the given ones by up to their errors, and in f32 for the given operands.
+// The test also checks that the bounds are small if the operands have no errors.
 func TestAttentionGradBound(t *testing.T) {
 	r := rand.New(rand.NewPCG(53, 7))
 	for n := range 300 {

@@ -9,8 +9,8 @@ import (
 )
 
 // claim is the conversion of the ranks' buffers to one global value. It reads the buffer of each rank when the
-// corresponding task of the rank runs. Claims are made for claim statements, for returns, for arguments of calls,
-// and for inout parameters at the end of the function.
+// corresponding task of the rank runs. Claims are made for claim statements, for returns, for arguments of calls, and
+// for inout parameters at the end of the function.
 type claim struct {
 	*value
 	parts map[int]*array // block of each rank

@@ -236,8 +236,8 @@ func (c *meeting) agree(m *machine, me int) error {
 }
 
 // waits returns *pending until all those members have arrived whose data or arrival member me needs. In a rooted
-// collective, these are the root or all members; in a permutation, the source; and in every other collective, all
-// members (S5).
+// collective, member me waits for the root or for all members; in a permutation, for the source; and in every other
+// collective, for all members (S5).
 func (c *meeting) waits(me int) error {
 	p := c.members[me]
 	for i, q := range c.members {

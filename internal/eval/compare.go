@@ -31,21 +31,21 @@ func (k Kind) String() string { return [...]string{"exact", "within", "undecided
 // Verdict describes how a result compares with the reference.
 type Verdict struct {
 	Kind Kind
-	// Count is the number of elements that differ. The following fields describe the first of these elements in
+	// Count is the number of elements that differ. The following fields describe the first element that differs, in
 	// row-major order.
 	Count int64
 	// Index is nil if the element types or shapes differ.
 	Index            []int64
 	Got, Want, Bound float64
-	// Reason explains the outcomes Undecided and Differs. It is empty for the others.
+	// Reason explains the outcomes Undecided and Differs. Reason is empty for the other outcomes.
 	Reason string
 	// Error is the largest |got − want| among the elements with a finite bound, and Allowed is the bound of that
-	// element. If all these elements are equal, Allowed is the largest finite bound.
+	// element. If all elements with a finite bound are equal, Allowed is the largest finite bound.
 	Error, Allowed float64
 	// Largest is the largest finite magnitude in the reference.
 	Largest float64
-	// Measured is the largest |got − want| over all elements, with or without a bound. It is +Inf if, for some element,
-	// only one of the two numbers is finite and they are not the same.
+	// Measured is the largest |got − want| over all elements, with or without a bound. Measured is +Inf if, for some
+	// element, only one of the two numbers is finite and they are not the same.
 	Measured float64
 	// Unknown is the number of elements for which any number is accepted: they have no finite bound and are not
 	// known to be infinite. Elements is the number of all elements.
@@ -69,9 +69,9 @@ func (v Verdict) NaNText() string {
 	return fmt.Sprintf("%d of %d elements are NaN in the reference", v.NaNs, v.Elements)
 }
 
-// Compare compares a result with the evaluator's output. An element whose bound is 0 must be equal, except for the
-// sign of zero. Another element may differ by at most its bound. A NaN equals only a NaN. A bound of +Inf allows
-// any number, unless the element is known to be infinite; the comparison is then undecided.
+// Compare compares a result with the evaluator's output. An element whose bound is 0 must be equal, except for the sign
+// of zero. An element with a nonzero bound may differ by at most its bound. A NaN equals only a NaN. A bound of +Inf
+// allows any number, unless the element is known to be infinite; the comparison is then undecided.
 func Compare(got *tensor.Tensor, want *Output) Verdict {
 	w := want.Tensor
 	if err := got.Check(); err != nil {
@@ -160,9 +160,9 @@ func (v *Verdict) differs(a, b *array, i int64, format string, args ...any) {
 }
 
 // Widened returns o as a reference for the results of another program, which computes the same function in another
-// order of operations. The argument own is the evaluator's output for that other program. Both outputs differ from
-// the result in real arithmetic by at most their bounds, so their difference is at most the sum of the bounds.
-// Elements that both outputs certify remain exact.
+// order of operations. The argument own is the evaluator's output for that other program. The outputs of the evaluator
+// for both programs differ from the result in real arithmetic by at most their bounds, so their difference is at most
+// the sum of the bounds. Elements that both outputs certify remain exact.
 func (o *Output) Widened(own *Output) *Output {
 	w := *o
 	w.Err = slices.Clone(o.Err)
@@ -173,8 +173,8 @@ func (o *Output) Widened(own *Output) *Output {
 	return &w
 }
 
-// distance returns the absolute difference of elements i of a and b. It is NaN, which no bound allows, if only one of
-// the elements is a NaN.
+// distance returns the absolute difference of elements i of a and b. distance returns NaN, which no bound allows, if
+// only one of the elements is a NaN.
 func distance(a, b *array, i int64) float64 {
 	if a.n == nil {
 		return math.Abs(a.f[i] - b.f[i])

@@ -222,7 +222,7 @@ func (r *rank) funcOf(s *ir.Stmt) *ir.Func {
 	return nil
 }
 
-// shared returns the i-th value that statement s makes in the current frame. All ranks share it; the first rank
+// shared returns the i-th value that statement s makes in the current frame. All ranks share the value; the first rank
 // that executes s makes it.
 func (r *scope) shared(s *ir.Stmt, i int, mk func() (*value, error)) (*value, error) {
 	k := part{s, i}

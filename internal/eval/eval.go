@@ -1,6 +1,6 @@
-// Package eval is the reference evaluator. It computes the results that a bound program defines, for all ranks in
-// one goroutine, with code that is simple enough to verify by reading. It imports none of the packages that it is
-// used to check. References such as S2 are to sections of docs/language.md.
+// Package eval is the reference evaluator. It computes the results that a bound program defines, for all ranks in one
+// goroutine, with code that is simple enough to verify by reading. It imports none of the packages that it is used to
+// check. References such as S2 are to sections of docs/language.md.
 //
 // Values (S2) are global and computed once; buffers are local to a rank. The evaluator executes the text for every
 // rank, which unrolls it into a queue of tasks for each stream. A loop then visits one rank after the other and
@@ -49,8 +49,8 @@ type Output struct {
 	Err []float64
 	// Exact reports that every element is certified: its bound is 0, or it is known to be infinite.
 	Exact bool
-	// infinities marks the elements with a bound of +Inf that are known to be an infinity of either sign. It is nil if
-	// there are none.
+	// infinities marks the elements with a bound of +Inf that are known to be an infinity of either sign. infinities is
+	// nil if there are none.
 	infinities []bool
 }
 

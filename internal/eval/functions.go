@@ -23,7 +23,8 @@ func sloped(dt ir.DType, y, pre float64) (float64, float64) {
 	return finish(dt, y, pre+steps(dt)*(math.Abs(y)+pre)+vanishing(dt))
 }
 
-// geluTanh applies the rule of the tanh form of gelu. It uses the same bounds as gelu, since 1-σ(2u(16)) = 7e-139.
+// geluTanh applies the rule of the tanh form of gelu. geluTanh uses the same bounds as gelu, since 1-σ(2u(16)) =
+// 7e-139.
 func geluTanh(dt ir.DType, x, ex float64) (float64, float64) {
 	return normal(dt, x, ex, x/(1+math.Exp(-2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))))
 }

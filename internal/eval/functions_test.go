@@ -12,7 +12,7 @@ import (
 var floatTypes = []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64}
 
 // simFunctions simulates div and the functions of one operand as kernels compute them, in f32 or, if wide is set, in
-// f64. It has several implementations of each.
+// f64. simFunctions has several implementations of each function.
 var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 	ir.OpDiv: {
 		func(a, b float64, _ bool) float64 { return a / b },

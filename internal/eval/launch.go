@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// launch issues the launch of a user's kernel. The Go function that is registered for the kernel (see package
-// standin) computes the outputs. If there is none, the outputs are unknown.
+// launch issues the launch of a user's kernel. The Go function that is registered for the kernel (see package standin)
+// computes the outputs. If no function is registered, the outputs are unknown.
 func (r *rank) launch(s *ir.Stmt) error {
 	var call standin.Call
 	views := make([]view, len(s.Launch.Params)) // views of the tensor arguments
@@ -118,9 +118,9 @@ func (r *rank) launched(s *ir.Stmt, call standin.Call, views []view) error {
 	return nil
 }
 
-// found returns the contents that the registered function has written in place of the kernel. The function may
-// return error bounds. If it does not, the bound is 2 units in the last place if all operands that the kernel reads
-// are exact, and infinite otherwise.
+// found returns the contents that the registered function has written in place of the kernel. The function may return
+// error bounds. If the function returns no error bounds, the bound is 2 units in the last place if all operands that
+// the kernel reads are exact, and infinite otherwise.
 func found(a *standin.Arg, known, exact bool) *array {
 	out := fromTensor(a.Tensor)
 	for i := range out.e {

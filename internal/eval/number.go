@@ -7,23 +7,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file holds the rules of S11. Each rule is for one kind of arithmetic. It defines the number that the
-// evaluator computes, and a bound on the difference between this number and the one that a correct machine may
-// compute. A rule receives the result y of float64 arithmetic. It returns y rounded to the declared type, and the
-// bound e.
+// This file holds the rules of S11. Each rule is for one kind of arithmetic. A rule defines the number that the
+// evaluator computes, and a bound on the difference between this number and the one that a correct machine may compute.
+// A rule receives the result y of float64 arithmetic. A rule returns y rounded to the declared type, and the bound e.
 //
 // For an operand element with value a and bound ea, a correct machine holds some number within ea of a. A machine
-// accumulates contractions and reductions in the accumulator type, in any order within a rank. In each step, it
-// loses at most one unit in the last place (tensor cores truncate). It rounds the contribution of each rank to the
-// declared type, adds the contributions in the accumulator in rank order, and rounds the sum once. A machine may
-// compute elementwise operations on f16 and bf16 directly, or in f32 with a rounded result.
+// accumulates contractions and reductions in the accumulator type, in any order within a rank. In each step, the
+// machine loses at most one unit in the last place (tensor cores truncate). A machine rounds the contribution of each
+// rank to the declared type, adds the contributions in the accumulator in rank order, and rounds the sum once. A
+// machine may compute elementwise operations on f16 and bf16 directly, or in f32 with a rounded result.
 //
 // The bound also covers the difference between y and the result in real arithmetic. Therefore the results of two
 // programs that compute the same function in different orders (S19) differ by at most the sum of their bounds. The
 // operations cast and fill are defined to round, so their rounding is not an error.
 //
 // A bound of e = 0 certifies that every correct machine holds y. A bound of e = +Inf allows the machine any number.
-// Rules return it if some intermediate number may have overflowed or may be a NaN.
+// Rules return the bound +Inf if some intermediate number may have overflowed or may be a NaN.
 
 // slack is a factor that covers the rounding errors of the bounds themselves, which are computed in floating point.
 const slack = 1 + 0x1p-20
@@ -102,7 +101,7 @@ func finish(dt ir.DType, y, pre float64) (float64, float64) {
 }
 
 // single applies the rule of cast and fill: one correctly rounded conversion of a known number. A machine may convert
-// to f32 first. The bound e is nonzero only if this changes the result.
+// to f32 first. The bound e is nonzero only if the conversion to f32 changes the result.
 func single(dt ir.DType, y float64) (float64, float64) {
 	r := tensor.Round(dt, y)
 	if dt == ir.F64 || r != r {
@@ -363,8 +362,8 @@ func normal(dt ir.DType, x, ex, y float64) (float64, float64) {
 	return finish(dt, y, 1.13*ex+units*unit(dt.Accum())*(math.Abs(x)+ex))
 }
 
-// selected bounds the results of max, min and relu. These return one of their operands, or zero, so the operands'
-// errors carry over to the result. Machines differ in the result for NaN.
+// selected bounds the results of max, min and relu. max, min and relu return one of their operands, or zero, so the
+// operands' errors carry over to the result. Machines differ in the result for NaN.
 func selected(y, e float64) float64 {
 	if y != y {
 		return inf
@@ -372,7 +371,7 @@ func selected(y, e float64) float64 {
 	return e
 }
 
-// softplus applies the rule of log(1+exp(x)). Its slope is between 0 and 1.
+// softplus applies the rule of log(1+exp(x)). The slope of softplus is between 0 and 1.
 func softplus(dt ir.DType, x, ex float64) (float64, float64) {
 	y := math.Log1p(math.Exp(x))
 	if x > 0 {

@@ -30,7 +30,7 @@ func simRound(dt ir.DType, x float64) float64 {
 	return nearest(s.digits, s.least, x)
 }
 
-// simAdd adds in the accumulator type of dt. If truncate is set, it truncates as tensor cores do.
+// simAdd adds in the accumulator type of dt. If truncate is set, simAdd truncates as tensor cores do.
 func simAdd(dt ir.DType, a, b float64, truncate bool) float64 {
 	s := a + b
 	if dt == ir.F64 {
@@ -105,8 +105,8 @@ func TestContractionBound(t *testing.T) {
 	}
 }
 
-// checkDots simulates each element of y = x·wᵀ many times. It returns the ratio of the largest bound to the largest
-// error that occurred.
+// checkDots simulates each element of y = x·wᵀ many times. checkDots returns the ratio of the largest bound to the
+// largest error that occurred.
 func checkDots(t *testing.T, rng *rand.Rand, y, x, w *array, k int64, ranks int) float64 {
 	t.Helper()
 	worst, bound := 0.0, 0.0
@@ -141,7 +141,7 @@ func realDot(x, w []float64) float64 {
 }
 
 // TestIntegersCertified checks that sums of {-1, 0, 1} are certified exactly if Σ|a||b| is within the integers that the
-// type represents. In this case no simulated machine may differ.
+// type represents. If a sum is certified, no simulated machine may differ.
 func TestIntegersCertified(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, c := range []struct {

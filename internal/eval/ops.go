@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scalar is a number in the program's text. If it is an integer, it is stored exactly as one.
+// scalar is a number in the program's text. If the number is an integer, it is stored exactly as an integer.
 type scalar struct {
 	f     float64
 	n     int64
@@ -137,8 +137,8 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	return pointwise(op, at, ins, dt)
 }
 
-// trailing reports whether the dimensions of b equal the last dimensions of a. Such an operand is repeated along the
-// other dimensions.
+// trailing reports whether the dimensions of b equal the last dimensions of a. If they do, b is repeated along the
+// other dimensions of a.
 func trailing(a, b []int64) bool {
 	return len(b) <= len(a) && slices.Equal(a[len(a)-len(b):], b)
 }
@@ -161,8 +161,8 @@ func fill(v scalar, dt ir.DType, shape []int64) (*array, error) {
 	return out, nil
 }
 
-// operand returns element i of ins[k], repeated along the leading dimensions, and its bound. If there is no operand
-// k, it returns zeros.
+// operand returns element i of ins[k], repeated along the leading dimensions, and its bound. If there is no operand k,
+// it returns zeros.
 func operand(ins []*array, k int, i int64) (v, e float64) {
 	if k >= len(ins) {
 		return 0, 0

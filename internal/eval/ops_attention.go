@@ -110,7 +110,7 @@ func (h heads) query(out, q, k, v *array, b, i, head int64) {
 	}
 }
 
-// score returns the scaled product of a query and a key. A machine may scale either of them before it multiplies.
+// score returns the scaled product of a query and a key. A machine may scale the query or the key before it multiplies.
 func (h heads) score(q, k *array, p, r int64) (x, ex float64) {
 	s := sumOf{acc: h.dt.Accum(), n: h.dh, ints: true}
 	for d := range h.dh {

@@ -162,8 +162,8 @@ func dotInt(dt ir.DType, a, b rows, p, q int64) (int64, float64) {
 	return integer(dt, y, prop)
 }
 
-// plusBias adds bias[N] along the last dimension. A machine may add the bias in the accumulator or after rounding.
-// The bound includes two roundings, so it covers both.
+// plusBias adds bias[N] along the last dimension. A machine may add the bias in the accumulator or after rounding. The
+// bound includes two roundings, so it covers both ways to add the bias.
 func (c contraction) plusBias(bias *array) (*array, error) {
 	n := c.shape[len(c.shape)-1]
 	if c.partial || len(bias.shape) != 1 || bias.shape[0] != n {
@@ -264,8 +264,8 @@ func mean(axes []int, a *array, dt ir.DType, sp split) (*array, error) {
 	return out.array, nil
 }
 
-// extreme returns the largest or smallest element along axes. If there are no elements, it returns the number of
-// the type that is neutral in the operation.
+// extreme returns the largest or smallest element along axes. If there are no elements, it returns the number of the
+// type that is neutral in the operation.
 func extreme(op ir.Op, axes []int, a *array, dt ir.DType) (*array, error) {
 	r, shape := reducedRows(a, axes)
 	out := newArray(dt, shape)

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unscaled lists the dimensions of an operand along which elements share scales. These are all dimensions or, if
+// unscaled lists the dimensions of an operand along which elements share scales. unscaled lists all dimensions or, if
 // each row has a scale, all but the leading ones.
 func unscaled(s *ir.Stmt, dims int) []int {
 	var list []int
@@ -121,12 +121,12 @@ func quantize(x, by *array, dt ir.DType) (*array, error) {
 }
 
 const (
-	// tensorCore is the number of products of 8-bit numbers that a tensor core adds to a sum in one step. The
-	// tensor core aligns all terms to the largest exponent among them, and keeps coreDigits digits of each. That is
-	// what Hopper does: "it aligns 32 mantissa products by right-shifting based on the maximum exponent before
-	// addition, uses only the highest 14 bits of each mantissa product after sign-fill right shifting, and truncates
-	// bits exceeding this range" (DeepSeek-AI, DeepSeek-V3 Technical Report, arXiv:2412.19437, 3.5.2, footnote). Sums
-	// have 13 bits of mantissa.
+	// tensorCore is the number of products of 8-bit numbers that a tensor core adds to a sum in one step. The tensor
+	// core aligns all terms to the largest exponent among them, and keeps coreDigits digits of each. The tensor cores
+	// of Hopper work in this way: "it aligns 32 mantissa products by right-shifting based on the maximum exponent
+	// before addition, uses only the highest 14 bits of each mantissa product after sign-fill right shifting, and
+	// truncates bits exceeding this range" (DeepSeek-AI, DeepSeek-V3 Technical Report, arXiv:2412.19437, 3.5.2,
+	// footnote). Sums have 13 bits of mantissa.
 	tensorCore = 32
 	coreDigits = 13
 	// promoted is the number of products after which a machine adds the tensor core's sum to a sum in f32. With
@@ -137,9 +137,9 @@ const (
 // coreSum is the state of a tensor core's sum: its value, and the least and the largest of its earlier values.
 type coreSum struct{ sum, lo, hi, prop float64 }
 
-// step adds products and returns how much of them, and of the sum, may be lost. Their sum may begin at any earlier step
-// if a machine splits it, so its magnitude is at most the distance of two earlier values. Digits below the last one
-// that is retained are lost: all of a smaller term, and none of a term that has no such digits.
+// step adds products and returns how much of them, and of the sum, may be lost. The sum of the products may begin at
+// any earlier step if a machine splits it, so its magnitude is at most the distance of two earlier values. Digits below
+// the last one that is retained are lost: all of a smaller term, and none of a term that has no such digits.
 func (c *coreSum) step(terms, errs []float64) (lost float64) {
 	top := 0.0
 	for i, t := range terms {

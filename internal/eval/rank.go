@@ -206,8 +206,8 @@ func (r *rank) stmt(s *ir.Stmt) error {
 	return r.control(s)
 }
 
-// skips handles a view of a value of which this rank holds no part (S17). It then defines the name without a tensor
-// and returns true, because the index of the view may be invalid on this rank. Any use of the view is an error.
+// skips handles a view of a value of which this rank holds no part (S17). It then defines the name without a tensor and
+// returns true, because the index of the view may be invalid on this rank. Any use of the view is an error.
 func (r *rank) skips(s *ir.Stmt) bool {
 	if s.Op.Info().Class != ir.ClassView || s.Into != nil || s.Op == ir.OpClaim || r.makesValue(s) {
 		return false

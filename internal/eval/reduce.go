@@ -56,8 +56,8 @@ func reduceFloat(red ir.Red, all []*array, i int64, anyOrder bool) (float64, flo
 	return averaged(dt, y, e, n)
 }
 
-// contributionsAt adds element i of the ranks' tensors. It returns the total, a bound on the error of the sum that
-// machines compute, and the sum of the magnitudes. The bound is 0 only if all elements are certified integers.
+// contributionsAt adds element i of the ranks' tensors. contributionsAt returns the total, a bound on the error of the
+// sum that machines compute, and the sum of the magnitudes. The bound is 0 only if all elements are certified integers.
 func contributionsAt(all []*array, i int64) (y, e, mag float64) {
 	ints := true
 	for _, a := range all {

@@ -25,7 +25,8 @@ type storage struct {
 	uses  int
 	freed bool
 
-	// home and elem identify the allocation to which the storage belongs. They are not set for storage of values.
+	// home and elem identify the allocation to which the storage belongs. home and elem are not set for storage of
+	// values.
 	home *allocation
 	elem int64
 }

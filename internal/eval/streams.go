@@ -15,8 +15,8 @@ type stream struct {
 	done  int
 }
 
-// task is one operation whose operands are known. Its function run either performs the whole operation and returns
-// nil, or has no visible effect and returns *pending. In the latter case it is called again later.
+// task is one operation whose operands are known. The function run of a task either performs the whole operation and
+// returns nil, or has no visible effect and returns *pending. If run returns *pending, it is called again later.
 type task struct {
 	stmt *ir.Stmt
 	uses []*storage

@@ -27,8 +27,8 @@ func (r *rank) transfer(s *ir.Stmt) error {
 	return nil
 }
 
-// copyPeer issues a put or get. One of its sides is the peer's copy of a symmetric buffer. The peer's copy is looked up
-// when all ranks have been unrolled.
+// copyPeer issues a put or get. One side of the transfer is the peer's copy of a symmetric buffer. The peer's copy is
+// looked up when all ranks have been unrolled.
 func (r *rank) copyPeer(s *ir.Stmt) error {
 	peer, err := r.peer(s)
 	if err != nil {

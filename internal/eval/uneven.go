@@ -13,7 +13,7 @@ import (
 // capacity; the rows after the received ones are zeros.
 
 // counts returns a function that reads the counts of s. If the counts are in the program's text, they are evaluated
-// immediately, and the list memory is empty. If they are in device memory, they are read when the operation runs.
+// immediately, and the list memory is empty. If the counts are in device memory, they are read when the operation runs.
 func (r *rank) counts(s *ir.Stmt) (read func() (*array, error), memory []view, err error) {
 	if len(s.Args) == 2 {
 		v, err := r.tensor(&s.Args[1])
@@ -97,8 +97,8 @@ func (c *meeting) countsCertain() bool {
 }
 
 // countsFit checks that no count is negative, that operands have the rows that are read from them, that destinations
-// have room for the rows that are written, and that ranks agree where they must. Its errors have the same text as the
-// errors of a run.
+// have room for the rows that are written, and that ranks agree where they must. The errors of countsFit have the same
+// text as the errors of a run.
 func (c *meeting) countsFit(k kindOf, me int, capacity int64) error {
 	gets := int64(0)
 	for i, p := range c.members {

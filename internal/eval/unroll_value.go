@@ -15,9 +15,9 @@ func (r *values) valueStmt(s *ir.Stmt) error {
 	return err
 }
 
-// newValue makes the value of statement s. It converts the operands to the layouts that the operation needs, and
-// applies the operation, whose result has the operation's natural layout. It then converts the result to the layout
-// that the program declares.
+// newValue makes the value of statement s. newValue converts the operands to the layouts that the operation needs, and
+// applies the operation, whose result has the operation's natural layout. newValue then converts the result to the
+// layout that the program declares.
 func (r *values) newValue(s *ir.Stmt, sym *ir.Sym) (*value, error) {
 	args, err := r.valueArgs(s)
 	if err != nil {
@@ -130,8 +130,8 @@ func (r *values) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*
 	return v, nil
 }
 
-// contributing returns operand i in the form in which rank uses it to compute its contribution to a partial result.
-// This is the contribution of the rank to the operand, restricted to the rank's own block along a contracted
+// contributing returns operand i in the form in which rank uses it to compute its contribution to a partial result. The
+// result is the contribution of the rank to the operand, restricted to the rank's own block along a contracted
 // dimension.
 func (m *machine) contributing(op ir.Op, at attrs, i int, v *value, rank int) (*array, error) {
 	a, err := v.contribution(rank)

@@ -7,8 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// value is one instance of an immutable global tensor (S2). It is computed once for all ranks, when it is first
-// used. Its layout determines only the shard of each rank, and the contribution of each rank to a partial sum.
+// value is one instance of an immutable global tensor (S2). A value is computed once for all ranks, when it is first
+// used. The layout of a value determines only the shard of each rank, and the contribution of each rank to a partial
+// sum.
 type value struct {
 	m     *machine
 	name  string
@@ -191,8 +192,8 @@ func partialAxes(t *ir.Type) []string {
 	return axes
 }
 
-// reducedTotal converts the total of a partial sum to the result of adding the contributions of n ranks. The result
-// is the rounded value. If partial is set, it is instead the total of a partial sum over the left remaining ranks.
+// reducedTotal converts the total of a partial sum to the result of adding the contributions of n ranks. The result is
+// the rounded value. If partial is set, the result is instead the total of a partial sum over the left remaining ranks.
 func reducedTotal(a *array, n int64, partial bool, left int64, anyOrder bool) *array {
 	if a.mag == nil {
 		return a
