@@ -25,7 +25,7 @@ type backward struct {
 // contribution is one summand of a value's gradient.
 type contribution struct {
 	name string
-	// typ is the type of the summand. It is nil if the checker infers the type. The summand is then the result of a
+	// typ is the type of the summand. typ is nil if the checker infers the type. The summand is then the result of a
 	// separate statement, so an annotation of this statement can set the layout.
 	typ *ir.Type
 	// partial reports that the summand is probably a partial sum.
@@ -111,7 +111,8 @@ func moves(s *ir.Stmt) bool {
 func (b *backward) add(s *ir.Stmt) { b.stmts = append(b.stmts, s) }
 
 // finish returns the gradient of a value, in the value's layout and without partial reductions. If a new statement
-// computes the gradient, it has the name called. The result is empty if there is no contribution to the gradient.
+// computes the gradient, the gradient has the name called. The result is empty if there is no contribution to the
+// gradient.
 func (b *backward) finish(name, called string) string {
 	list := b.contributions[name]
 	delete(b.contributions, name)

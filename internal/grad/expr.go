@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// formula is a parsed rule of an elementwise operation, such as "mul %dy, (cos %a)". It is an operation whose operands
-// are names or formulas.
+// formula is a parsed rule of an elementwise operation, such as "mul %dy, (cos %a)". A formula is an operation whose
+// operands are names or formulas.
 type formula struct {
 	op   ir.Op
 	name string // name of an operand; op is then InvalidOp
@@ -17,7 +17,8 @@ type formula struct {
 }
 
 // parseFormula parses a rule in the notation of ir.OpInfo.Gradients. Rules are constants in the Op table, so an error
-// is an error in the table. In this case parseFormula returns nil; a test checks that every rule can be parsed.
+// is an error in the table. If a rule has an error, parseFormula returns nil; a test checks that every rule can be
+// parsed.
 func parseFormula(text string) *formula {
 	p := &formulaParser{text: text}
 	f := p.expr()

@@ -9,8 +9,8 @@ import (
 // forward describes a block of the forward pass in which values have gradients: the function's own block, or the body
 // of a loop that carries values. Statements that the backward pass needs are added to the block.
 type forward struct {
-	// loop is the loop whose body this block is, and parent is the block around that loop. Both are nil for the function's
-	// own block.
+	// loop is the loop whose body this block is, and parent is the block around that loop. loop and parent are nil for
+	// the function's own block.
 	loop   *ir.Stmt
 	parent *forward
 	block  *ir.Block
@@ -107,8 +107,8 @@ func (f *forward) bodyOf(loop *ir.Stmt) *forward {
 	return f.inner[i]
 }
 
-// activate finds the active values and buffers. These depend on a differentiated parameter through operations on
-// floating-point numbers.
+// activate finds the active values and buffers. The active values and buffers depend on a differentiated parameter
+// through operations on floating-point numbers.
 func (g *gradder) activate() {
 	for changed := true; changed; {
 		changed = false

@@ -21,10 +21,10 @@ import (
 
 // Options select the function, results and parameters for differentiation.
 type Options struct {
-	// Func is the name of the function. If it is empty, the last function of the program is differentiated.
+	// Func is the name of the function. If Func is empty, the last function of the program is differentiated.
 	Func string
 	// Of lists the results that are differentiated, and Wrt lists the parameters with respect to which they are
-	// differentiated. By default these are all results and parameters with floating-point types.
+	// differentiated. By default, Of and Wrt are all results and parameters with floating-point types.
 	Of, Wrt []string
 	// Keep selects the values of the forward pass that are kept. The default is KeepAll.
 	Keep Keep
@@ -34,8 +34,8 @@ type Options struct {
 	Dims   map[string]int64
 	// again holds the values that are computed again because of a budget.
 	again map[string]bool
-	// split reports that the gradient is computed by two programs. In this case, the gradient of a scalar result is
-	// also a parameter, and partial values cannot be passed from one program to the other.
+	// split reports that the gradient is computed by two programs. If the gradient is split, the gradient of a scalar
+	// result is also a parameter, and partial values cannot be passed from one program to the other.
 	split bool
 }
 
@@ -58,9 +58,9 @@ type NameError struct{ Message, Help string }
 func (e *NameError) Error() string { return e.Message }
 
 // Of returns the text of a program with one function, called NAME_grad, that computes the results of the chosen
-// function and the gradients. For each differentiated result %y that is not a scalar, it has an additional parameter
-// %dy. Its results are the results of the chosen function, and then %dx for each parameter %x. The error is a
-// *NameError, or ir.Diagnostics whose positions refer to the program.
+// function and the gradients. For each differentiated result %y that is not a scalar, the new function has an
+// additional parameter %dy. The results of the program are the results of the chosen function, and then %dx for each
+// parameter %x. The error is a *NameError, or ir.Diagnostics whose positions refer to the program.
 func Of(in *ir.Info, opts Options) (string, error) {
 	g, err := made(in, opts)
 	if err != nil {

@@ -46,8 +46,8 @@ func (g *gradder) folds(def *ir.Stmt) bool {
 	return !g.read[y] && g.types[x].DType.Size() <= g.types[y].DType.Size()
 }
 
-// alone reports whether a statement has the same meaning in another block. This is the case if none of its expressions
-// refers to a local extent.
+// alone reports whether a statement has the same meaning in another block. A statement has the same meaning if none of
+// its expressions refers to a local extent.
 func alone(s *ir.Stmt) bool {
 	ok := true
 	see := func(e *ir.Expr) { ok = ok && e.Kind != ir.ExprExtent }

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file differentiates operations on each rank's own tensors. It supports buffers that are always written as a
-// whole, by statements of the function's own block. The gradient of a local tensor is local.
+// This file differentiates operations on each rank's own tensors. This file supports buffers that are always written as
+// a whole, by statements of the function's own block. The gradient of a local tensor is local.
 
 // findWriters records the statements that write each buffer, in the order of the text.
 func (g *gradder) findWriters() {

@@ -315,8 +315,8 @@ func TestLocalPrograms(t *testing.T) {
 	}
 }
 
-// TestPrograms compares the gradients of complete programs with central differences, for every value of Keep. It also
-// compares the results of several ranks with the results of one rank.
+// TestPrograms compares the gradients of complete programs with central differences, for every value of Keep. The test
+// also compares the results of several ranks with the results of one rank.
 func TestPrograms(t *testing.T) {
 	odd := int(longtest.Drawn(t) % 2)
 	for _, c := range programCases {

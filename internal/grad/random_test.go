@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// writer generates random programs of f64. Their values have 8 rows, some have 4 and others 8 columns, and their
-// layouts use the axes a and b.
+// writer generates random programs of f64. The values of the programs have 8 rows, some have 4 and others 8 columns,
+// and their layouts use the axes a and b.
 type writer struct {
 	*rand.Rand
 	params, body []string
@@ -22,7 +22,8 @@ type writer struct {
 	a, b         int // sizes of the mesh axes
 }
 
-// drawn describes a value of a random program. Its shape is [8, columns] or, with three dimensions, [8, 1, columns].
+// drawn describes a value of a random program. The shape of the value is [8, columns] or, with three dimensions, [8, 1,
+// columns].
 type drawn struct {
 	name    string
 	columns int

@@ -2,8 +2,9 @@ package grad
 
 import "hocket.example/hocket/ir"
 
-// attention differentiates attention with operations that exist only for its gradients. These compute the weights again
-// from lse, row by row. They also use delta = Σ y·dy, which equals Σ p·dp for the weights p and their gradients dp.
+// attention differentiates attention with operations that exist only for its gradients. These operations compute the
+// weights again from lse, row by row. These operations also use delta = Σ y·dy, which equals Σ p·dp for the weights p
+// and their gradients dp.
 func attention(c *call) {
 	for _, name := range []string{"window", "softcap"} {
 		if a := c.s.Attr(name); a != nil {

@@ -10,7 +10,8 @@ import (
 // Parts holds the gradient of a function as two programs. The first computes the results; the second computes the
 // gradients once the gradients of the results are known.
 type Parts struct {
-	// Forward is the program with the function's parameters and results. Its further results are parameters of Backward.
+	// Forward is the program with the function's parameters and results. The further results of Forward are parameters
+	// of Backward.
 	Forward string
 	// Backward is the program that returns %dx for each differentiated parameter %x, in the order of the parameters.
 	Backward string
@@ -139,7 +140,7 @@ func (sp *splitter) parts() *Parts {
 }
 
 // need makes a value of the forward pass available in the backward program. The value becomes a parameter. If computing
-// it again costs nothing, or if it cannot be a parameter, its statement is repeated instead.
+// the value again costs nothing, or if it cannot be a parameter, its statement is repeated instead.
 func (sp *splitter) need(name string) {
 	if slices.Contains(sp.takes, name) {
 		return

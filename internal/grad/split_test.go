@@ -89,7 +89,7 @@ func TestSplit(t *testing.T) {
 }
 
 // TestSplitKeeps checks that the backward program repeats no part of the forward pass except views; products are kept.
-// If only inputs are kept, it computes the whole forward pass again.
+// If only inputs are kept, the backward program computes the whole forward pass again.
 func TestSplitKeeps(t *testing.T) {
 	src, err := os.ReadFile("../../examples/llama_layer.hkt")
 	if err != nil {

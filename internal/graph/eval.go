@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Tensor is a dense tensor whose elements are stored as float64. They are rounded to DType; the elements of a Bool are
-// 0 and 1.
+// Tensor is a dense tensor whose elements are stored as float64. The elements are rounded to DType; the elements of a
+// Bool are 0 and 1.
 type Tensor struct {
 	DType DType
 	Shape []int64
@@ -37,7 +37,7 @@ func (t *Tensor) As(dt DType) *Tensor {
 	return u
 }
 
-// Uniform returns the value that all elements of t have. If they differ, ok is false.
+// Uniform returns the value that all elements of t have. If the elements differ, ok is false.
 func (t *Tensor) Uniform() (x float64, ok bool) {
 	if len(t.Elems) == 0 {
 		return 0, false
@@ -246,7 +246,8 @@ var binary = map[Op]func(a, b float64) float64{
 	Gt: func(a, b float64) float64 { return truth(a > b) }, Ge: func(a, b float64) float64 { return truth(a >= b) },
 }
 
-// strides returns the row-major strides of shape. They are 0 in the dimensions in which shape is broadcast to out.
+// strides returns the row-major strides of shape. The strides are 0 in the dimensions in which shape is broadcast to
+// out.
 func strides(shape, out []int64) []int64 {
 	s := make([]int64, len(out))
 	step := int64(1)

@@ -118,8 +118,8 @@ type Attrs struct {
 	Eps    float64 // LayerNorm, RMSNorm
 	Scale  float64 // Attention
 	Causal bool    // Attention
-	// Softcap is an attribute of Attention. If it is not 0, a score s is replaced by Softcap·tanh(s/Softcap) before the
-	// mask is applied.
+	// Softcap is an attribute of Attention. If Softcap is not 0, a score s is replaced by Softcap·tanh(s/Softcap)
+	// before the mask is applied.
 	Softcap float64
 	Stable  bool   // Sort
 	Desc    bool   // Sort: from the largest
@@ -152,7 +152,7 @@ const (
 	Not      Op = "not"
 	Cast     Op = "cast"    // to the result's type
 	Reshard  Op = "reshard" // the same value in another layout
-	// AllReduce reduces the values of all ranks. Eval evaluates it for one rank.
+	// AllReduce reduces the values of all ranks. Eval evaluates an AllReduce for one rank.
 	AllReduce Op = "all_reduce"
 
 	AddOp    Op = "add"
@@ -214,13 +214,13 @@ type Graph struct {
 	States  []*Value
 	Nodes   []*Node // each node is after the nodes that it depends on
 	Outputs []*Value
-	// Mesh lists the axes that occur in layouts. It is empty for an export without layouts; the importer then uses a
+	// Mesh lists the axes that occur in layouts. Mesh is empty for an export without layouts; the importer then uses a
 	// mesh with a single axis.
 	Mesh []MeshAxis
 	// OutputLayouts are the layouts of the outputs. A nil layout, or one missing at the end, means
 	// that the output is not split.
 	OutputLayouts []Layout
-	// Notes are comments for the resulting program. They describe the parts of the export that are omitted, and the
+	// Notes are comments for the resulting program. Notes describe the parts of the export that are omitted, and the
 	// reasons.
 	Notes   []string
 	Updates []Update

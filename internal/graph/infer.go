@@ -284,7 +284,7 @@ func broadcastShapes(a, b []int64) ([]int64, error) {
 	return out, nil
 }
 
-// reduced returns a shape without the given dimensions. If keep is set, these dimensions remain with extent 1.
+// reduced returns a shape without the given dimensions. If keep is set, the given dimensions remain with extent 1.
 func reduced(shape, axes []int64, keep bool) ([]int64, error) {
 	out := []int64{}
 	for _, d := range axes {

@@ -1,7 +1,7 @@
 // Package layers cuts a function into layers that can be run and evaluated one by one. A layer is one iteration of a
 // loop that carries values, or a sequence of statements between such loops. Each layer is a separate program. The
-// program's parameters are the function's parameters and the values of earlier layers that the layer uses. Its results
-// are the values that later layers use.
+// program's parameters are the function's parameters and the values of earlier layers that the layer uses. The results
+// of a layer's program are the values that later layers use.
 //
 // Small parts keep error bounds small. A layer that is given exact inputs is compared within the rounding of its own
 // operations, while the bounds of a whole model soon exceed its values.
@@ -35,14 +35,14 @@ type Layer struct {
 type Input struct {
 	// Value is the name of a parameter or value of the cut function.
 	Value string
-	// Row selects a row of Value along dimension 0; the row keeps that dimension, with extent 1. It
-	// is -1 if the argument is all of Value.
+	// Row selects a row of Value along dimension 0; the row keeps that dimension, with extent 1. Row is -1 if the
+	// argument is all of Value.
 	Row   int64
 	Inout bool
 }
 
-// Most is the largest number of statements in a layer that is not a loop. It is the limit that
-// callers pass to Split first.
+// Most is the largest number of statements in a layer that is not a loop. Most is the limit that callers pass to Split
+// first.
 const Most = 16
 
 // mostIterations bounds how many iterations of a loop become separate layers.
@@ -210,8 +210,8 @@ func (c *cutter) run(from, to int) {
 	c.layers = append(c.layers, l)
 }
 
-// narrowest returns the index at which statements [from, to) are cut: the one with the fewest live values. It returns
-// 0 if they cannot be cut.
+// narrowest returns the index at which statements [from, to) are cut: the one with the fewest live values. It returns 0
+// if they cannot be cut.
 func (c *cutter) narrowest(from, to int) int {
 	count := 0
 	for _, s := range c.stmts[from:to] {

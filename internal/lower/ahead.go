@@ -6,11 +6,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file moves the puts of a gather that is lowered with the strategy exchange up in the text. Its blocks are then
-// sent while the GEMM of the preceding gather is still computed. This requires that the rank's own block be available
-// at the new position. The position of the puts in the text determines when they run, because a stream that waits for
-// main waits only for the statements above the wait. Puts are moved up by one gather only, because each gather that is
-// sent early needs additional memory for blocks that are not used yet.
+// This file moves the puts of a gather that is lowered with the strategy exchange up in the text. The blocks of the
+// gather are then sent while the GEMM of the preceding gather is still computed. Moving the puts up requires that the
+// rank's own block be available at the new position. The position of the puts in the text determines when they run,
+// because a stream that waits for main waits only for the statements above the wait. Puts are moved up by one gather
+// only, because each gather that is sent early needs additional memory for blocks that are not used yet.
 
 // departure holds the statements of an exchanged gather that sends whole blocks: the statements that send the blocks,
 // and the statements that compute with the received blocks.

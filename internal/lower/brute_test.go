@@ -13,7 +13,7 @@ import (
 )
 
 // TestReshardsMoveTheRightElements draws random layouts on meshes with one to three axes and lowers the reshard from
-// one layout to the other. It compares the shard of each rank with the expected shard, element by element.
+// one layout to the other. The test compares the shard of each rank with the expected shard, element by element.
 func TestReshardsMoveTheRightElements(t *testing.T) {
 	for _, kind := range []string{"one mesh", "main to sub", "sub to main", "sub to sub", "one sub-mesh",
 		"one mesh, sizes open", "main to sub, sizes open", "sub to main, sizes open"} {
@@ -31,8 +31,8 @@ type testMesh struct {
 	text  string
 }
 
-// drawMesh draws a random mesh. The argument ranks is 0 for a main mesh. For a sub-mesh, it is the number of all ranks,
-// from which some are drawn in random order.
+// drawMesh draws a random mesh. The argument ranks is 0 for a main mesh. For a sub-mesh, ranks is the number of all
+// ranks, from which some are drawn in random order.
 func drawMesh(t *rapid.T, prefix string, ranks int64) testMesh {
 	m := testMesh{text: "mesh"}
 	places := int64(1)
@@ -220,8 +220,8 @@ func (c testCase) check(t rapid.TB) {
 	c.compare(t, b)
 }
 
-// boundRanks returns the number of ranks for which the program is bound. Without a main mesh, it is determined by the
-// device lists of the sub-meshes.
+// boundRanks returns the number of ranks for which the program is bound. Without a main mesh, the number of ranks is
+// determined by the device lists of the sub-meshes.
 func (c testCase) boundRanks(p *ir.Program) int {
 	for _, m := range p.Meshes {
 		if !m.HasDevices {

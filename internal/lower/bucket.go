@@ -11,9 +11,9 @@ import (
 )
 
 // This file combines and delays reductions whose results are needed only later, such as those of the gradients of
-// weights. Such a reduction runs on a separate stream while the statements that do not depend on it are computed. Small
-// reductions with the same attributes that are needed at the same statement share a collective, a bucket: their operands
-// are written to slots of one buffer.
+// weights. A delayed reduction runs on a separate stream while the statements that do not depend on it are computed.
+// Small reductions with the same attributes that are needed at the same statement share a collective, a bucket: their
+// operands are written to slots of one buffer.
 
 // Buckets limits the sizes of buckets, the collectives that combine several reductions.
 type Buckets struct {

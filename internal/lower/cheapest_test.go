@@ -13,8 +13,8 @@ import (
 
 // TestNoReshardMovesTooMuch lowers all reshards of a matrix on some meshes. In the lowered program, no rank may receive
 // more than in the cheapest implementation by one or two collectives with local cuts. The test finds this
-// implementation by trying all of them. Its arrays record the elements that each rank holds, and the contributions that
-// they include.
+// implementation by trying all of them. The arrays of the test record the elements that each rank holds, and the
+// contributions that they include.
 func TestNoReshardMovesTooMuch(t *testing.T) {
 	for _, c := range []struct {
 		sizes []int64
@@ -339,8 +339,8 @@ func (g *grid) collectives(w world) []reached {
 	return out
 }
 
-// permuted returns the cost of changing w to want by a permute. It is infinite unless each rank needs the whole array
-// of exactly one rank.
+// permuted returns the cost of changing w to want by a permute. The cost is infinite unless each rank needs the whole
+// array of exactly one rank.
 func (w world) permuted(want world) float64 {
 	if w.rows != want.rows || w.cols != want.cols {
 		return math.Inf(1)

@@ -71,8 +71,8 @@ func (e *emitter) gatherChunk(p *part, shard, stream string) []*ir.Stmt {
 	return out
 }
 
-// keepGathered emits a copy of this gathered piece to its position in the whole gathered tensor. It does so only if
-// statements outside the region use the whole tensor.
+// keepGathered emits a copy of this gathered piece to its position in the whole gathered tensor. The copy is emitted
+// only if statements outside the region use the whole tensor.
 func (p *part) keepGathered() {
 	whole := p.whole[p.Value]
 	if whole == "" {
@@ -102,8 +102,8 @@ func (e *emitter) chunkedReduce(count *ir.Expr) {
 }
 
 // inPlace reports whether a chunk's partial sum can be computed in the memory of the final result, so that it needs no
-// extra buffer. It returns false if the chunks are cut along an inner dimension, because they then have gaps. It also
-// returns false if operations follow the reduction, because the final result may then have another type.
+// extra buffer. inPlace returns false if the chunks are cut along an inner dimension, because they then have gaps.
+// inPlace also returns false if operations follow the reduction, because the final result may then have another type.
 func (e *emitter) inPlace() bool { return e.Comm == ir.OpAllReduce && e.Rows == 0 && len(e.post) == 0 }
 
 // product emits the computation of this piece of the reduction's operand and returns the name of the piece.

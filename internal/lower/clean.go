@@ -23,9 +23,9 @@ func clean(u *unit) error {
 // cleaner holds the state for one function.
 type cleaner struct {
 	*unit
-	// aside holds the values that must not be replaced. These are the values that are defined or used on a stream other
-	// than main, because the replacement would have to live longer, and the returned values, because their names are
-	// visible to the caller.
+	// aside holds the values that must not be replaced. aside contains the values that are defined or used on a stream
+	// other than main, because the replacement would have to live longer, and the returned values, because their names
+	// are visible to the caller.
 	aside map[string]bool
 	// dense holds the values that are certain to have no gaps in memory.
 	dense map[string]bool

@@ -15,7 +15,7 @@ type crossing struct {
 	steps      []step
 	have, want *ir.Type
 	// most is the maximum number of bytes that a rank receives, and total is the number of bytes that all ranks
-	// receive. Both are in units of whole tensors.
+	// receive. most and total are in units of whole tensors.
 	most, total float64
 	// isWhole reports that the whole value is transferred. Its cost is not computed.
 	isWhole bool
@@ -30,7 +30,8 @@ const maxPieces = 4096
 // that it lacks. If src is partial, the value must be reduced first, to the layout for which the total cost is lowest.
 //
 // The text cannot list the transfers if it does not determine the ranks or their arrangement, or if more than maxPieces
-// transfers are needed. In this case the value is made whole on the mesh from and is transferred whole.
+// transfers are needed. If the text cannot list the transfers, the value is made whole on the mesh from and is
+// transferred whole.
 func cross(src, dst *ir.Type, from, to *place) crossing {
 	if from.known() && to.known() {
 		var best *crossing
@@ -62,7 +63,7 @@ func (at *place) fetches(src, dst *ir.Type) bool {
 }
 
 // reductionsOf returns the layouts to which a partial src can be reduced, with the steps to each. If src is not
-// partial, it returns src alone.
+// partial, reductionsOf returns src alone.
 func (at *place) reductionsOf(src, dst *ir.Type, to *place) []*node {
 	if len(src.Partial) == 0 {
 		return []*node{{t: src.Clone()}}

@@ -134,8 +134,8 @@ func (e *emitter) blockShape(t *ir.Type, rows *ir.Expr) []*ir.Expr {
 // part describes the piece of the region's operands and results that one iteration computes.
 type part struct {
 	*emitter
-	// axis is the dimension of the whole tensors along which pieces are cut; index and count select the piece. If
-	// they are nil, a piece is the whole tensor.
+	// axis is the dimension of the whole tensors along which pieces are cut; index and count select the piece. If index
+	// and count are nil, a piece is the whole tensor.
 	axis         int
 	index, count *ir.Expr
 	// sub, if not nil, selects the part of a piece that is computed.
@@ -215,7 +215,7 @@ func (p *part) body(last string) {
 	p.told = true
 }
 
-// follow emits the operations that follow the reduction. They are applied to %sum, which is this piece of the
+// follow emits the operations that follow the reduction. The operations are applied to %sum, which is this piece of the
 // reduction's result, and write their result to last.
 func (p *part) follow(sum, last string) {
 	p.at[p.Value] = sum

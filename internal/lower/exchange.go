@@ -7,14 +7,14 @@ import (
 )
 
 // This file contains the common part of the strategy exchange for gathers and reductions. Each rank puts blocks
-// directly into its peers' buffers and signals the peers. It visits the peers in an order that starts after itself, so
-// that no two ranks send to the same peer at the same time.
+// directly into its peers' buffers and signals the peers. Each rank visits the peers in an order that starts after
+// itself, so that no two ranks send to the same peer at the same time.
 //
 // A put must be ordered after the peer's last use of the written bytes, including its use in the previous run (S13).
-// Each pair has separate buffers. This rank may therefore put as soon as it has received a signal that the peer sent
-// after its last use. Every exchange waits for signals from all ranks. Therefore one exchange can order the puts of
-// another; we say that it serves the other. Two exchanges of a function serve each other: the first serves the second
-// in the same run, and the second serves the first in the next run. They do not serve each other if one begins before
+// Each pair has separate buffers. A rank may therefore put as soon as it has received a signal that the peer sent after
+// its last use. Every exchange waits for signals from all ranks. Therefore one exchange can order the puts of another;
+// we say that it serves the other. Two exchanges of a function serve each other: the first serves the second in the
+// same run, and the second serves the first in the next run. Two exchanges do not serve each other if one begins before
 // the other ends (see ahead.go). Likewise, the second round of an all-reduce serves the first round, and one iteration
 // of a loop serves the next. If blocks are put into the result itself, the last use of the result may be anywhere
 // later, even in the caller, so only an earlier exchange of the same run serves it. An exchange that no other exchange
@@ -28,7 +28,8 @@ type exchanged struct {
 	rounds int
 	when   when
 	keeps  bool // blocks are put into the result itself
-	// credits holds the statements that send and await credits. They are removed if another exchange serves this one.
+	// credits holds the statements that send and await credits. The credits are removed if another exchange serves this
+	// one.
 	credits []*ir.Stmt
 	// first and last are the first and the last statement of the exchange.
 	first, last *ir.Stmt

@@ -130,9 +130,9 @@ func (g *gatherRound) compute(s *sub) []*ir.Stmt {
 	return append(own.stmts, loop(g.Pos, i, ir.Int(1), g.ranks(), p.stmts...))
 }
 
-// whole returns the statements of one computation with all blocks. They replace the statements that compute returns.
-// The statements in side copy this rank's block, on a separate stream and concurrently with the puts, into the buffer
-// that receives the other blocks. The separate stream also waits for the other blocks, so main waits only once.
+// whole returns the statements of one computation with all blocks. These statements replace the statements that compute
+// returns. The statements in side copy this rank's block, on a separate stream and concurrently with the puts, into the
+// buffer that receives the other blocks. The separate stream also waits for the other blocks, so main waits only once.
 func (g *gatherRound) whole() (side, stmts []*ir.Stmt) {
 	stream := g.named("o")
 	joins := []*ir.Stmt{waitMain(g.Pos)}

@@ -3,9 +3,9 @@ package lower
 import "hocket.example/hocket/ir"
 
 // exchangeReduce emits the exchange for a reduction. Each rank computes the peers' blocks first and puts each block
-// into its owner's buffer while the next block is computed. It computes its own block last. The owner of a block sums
-// the blocks that arrived, in the order of ranks, and computes the operations that follow the reduction. For an
-// all-reduce, it then puts the result into the buffers of all ranks.
+// into its owner's buffer while the next block is computed. A rank computes its own block last. The owner of a block
+// sums the blocks that arrived, in the order of ranks, and computes the operations that follow the reduction. For an
+// all-reduce, the owner then puts the result into the buffers of all ranks.
 //
 // If blocks are cut into parts, one part is summed and put while the next part is computed. If only the rank's own
 // block is cut, fewer GEMMs are small, and only the sum and put of the last part do not overlap with a GEMM.
@@ -150,8 +150,8 @@ func (r *reduceRound) own(me *ir.Expr, s *sub, slots, target string, block *ir.T
 }
 
 // product emits the computation of a peer's block, or of a part of the block, and returns the name of the result. For
-// an all-reduce, the result is computed in the memory into which the peer will put the sum. This is safe because the
-// peer puts the sum only after it has received this block.
+// an all-reduce, the result is computed in the memory into which the peer will put the sum. Writing there is safe
+// because the peer puts the sum only after it has received this block.
 func (r *reduceRound) product(p *part) string {
 	if r.inPlace() {
 		block := p.piece(r.Value, "p", r.buf, r.Rows)
@@ -216,8 +216,8 @@ func (r *reduceRound) sum(me *ir.Expr, s *sub, slots string, block *ir.Type, tar
 	return p.stmts
 }
 
-// finish emits the statements in sum. If the region has a separate stream for sums, they are emitted on that stream.
-// For an all-reduce, finish also emits the puts of the result into the peers' buffers.
+// finish emits the statements in sum. If the region has a separate stream for sums, the statements are emitted on that
+// stream. For an all-reduce, finish also emits the puts of the result into the peers' buffers.
 func (r *reduceRound) finish(sum []*ir.Stmt, target string) {
 	var push []*ir.Stmt
 	if r.done != "" {

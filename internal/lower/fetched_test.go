@@ -233,7 +233,7 @@ func (w world) isComplete(n int64) bool {
 }
 
 // fetched returns the traffic if each rank of the target fetches the elements that it lacks. Before, each source rank
-// has received cost elements. It is infinite if no rank has a needed element.
+// has received cost elements. The traffic is infinite if no rank has a needed element.
 func (w *trip) fetched(from, to world, cost float64) traffic {
 	byRank, holds, exists := map[int64]float64{}, map[int64]map[int64]bool{}, map[int64]bool{}
 	for i, r := range w.fromRanks {

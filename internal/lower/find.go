@@ -186,8 +186,8 @@ func (f *pairFinder) consumed() map[*ir.Stmt]bool {
 	return out
 }
 
-// consumers returns the region that starts with the all_gather s. If there is none, it returns the reason. The region
-// contains GEMMs of a reduction's region only if it would otherwise have no GEMM.
+// consumers returns the region that starts with the all_gather s. If there is no such region, consumers returns the
+// reason. The region contains GEMMs of a reduction's region only if it would otherwise have no GEMM.
 func (f *pairFinder) consumers(s *ir.Stmt) (*region, string) {
 	if r, _ := f.consumersBut(s, f.shared); r != nil {
 		return r, ""
@@ -251,7 +251,7 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 
 // pull adds to r, the region of an all_gather, the elementwise operations between its statements whose results only
 // elementwise operations of the region use, by rows, and whose operands are available before the region. Each piece
-// then computes them together with their users.
+// then computes these operations together with their users.
 func (f *pairFinder) pull(r *region, except map[*ir.Stmt]*region, late map[string]bool) {
 	for i := f.at[r.last] - 1; i > f.at[r.comm]; i-- {
 		s := f.stmts[i]
@@ -282,9 +282,9 @@ func (f *pairFinder) onlyByRows(r *region, s *ir.Stmt) bool {
 // trim removes from r, the region of an all_gather, the elementwise operations that compute a result from values that
 // the region has as results anyway, and at most one other value of the region, which becomes a result instead. This
 // takes no more memory. It removes only operations that have an elementwise user, because one kernel can compute both
-// after the region. In the region they would read the values once more, and write a result that only this user reads.
-// An example is the derivative of an activation, which a backward pass multiplies with a gradient. trim returns the
-// removed operations.
+// after the region. In the region, these operations would read the values once more, and write a result that only this
+// user reads. An example is the derivative of an activation, which a backward pass multiplies with a gradient. trim
+// returns the removed operations.
 func (f *pairFinder) trim(r *region) map[*ir.Stmt]bool {
 	all := map[*ir.Stmt]bool{}
 	for i := len(r.body) - 1; i >= 0; i-- {
@@ -325,7 +325,7 @@ func (f *pairFinder) usedBy(s *ir.Stmt, set map[*ir.Stmt]bool) bool {
 }
 
 // onlyFor returns the operations of r that only the result of end, a statement of r, needs, and the statements of r
-// outside them whose values they use. It returns nothing if one of the operations is not elementwise, or uses the
+// outside them whose values they use. onlyFor returns nothing if one of the operations is not elementwise, or uses the
 // gathered tensor.
 func (f *pairFinder) onlyFor(r *region, end *ir.Stmt) (only, from map[*ir.Stmt]bool) {
 	only, from = map[*ir.Stmt]bool{end: true}, map[*ir.Stmt]bool{}
@@ -398,8 +398,8 @@ func scalesLater(b *ir.Block) {
 	b.Stmts = out
 }
 
-// takeScales adds gathers of scales to r, the region of an all_gather. It adds a gather if only linears of r use the
-// gathered scales, if they use them by rows, and if the scales are available before r begins.
+// takeScales adds gathers of scales to r, the region of an all_gather. takeScales adds a gather if only linears of r
+// use the gathered scales, if they use them by rows, and if the scales are available before r begins.
 func (f *pairFinder) takeScales(r *region) {
 	for _, s := range f.stmts[f.at[r.comm]+1 : f.at[r.last]] {
 		if s.Op != ir.OpAllGather || !f.overMain(s) || !slices.Equal(s.Over(), r.Axes) || f.newRegion(s).Axis != r.Rows || !r.blocked ||

@@ -2,9 +2,9 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file overlaps GEMMs with an all_gather of their result. It is used if no GEMM after the gather uses the gathered
-// result by rows. A rank computes only its own block of the result, so there is no order of blocks to choose. The block
-// is computed in parts, and each part is sent while the next part is computed.
+// This file overlaps GEMMs with an all_gather of their result. This form of overlap is used if no GEMM after the gather
+// uses the gathered result by rows. A rank computes only its own block of the result, so there is no order of blocks to
+// choose. The block is computed in parts, and each part is sent while the next part is computed.
 
 // behindParts is the number of parts into which a block is cut if the strategy does not specify the number. With only
 // one part, no communication would overlap with a GEMM.

@@ -55,8 +55,8 @@ func lowerText(t testing.TB, source string) *Result {
 	return res
 }
 
-// checkStage checks the program after a pass. It must be parsed as the same program, must not need the passes that have
-// run, and must not change if they run again.
+// checkStage checks the program after a pass. The program's text must be parsed as the same program, must not need the
+// passes that have run, and must not change if they run again.
 func checkStage(t testing.TB, s Stage) {
 	t.Helper()
 	p := parse(t, s.Text)

@@ -2,7 +2,7 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// literals is an ir.Env that returns only the mesh sizes that the text gives as numbers. Decisions that use it
+// literals is an ir.Env that returns only the mesh sizes that the text gives as numbers. Decisions that use literals
 // therefore do not depend on bound dims (S20).
 type literals map[string]int64
 

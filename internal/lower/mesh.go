@@ -42,8 +42,8 @@ func newMeshes(p *ir.Program) meshes {
 // maxListed is the maximum size of a main mesh for which the text of a reshard names single ranks.
 const maxListed = 1024
 
-// allRanks returns the ranks of the main mesh and the sizes of its axes. They are nil if the text does not give the
-// sizes as numbers or if there are more than maxListed ranks.
+// allRanks returns the ranks of the main mesh and the sizes of its axes. Both results are nil if the text does not give
+// the sizes as numbers or if there are more than maxListed ranks.
 func allRanks(m *ir.Mesh) (devices, sizes []int64) {
 	n := int64(1)
 	for _, ax := range m.Axes {

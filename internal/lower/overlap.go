@@ -136,8 +136,8 @@ func (c *Choice) text() string {
 	return text
 }
 
-// notAhead clears Ahead in the strategy of the choice. It is called if the blocks cannot be sent ahead, so that the
-// choice describes the statements that were emitted.
+// notAhead clears Ahead in the strategy of the choice. notAhead is called if the blocks cannot be sent ahead, so that
+// the choice describes the statements that were emitted.
 func (c *Choice) notAhead() {
 	c.Pair.Ahead, c.Strategy.Ahead = false, false
 	c.Why = "ahead does not apply: no preceding pair is computed while the blocks of this gather could be sent"
@@ -146,8 +146,8 @@ func (c *Choice) notAhead() {
 	}
 }
 
-// settle records whether the blocks of an exchanged gather are sent ahead. It does nothing if the strategy does not ask
-// for this.
+// settle records whether the blocks of an exchanged gather are sent ahead. settle does nothing if the strategy does not
+// set Ahead.
 func (o *overlapper) settle(x *exchanged) {
 	c := &o.choices[x.choice]
 	c.Pair.Ahead, c.Pair.Whole = x.behind != nil, x.departs.asOne

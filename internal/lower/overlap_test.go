@@ -28,8 +28,8 @@ func TestGoldenOverlap(t *testing.T) {
 	})
 }
 
-// overlapped lowers a program with one strategy and checks the result. It must be parsed as the same program, must need
-// no further passes, and must not change if all passes run again.
+// overlapped lowers a program with one strategy and checks the result. The result must be parsed as the same program,
+// must need no further passes, and must not change if all passes run again.
 func overlapped(t testing.TB, source string, st Strategy) *Result {
 	t.Helper()
 	choose := func(*Pair) Strategy { return st }

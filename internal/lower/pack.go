@@ -79,8 +79,8 @@ func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) b
 	packed, local := w.names.fresh(w.name, "p"), t.LocalType()
 	w.out = append(w.out, alloc(w.pos, packed, withRows(local, 0, ir.Mul(sizeOfAxes(split), local.Dims[0].Extent))))
 
-	// inWhole and inPacked are the shapes of views of the whole tensor and of the packed buffer. Their dimensions are
-	// the coordinates along the axes and the indices inside a block.
+	// inWhole and inPacked are the shapes of views of the whole tensor and of the packed buffer. The dimensions of
+	// these views are the coordinates along the axes and the indices inside a block.
 	var inWhole, inPacked []*ir.Expr
 	var inside []int64 // for each index inside a block, its dimension in the view of the whole tensor
 	axisAt := make([]int64, len(split))
@@ -115,9 +115,9 @@ func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) b
 	return b
 }
 
-// scatterFrom emits statements that send each rank of the mesh at its block of %whole, which is on the rank root. It
-// returns the name of the buffer that receives the block. The root first scatters the blocks to its team. The members
-// of the team then broadcast their blocks along the other axes.
+// scatterFrom emits statements that send each rank of the mesh at its block of %whole, which is on the rank root.
+// scatterFrom returns the name of the buffer that receives the block. The root first scatters the blocks to its team.
+// The members of the team then broadcast their blocks along the other axes.
 func (w *writer) scatterFrom(root int64, whole string, want *ir.Type, at *place) string {
 	split, rest := at.splitAxes(want)
 	if len(split) == 0 {

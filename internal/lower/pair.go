@@ -16,7 +16,7 @@ type Pair struct {
 	Func, Value string
 	Pos         ir.Pos
 	// Comm is the operation of the collective: OpAllGather, OpReduceScatter or OpAllReduce. Axes are the mesh axes over
-	// which the collective runs. Axis is the dimension that it gathers or scatters.
+	// which the collective runs. Axis is the dimension that the collective gathers or scatters.
 	Comm ir.Op
 	Axes []string
 	Axis int
@@ -102,11 +102,11 @@ type region struct {
 	comm *ir.Stmt
 	// body holds the operations in text order, without the collective.
 	body []*ir.Stmt
-	// post holds the operations that follow a reduction. Each uses the result of the operation before it, and only
-	// the result of the last one has other users.
+	// post holds the operations that follow a reduction. Each operation uses the result of the operation before it, and
+	// only the result of the last one has other users.
 	post []*ir.Stmt
 	in   map[*ir.Stmt]bool // body, comm, post and with
-	// with is the list of the gathers of scales. Their blocks are sent together with the blocks of the operand.
+	// with is the list of the gathers of scales. The blocks of scales are sent together with the blocks of the operand.
 	with []*ir.Stmt
 	// blocked reports that the collective gathers or scatters the dimension Rows. Each rank then has one block of the
 	// rows, and a piece consists of the same rows of every block.
@@ -117,8 +117,8 @@ type region struct {
 	other *region
 	// last is the last statement in the block that belongs to the region.
 	last *ir.Stmt
-	// choice and entry are the indices of the decision on this region in the list of choices and in the log. They are
-	// set when the decision is made.
+	// choice and entry are the indices of the decision on this region in the list of choices and in the log. choice and
+	// entry are set when the decision is made.
 	choice, entry int
 }
 

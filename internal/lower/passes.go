@@ -56,8 +56,8 @@ var order = []constraint{
 	{"decompose", "overlap", "pairs are found by their collectives"},
 }
 
-// tableErr is an error in the pass table, or nil. Run returns it; a panic at initialization would crash every importing
-// program.
+// tableErr is an error in the pass table, or nil. Run returns tableErr; a panic at initialization would crash every
+// importing program.
 var tableErr = checkTable(passes, order)
 
 // checkTable returns an error if a pass has no name or the name of another pass, runs before a pass that it requires,

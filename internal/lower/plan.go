@@ -212,8 +212,8 @@ func (p *planner) moves(t *ir.Type) []step {
 	return out
 }
 
-// allowed reports whether dimension i is certain to be divisible by the product of the sizes of axes. It is if src or
-// dst splits the dimension over these axes or over more, or if the text shows it by numbers.
+// allowed reports whether dimension i is certain to be divisible by the product of the sizes of axes. allowed returns
+// true if src or dst splits the dimension over these axes or over more, or if the text shows it by numbers.
 func (p *planner) allowed(i int, axes []string) bool {
 	if subset(axes, p.src.Dims[i].Axes) || subset(axes, p.dst.Dims[i].Axes) {
 		return true
@@ -285,8 +285,8 @@ func reds(t *ir.Type) []ir.Red {
 	return out
 }
 
-// arrangements returns ordered selections of axes, longest first. They contain only axes for which ok holds, and over
-// which dimension i of t may be split in addition.
+// arrangements returns ordered selections of axes, longest first. The selections contain only axes for which ok holds,
+// and over which dimension i of t may be split in addition.
 func (p *planner) arrangements(i int, t *ir.Type, ok func(string) bool) [][]string {
 	var out [][]string
 	var grow func(have []string)
@@ -324,8 +324,8 @@ func (p *planner) exchanges(t *ir.Type, i int) []step {
 }
 
 // reductions returns the steps that reduce partial axes. Each step reduces several axes with the same reduction at
-// once, so that the sum is rounded once. These are the axes that are whole in dst, or all axes that are not partial in
-// dst.
+// once, so that the sum is rounded once. The reduced axes are those that are whole in dst, or all axes that are not
+// partial in dst.
 func (p *planner) reductions(t *ir.Type) []step {
 	var out []step
 	for _, r := range reds(t) {

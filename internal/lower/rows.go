@@ -3,8 +3,8 @@ package lower
 import "hocket.example/hocket/ir"
 
 // This file determines which operations can be computed for some rows at a time. In these operations, a row of the
-// result depends on the same row of one or more operands. "Rows" are the slices along one dimension. This dimension is
-// the same for all values of a region.
+// result depends on the same row of one or more operands. "Rows" are the slices along one dimension. The dimension of
+// the rows is the same for all values of a region.
 
 // isGEMM reports whether s is a linear or a matmul. Only these operations take long enough to hide communication.
 func isGEMM(s *ir.Stmt) bool { return s.Op == ir.OpLinear || s.Op == ir.OpMatmul }

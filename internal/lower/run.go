@@ -11,7 +11,7 @@ import (
 
 // Options selects the passes that run, the strategies for pairs, and a check of each pass's result.
 type Options struct {
-	// StopAfter is the name of the last pass to run. If it is empty, all passes run.
+	// StopAfter is the name of the last pass to run. If StopAfter is empty, all passes run.
 	StopAfter string
 	// Choose returns the strategy with which each pair of communication and GEMM is lowered. If Choose is nil, all
 	// pairs are lowered sequentially. A pair is also lowered sequentially if the returned strategy does not apply to it.
@@ -19,13 +19,14 @@ type Options struct {
 	// Buckets delays and combines the reductions that are not lowered as pairs. If Buckets or Choose is nil, these
 	// reductions are left unchanged.
 	Buckets *Buckets
-	// CheckEach, if not nil, checks the program after each pass. If it returns an error, Run returns it as a PassError.
+	// CheckEach, if not nil, checks the program after each pass. If CheckEach returns an error, Run returns it as a
+	// PassError.
 	CheckEach func(*ir.Program) error
 }
 
 // Result is a lowered program and a record of how it was lowered.
 type Result struct {
-	// Program is the program after the last pass. Info is the result of checker.Check for it.
+	// Program is the program after the last pass. Info is the result of checker.Check for Program.
 	Program *ir.Program
 	Info    *ir.Info
 	// Stages contains one record for each pass, in the order in which the passes ran.

@@ -60,8 +60,8 @@ func (c *courier) rankPieces(r int64, pieces []piece) []*ir.Stmt {
 	return slices.Concat(c.views, group(c.pos, c.posts), c.copies)
 }
 
-// packed returns the name of a dense tensor with the data of the piece. This is the piece itself if it is dense, and
-// otherwise a copy.
+// packed returns the name of a dense tensor with the data of the piece. The tensor is the piece itself if the piece is
+// dense, and otherwise a copy.
 func (c *courier) packed(p piece) string {
 	source := c.source(p)
 	if dense(p.source) {

@@ -120,8 +120,8 @@ func needed(st *ir.Stmt, i int) string {
 	return fmt.Sprintf("operand %d of %s", i, st.Op)
 }
 
-// biasLast rewrites a linear whose result is partial. It moves the addition of the bias after the reduction, so that
-// the bias is added only once (S10).
+// biasLast rewrites a linear whose result is partial. biasLast moves the addition of the bias after the reduction, so
+// that the bias is added only once (S10).
 func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, sc *scope) []*ir.Stmt {
 	name, want := st.Results[0].Text, st.Type
 	sum := &ir.Stmt{Op: ir.OpAdd, Pos: st.Pos, Results: []ir.Name{st.Results[0]}, Type: want}
@@ -163,7 +163,7 @@ func (s *sharder) aim(st *ir.Stmt, sc *scope) {
 	}
 }
 
-// neededAs returns the type to which u needs its operands named name resharded. It returns nil if u needs them in
+// neededAs returns the type to which u needs its operands named name resharded. neededAs returns nil if u needs them in
 // different types, or needs one of them in the layout that it already has.
 func (s *sharder) neededAs(u *ir.Stmt, name string) *ir.Type {
 	var want *ir.Type

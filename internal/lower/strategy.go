@@ -17,15 +17,15 @@ const (
 	// is computed.
 	Chunked
 	// Exchange sends blocks directly between ranks, in rank-rotated order. A rank computes its own block first if the
-	// collective is an all_gather, and last if it is a reduction. If blocks are cut into several parts, it computes one
-	// part of every block, then the next part of every block.
+	// collective is an all_gather, and last if it is a reduction. If blocks are cut into several parts, the rank
+	// computes one part of every block, then the next part of every block.
 	Exchange
 )
 
 // DefaultChunks is the number of chunks if the text of a strategy is "chunked" without a number.
 const DefaultChunks = 4
 
-// maxChunks is the maximum number of chunks. It is limited because loops over chunks are unrolled.
+// maxChunks is the maximum number of chunks. The number of chunks is limited because loops over chunks are unrolled.
 const maxChunks = 1024
 
 // Strategy is a kind with its parameters. For Chunked, the field Chunks is the number of chunks. For Exchange, Chunks

@@ -10,10 +10,11 @@ import (
 // fetches the data that it lacks (crossing.go, pieces.go).
 //
 // If the sizes of the main mesh are open, or their product is more than maxListed, the text cannot name the ranks.
-// Collectives are then used, because choices must not depend on bound dims (S20). If the value moves to the main mesh,
-// one rank of the other mesh collects the whole value and scatters the blocks. If the value moves from the main mesh,
-// one rank of the other mesh gathers the blocks (pack.go), and the ranks of the other mesh then distribute the value
-// among themselves. This is not optimal, because one rank needs memory for the whole value.
+// Collectives are used where the text cannot name the ranks, because choices must not depend on bound dims (S20). If
+// the value moves to the main mesh, one rank of the other mesh collects the whole value and scatters the blocks. If the
+// value moves from the main mesh, one rank of the other mesh gathers the blocks (pack.go), and the ranks of the other
+// mesh then distribute the value among themselves. A transfer through one rank is not optimal, because that rank needs
+// memory for the whole value.
 //
 // If a value is partial on all ranks and one of these ranks is the only receiver, the value is always transferred by
 // the collective reduce. A reduction to blocks and a fetch of the blocks would move more bytes.
@@ -56,8 +57,8 @@ func (w *writer) arrive(arg string, src *ir.Type, from, to *place) (*ir.Type, st
 // alone returns a mesh that contains one rank.
 func alone(rank int64) *place { return &place{devices: []int64{rank}, sizes: []int64{}} }
 
-// toAll emits statements that collect the value on one rank of from. This rank then sends each rank of the main mesh
-// its block.
+// toAll emits statements that collect the value on one rank of from. The rank that collects the value then sends each
+// rank of the main mesh its block.
 func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	root := from.devices[0]
 	c := cross(src, wholeOf(w.dst), from, alone(root))
@@ -91,7 +92,8 @@ func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, s
 }
 
 // collect emits statements that move %arg into a buffer on the rank root. If the value is partial, it is first reduced
-// to the ranks that have the same coordinates as root along the partial axes. These ranks then send root their blocks.
+// to the ranks that have the same coordinates as root along the partial axes. The ranks that hold the reduced value
+// then send root their blocks.
 func (w *writer) collect(root int64, arg string, src *ir.Type, from *place) string {
 	split := len(dimAxes(src)) > 0
 	switch len(reds(src)) {

@@ -8,8 +8,8 @@ import (
 
 // when describes how many times a block runs during one run of its function, and on which ranks.
 type when struct {
-	// times is the minimum number of times that the block runs: 0, 1, or 2 for two or more. It is 0 in a branch and in
-	// a loop that may have no iterations.
+	// times is the minimum number of times that the block runs: 0, 1, or 2 for two or more. times is 0 in a branch and
+	// in a loop that may have no iterations.
 	times int
 	// someRanks reports that the block is in a branch that not all ranks take.
 	someRanks bool
