@@ -20,7 +20,7 @@ type Across struct {
 	Bandwidth float64 `json:"gbps"`
 	NICs      int     `json:"nics"`
 	// AllReduce, AllGather and ReduceScatter are measured times of collectives with one member on each node, by the
-	// number of bytes that each member must receive. They are nil if only latency and bandwidth are known.
+	// number of bytes that each member must receive. These tables are nil if only latency and bandwidth are known.
 	AllReduce     []Point `json:"all_reduce,omitempty"`
 	AllGather     []Point `json:"all_gather,omitempty"`
 	ReduceScatter []Point `json:"reduce_scatter,omitempty"`

@@ -24,7 +24,8 @@ func (d *Description) Rates() Rates {
 	return r
 }
 
-// peak returns the TFLOP/s of a dtype. For a dtype that was not measured, it is derived from the size of an element.
+// peak returns the TFLOP/s of a dtype. For a dtype that was not measured, the throughput is derived from the size of an
+// element.
 func (d *Description) peak(dtype ir.DType) float64 {
 	if peak := d.GEMM.Peak[dtype.String()]; peak > 0 {
 		return peak

@@ -16,20 +16,20 @@ type Collective struct {
 	AnyOrder  bool
 	Algorithm string
 	// Nodes is the number of nodes on which the members are. Near is the largest number of members on one node.
-	// Description.Span sets both. If they are 0, all members are on one node.
+	// Description.Span sets both. If Nodes and Near are 0, all members are on one node.
 	Nodes, Near int64
 }
 
 // Times provides measured times of collectives, from the machine that will run them or from a similar one.
 type Times interface {
-	// Points returns the times of collectives like c by the bytes of their messages, in ascending order. It returns none
-	// if nothing like c was measured.
+	// Points returns the times of collectives like c by the bytes of their messages, in ascending order. Points returns
+	// none if nothing like c was measured.
 	Points(c *Collective) []Point
 }
 
-// CollectiveTime returns the time of a collective. It is the measured time if there is one, and otherwise the time in
-// the description. Between two measured sizes it interpolates linearly, which is exact if the time is a latency plus
-// the size divided by a rate; see at.
+// CollectiveTime returns the time of a collective. CollectiveTime returns the measured time if there is one, and
+// otherwise the time in the description. Between two measured sizes it interpolates linearly, which is exact if the
+// time is a latency plus the size divided by a rate; see at.
 func (d *Description) CollectiveTime(c *Collective) float64 {
 	us, _ := d.collective(c)
 	return us

@@ -64,8 +64,8 @@ func (d *Description) gemmTime(peak float64, m, n, k, bytes int64) float64 {
 	return max(d.Launch+flops/peak*1e-6*slower, d.TouchTime(bytes))
 }
 
-// slowness returns the time of a GEMM of this shape divided by its time at peak throughput. It is the mean over the
-// measured shapes, weighted by distance to the power of -3 (Shepard, A two-dimensional interpolation function for
+// slowness returns the time of a GEMM of this shape divided by its time at peak throughput. The result is the mean over
+// the measured shapes, weighted by distance to the power of -3 (Shepard, A two-dimensional interpolation function for
 // irregularly-spaced data, 1968). A factor of two in one extent is a distance of 1.
 func (d *Description) slowness(m, n, k float64) float64 {
 	if len(d.GEMM.Measured) == 0 {

@@ -19,7 +19,7 @@ type Description struct {
 	Name string `json:"name"`
 	// Source names the origin of the numbers.
 	Source string `json:"source"`
-	// GPU is the model and architecture of the devices, in the form with which the identity of a world begins. It is
+	// GPU is the model and architecture of the devices, in the form with which the identity of a world begins. GPU is
 	// empty for other devices. Dispatch tables that were measured on these GPUs apply to the description.
 	GPU string `json:"gpu,omitempty"`
 	// Ranks is the number of devices on which the machine was measured, or 0 if the number has no influence.
@@ -31,8 +31,8 @@ type Description struct {
 	Launch float64 `json:"launch_us"`
 	// Memory is the bandwidth of a device's own memory in GB/s, for an elementwise operation.
 	Memory float64 `json:"memory_gbps"`
-	// Reduce is the bandwidth of a device's own memory in GB/s, for a sum over a dimension. For H200 it was measured
-	// with 2 and 4 slots of 2048 and 4096 rows, without the time of a launch (docs/measured/gemm.md).
+	// Reduce is the bandwidth of a device's own memory in GB/s, for a sum over a dimension. For H200, Reduce was
+	// measured with 2 and 4 slots of 2048 and 4096 rows, without the time of a launch (docs/measured/gemm.md).
 	Reduce float64 `json:"reduce_gbps"`
 	// GEMM describes the speed of matrix products.
 	GEMM GEMM `json:"gemm"`
@@ -42,11 +42,11 @@ type Description struct {
 	Signal  float64 `json:"signal_us"`
 	Barrier float64 `json:"barrier_us"`
 	// Wait is the time that a stream needs to continue after another stream of its device has reached the point it
-	// waits for, and the time of a wait for a counter that is already high enough. For H200 these are 2.6 to 3.8 µs and
-	// 3.5 to 4.6 µs, each including the record of an event (docs/measured/studies.tsv).
+	// waits for, and the time of a wait for a counter that is already high enough. For H200 the two times are 2.6 to
+	// 3.8 µs and 3.5 to 4.6 µs, each including the record of an event (docs/measured/studies.tsv).
 	Wait float64 `json:"wait_us,omitempty"`
 	// AllReduce, AllGather and ReduceScatter are the times of the collectives by the bytes that each rank must receive
-	// (plan.Coll.Moved). They are used if Times has no measurement.
+	// (plan.Coll.Moved). These tables are used if Times has no measurement.
 	AllReduce     []Point `json:"all_reduce"`
 	AllGather     []Point `json:"all_gather"`
 	ReduceScatter []Point `json:"reduce_scatter"`
@@ -57,19 +57,19 @@ type Description struct {
 	GEMMBesideCollective float64 `json:"gemm_beside_collective"`
 	// KernelBesideGEMM is the factor by which a GEMM takes longer if a collective that Times knows starts while the
 	// GEMM runs; 0 means no difference. The thread blocks of the collective get multiprocessors one by one as the
-	// blocks of the GEMM end. They occupy these multiprocessors while they wait for each other and for the blocks of
-	// the peers.
+	// blocks of the GEMM end. The thread blocks of the collective occupy these multiprocessors while they wait for each
+	// other and for the blocks of the peers.
 	KernelBesideGEMM float64 `json:"kernel_beside_gemm,omitempty"`
 
-	// Across describes the network between nodes. If it is nil, the network is unknown, and collectives between nodes
-	// are predicted as if they were within a node.
+	// Across describes the network between nodes. If Across is nil, the network is unknown, and collectives between
+	// nodes are predicted as if they were within a node.
 	Across *Across `json:"across,omitempty"`
-	// Nodes holds the node of each rank, if there are several nodes. It belongs to the prediction and is not a part of
-	// the description.
+	// Nodes holds the node of each rank, if there are several nodes. Nodes belongs to the prediction and is not a part
+	// of the description.
 	Nodes []int `json:"-"`
 
-	// Times, unless nil, provides times of collectives that are used in place of the tables above. It is not a part of
-	// the description. It contains further measurements of the machine for which the description is used.
+	// Times, unless nil, provides times of collectives that are used in place of the tables above. Times is not a part
+	// of the description. Times contains further measurements of the machine for which the description is used.
 	Times Times `json:"-"`
 }
 

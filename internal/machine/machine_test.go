@@ -217,8 +217,8 @@ func TestMeasuredFirst(t *testing.T) {
 	}
 }
 
-// TestAcross checks collectives that cross nodes. Their time follows from the latency and bandwidth of the connection.
-// It is shorter if every byte crosses once. If there is a measured time, it is used instead.
+// TestAcross checks collectives that cross nodes. The time of such a collective follows from the latency and bandwidth
+// of the connection. It is shorter if every byte crosses once. If there is a measured time, it is used instead.
 func TestAcross(t *testing.T) {
 	d, err := Load("h200x4")
 	if err != nil {

@@ -2,8 +2,9 @@ package plan
 
 import "slices"
 
-// Accesses returns the tensors that a command reads and the tensors that it writes. For a collective, these are
-// only the tensors of the rank that executes the command: the parts of the other members are separate commands.
+// Accesses returns the tensors that a command reads and the tensors that it writes. For a collective, the result
+// contains only the tensors of the rank that executes the command: the parts of the other members are separate
+// commands.
 func (p *Plan) Accesses(c *Cmd) (reads, writes []Ref) {
 	switch c.Kind {
 	case Compute, Copy:

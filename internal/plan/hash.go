@@ -12,10 +12,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Hash returns a digest of all parts of the plan that affect execution. It is equal in all processes that plan the
-// same execution, and it differs if any rank would execute anything else. The names of inputs and outputs are part
-// of the digest. Other names, source positions, lifetimes and memory statistics are not, because they do not affect
-// execution.
+// Hash returns a digest of all parts of the plan that affect execution. The digest is equal in all processes that plan
+// the same execution, and it differs if any rank would execute anything else. The names of inputs and outputs are part
+// of the digest. Other names, source positions, lifetimes and memory statistics are not part of the digest, because
+// they do not affect execution.
 func (p *Plan) Hash() [32]byte {
 	sum := sha256.New()
 	e := &encoder{w: bufio.NewWriterSize(sum, 1<<16)}

@@ -18,7 +18,7 @@ func (p *Plan) Meets() bool {
 	return true
 }
 
-// rehearsal is a dry run of a plan. It determines which commands can begin, and does not execute them.
+// rehearsal is a dry run of a plan. A rehearsal determines which commands can begin, and does not execute them.
 type rehearsal struct {
 	p       *Plan
 	streams [][]int32 // remaining commands of each stream

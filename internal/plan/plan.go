@@ -1,7 +1,7 @@
 // Package plan defines plans. A plan is the flat list of commands that a program becomes when its dims are bound
 // and its memory is laid out.
 //
-// A plan is plain data without pointers, maps and handles, and the same on every machine. It contains everything
+// A plan is plain data without pointers, maps and handles, and the same on every machine. A plan contains everything
 // that ranks must agree on: offsets, channels and signal counts. Plans with the same Hash execute in the same way.
 package plan
 
@@ -28,7 +28,8 @@ type Plan struct {
 	Events int
 	// Counters are the counters that the program declares.
 	Counters []Counter
-	// Channels are the sequences of collectives. There is one for each combination of a team and its members' streams.
+	// Channels are the sequences of collectives. There is one channel for each combination of a team and its members'
+	// streams.
 	Channels []Channel
 	// Colls are the instances of collectives, in order of first issue.
 	Colls []Coll
@@ -94,7 +95,7 @@ type Channel struct {
 	Streams []int32 // Streams[i] is Team[i]'s stream
 }
 
-// Coll is one instance of a collective. It describes the parts of all its members.
+// Coll is one instance of a collective. Coll describes the parts of all its members.
 type Coll struct {
 	Op      ir.Op // a collective or OpBarrier
 	Channel int32
@@ -232,7 +233,7 @@ const (
 	RoleOutput             // an alloc or value that is a result of the function
 )
 
-// Buffer is one range of memory. It has the same offset on all ranks that have it.
+// Buffer is one range of memory. A Buffer has the same offset on all ranks that have it.
 type Buffer struct {
 	Name      string // name in the program: "%p", or with the iteration "%p@3"
 	Site      int32
@@ -246,7 +247,7 @@ type Buffer struct {
 	First, Last int32
 }
 
-// Align is the alignment of buffers in bytes. It is sufficient for every vector access, and NCCL and cuBLASLt are
+// Align is the alignment of buffers in bytes. Align is sufficient for every vector access, and NCCL and cuBLASLt are
 // fastest with it.
 const Align = 256
 

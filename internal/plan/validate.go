@@ -9,8 +9,8 @@ import (
 )
 
 // Validate returns an error if the plan cannot be executed: if an index is out of range, a tensor is not inside its
-// buffer, or events or signals are inconsistent. It does not check for races or wrong results; package verify does
-// that.
+// buffer, or events or signals are inconsistent. Validate does not check for races or wrong results; package verify
+// does that.
 func Validate(p *Plan) error {
 	if p.Ranks < 1 {
 		return fmt.Errorf("the plan is for %d ranks, which is not supported", p.Ranks)

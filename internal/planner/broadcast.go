@@ -7,13 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// readThrough removes broadcasts whose results only elementwise kernels read. These kernels read the operand of the
-// broadcast instead, with a stride of 0 in the repeated dimensions. A copy of a part of a broadcast, such as a rank's
-// shard, becomes a broadcast of that part.
+// readThrough removes broadcasts whose results only elementwise kernels read. A kernel that reads the result of a
+// broadcast is changed to read the operand of the broadcast instead, with a stride of 0 in the repeated dimensions. A
+// copy of a part of a broadcast, such as a rank's shard, becomes a broadcast of that part.
 //
-// A kernel then reads the operand later than the broadcast did. This is safe if the kernel is on the stream of the
-// broadcast, and if the operand's buffer has at most one writer, which is on that stream and comes earlier: the next
-// run writes the operand after the kernel.
+// A kernel then reads the operand later than the broadcast did. Reading the operand instead is safe if the kernel is on
+// the stream of the broadcast, and if the operand's buffer has at most one writer, which is on that stream and comes
+// earlier: the next run writes the operand after the kernel.
 func readThrough(p *plan.Plan) {
 	if !slices.ContainsFunc(p.Cmds, func(c plan.Cmd) bool { return repeats(&c) }) {
 		return

@@ -15,8 +15,8 @@ type communication struct {
 	group *openGroup
 }
 
-// team is an ordered list of ranks that execute collectives together. It also lists the collectives that each of
-// them has issued.
+// team is an ordered list of ranks that execute collectives together. It also lists the collectives that each of them
+// has issued.
 type team struct {
 	ranks  []int
 	issued [][]issue // for each member, the collectives that it issues, in order
@@ -225,8 +225,8 @@ func (u *emitter) someOf(s *ir.Stmt, a *ir.Attr, things string) (int32, error) {
 const mostOfGPU = 1 << 16
 
 // denseOperand returns the operand of a collective as a tensor without gaps. If the operand is a value with gaps, it is
-// copied, because the planner chooses the memory layout of values. If it is a buffer with gaps, that is an error,
-// because the program chooses the memory layout of buffers (S16).
+// copied, because the planner chooses the memory layout of values. If the operand is a buffer with gaps, that is an
+// error, because the program chooses the memory layout of buffers (S16).
 func (u *emitter) denseOperand(s *ir.Stmt, in plan.Ref) (plan.Ref, error) {
 	if in.Dense() || s.Into != nil || u.w.b.Info.Results[s][0].Kind != ir.SymValue {
 		return in, u.wantDense(s, &s.Args[0], in)

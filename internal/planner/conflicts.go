@@ -19,10 +19,10 @@ const mostOverlaps = 16 << 20
 // packItems returns the input of package pack: the items with their lifetimes on rank 0, and the conflicts between
 // items whose lifetimes on rank 0 do not overlap. If there are too many pairs to compare, ok is false.
 //
-// Two buffers conflict if their lifetimes overlap in the issue order of some rank. Other pairs of buffers may
-// conflict only if some use of one buffer is not certain to be done before a use of the other begins; only such
-// pairs are compared. They are found stream by stream. The knowledge of a stream only grows. Therefore, for a given
-// use y, the uses on another stream that are neither done before y begins nor begin after y is done are
+// Two buffers conflict if their lifetimes overlap in the issue order of some rank. Other pairs of buffers may conflict
+// only if some use of one buffer is not certain to be done before a use of the other begins; only such pairs are
+// compared. The pairs to compare are found stream by stream. The knowledge of a stream only grows. Therefore, for a
+// given use y, the uses on another stream that are neither done before y begins nor begin after y is done are
 // consecutive: they form a window of the uses on that stream.
 func packItems(p *plan.Plan, u *usage, items []item, stats *Stats) (out []pack.Item, ok bool) {
 	out = make([]pack.Item, len(items))
@@ -83,7 +83,7 @@ func (f *pairFinder) add(i, j int32) {
 	}
 }
 
-// onRank adds the pairs of buffers that may conflict on rank r. It returns false if there are too many pairs.
+// onRank adds the pairs of buffers that may conflict on rank r. onRank returns false if there are too many pairs.
 func (f *pairFinder) onRank(r int32) bool {
 	byStream := map[int32][]rankUse{}
 	var spans []pack.Item // the lifetimes on this rank
@@ -128,8 +128,8 @@ func (f *pairFinder) onRank(r int32) bool {
 	return true
 }
 
-// window adds the pairs of y with those uses on the stream s that are neither done before y begins nor begin after
-// y is done. It considers both orders within one run and from one run to the next.
+// window adds the pairs of y with those uses on the stream s that are neither done before y begins nor begin after y is
+// done. It considers both orders within one run and from one run to the next.
 func (f *pairFinder) window(y rankUse, s *usesOf) {
 	known := y.use.before[0].at(s.stream)
 	after, _ := slices.BinarySearchFunc(s.uses, y, func(x, y rankUse) int {

@@ -10,10 +10,9 @@ import (
 // forward removes copies of kernel results. If the result %k of a kernel is used only by `copy %k into %slot`, the
 // kernel is changed to write to %slot, and the copy is removed.
 //
-// The kernel then writes %slot earlier than the copy did. This is safe for two reasons. First, the kernel and the
-// copy are on one stream that does not wait between them. Every command that is ordered before the copy is
-// therefore also ordered before the kernel. Second, no command between them accesses the memory that the copy
-// writes.
+// The kernel then writes %slot earlier than the copy did. Removing the copy is safe for two reasons. First, the kernel
+// and the copy are on one stream that does not wait between them. Every command that is ordered before the copy is
+// therefore also ordered before the kernel. Second, no command between them accesses the memory that the copy writes.
 func forward(p *plan.Plan) {
 	f := forwarder{p: p}
 	if !slices.ContainsFunc(p.Cmds, f.mayGo) {

@@ -53,7 +53,7 @@ func (u *emitter) Var(name string) (int64, bool) {
 	return v, ok
 }
 
-// Extent returns an extent of the tensor %name. If %name is an array, it returns the extent of its elements.
+// Extent returns an extent of the tensor %name. If %name is an array, Extent returns the extent of its elements.
 func (u *emitter) Extent(name string, axis int) (int64, bool) {
 	ts := u.frame.tensors[name]
 	if len(ts) == 0 || axis < 0 || axis >= len(ts[0].Shape) {
@@ -124,10 +124,10 @@ func (u *emitter) stream(s *ir.Stmt, p *ir.Place) (int32, error) {
 	return ids[i], nil
 }
 
-// instanceOn identifies the streams that a declaration creates when it is executed while a given stream is current.
-// If a loop or another call executes the declaration again on the same stream, the existing streams are used again.
-// This only adds order, because streams are FIFOs, and makes the number of streams independent of the number of
-// iterations.
+// instanceOn identifies the streams that a declaration creates when it is executed while a given stream is current. If
+// a loop or another call executes the declaration again on the same stream, the existing streams are used again. Using
+// a stream again only adds order, because streams are FIFOs, and makes the number of streams independent of the number
+// of iterations.
 type instanceOn struct {
 	stmt *ir.Stmt
 	elem int64

@@ -20,7 +20,8 @@ const (
 	mostShared  = 1 << 20 // maximum bytes of dynamic shared memory; every GPU has less
 )
 
-// launch emits the launch of a kernel. Its tensors must have no gaps, because strides are not passed to the kernel.
+// launch emits the launch of a kernel. The tensors of a launch must have no gaps, because strides are not passed to the
+// kernel.
 func (u *computing) launch(s *ir.Stmt) error {
 	if d := u.w.b.CheckStmt(s, u.env); d != nil {
 		d.Message += u.where()

@@ -43,8 +43,8 @@ func layOut(p *plan.Plan, u *usage, stats *Stats) (beyond *plan.Buffer) {
 	return beyond
 }
 
-// placeSpace assigns offsets, starting at base, to all buffers of one memory space. It returns the end of the last
-// buffer. If a buffer would end beyond maxArena, it also returns that buffer.
+// placeSpace assigns offsets, starting at base, to all buffers of one memory space. placeSpace returns the end of the
+// last buffer. If a buffer would end beyond maxArena, placeSpace also returns that buffer.
 func placeSpace(
 	p *plan.Plan, u *usage, stats *Stats, space plan.Space, base int64,
 ) (end int64, beyond *plan.Buffer) {
@@ -74,8 +74,8 @@ func placeSpace(
 	return end, nil
 }
 
-// bestLayout returns the smallest layout that it finds. It stops at a layout of size bound, because no layout is
-// smaller.
+// bestLayout returns the smallest layout that it finds. bestLayout stops at a layout of size bound, because no layout
+// is smaller.
 func bestLayout(p *plan.Plan, u *usage, items []item, bound int64, stats *Stats) []item {
 	best := online(p, u, slices.Clone(items), stats)
 	if height(best) <= bound {

@@ -280,8 +280,8 @@ func f(%in: f32[6]) -> f32[6] {
 	}
 }
 
-// randomProgram returns a program with buffers of random sizes. Random streams of random ranks use them, with random
-// waits, signals and barriers in between.
+// randomProgram returns a program with buffers of random sizes. Random streams of random ranks use the buffers, with
+// random waits, signals and barriers in between.
 func randomProgram(t *rapid.T) string {
 	ranks := rapid.IntRange(1, 3).Draw(t, "ranks")
 	streams := rapid.IntRange(1, 3).Draw(t, "streams")

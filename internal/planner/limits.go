@@ -2,7 +2,7 @@ package planner
 
 import "hocket.example/hocket/ir"
 
-// Limits of a plan (docs/language.md, S21). They bound the time and memory of planning for every program, because
+// Limits of a plan (docs/language.md, S21). The limits bound the time and memory of planning for every program, because
 // even a short text can result in a large plan.
 const (
 	maxCommands   = 10_000_000
@@ -19,8 +19,8 @@ const (
 )
 
 const (
-	// longPlan is the number of commands at which Options.Room is called. It then reports whether the host has
-	// enough memory for the plan.
+	// longPlan is the number of commands at which Options.Room is called. Options.Room then reports whether the host
+	// has enough memory for the plan.
 	longPlan = 20_000
 	// commandBytes is an upper estimate of the bytes of host memory that planning, proving, loading and issuing one
 	// command need. A million commands took between 3.0 and 4.2 GiB when measured.
@@ -41,7 +41,7 @@ func (w *world) bound() {
 // milliseconds.
 const askEvery = 1 << 12
 
-// goOn returns an error if Options.Stop returns one. It calls Stop once in askEvery calls.
+// goOn returns an error if Options.Stop returns one. goOn calls Stop once in askEvery calls.
 func (w *world) goOn() error {
 	if w.asked++; w.stop == nil || w.asked%askEvery != 0 {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// match matches the commands that ranks execute together. Within each team, it matches the parts of a collective by
-// their order. Within each lane, it matches sends with recvs by their order. It also checks that waits for counters
+// match matches the commands that ranks execute together. Within each team, match pairs the parts of a collective by
+// their order. Within each lane, match pairs sends with recvs by their order. It also checks that waits for counters
 // require no more signals than there are.
 func (w *world) match() error {
 	for _, t := range w.teams {
@@ -26,8 +26,8 @@ func (w *world) match() error {
 	return w.matchCounters()
 }
 
-// matchTeam creates the plan's Colls from the issues of a team. The k-th issues of all members form one collective.
-// Its channel is determined by the streams on which the members issue it.
+// matchTeam creates the plan's Colls from the issues of a team. The k-th issues of all members form one collective. The
+// channel of the collective is determined by the streams on which the members issue it.
 func (w *world) matchTeam(t *team) error {
 	channels := map[string]int32{}
 	longest := 0
@@ -133,7 +133,7 @@ func differs(a, b *issue) string {
 }
 
 // partsFit compares the members' tensors: their dtypes must be equal, and their shapes must be related as the op
-// requires. It returns the first member whose tensors do not fit, and the reason.
+// requires. partsFit returns the first member whose tensors do not fit, and the reason.
 func partsFit(c *plan.Coll) (int, string) {
 	p := int64(len(c.Parts))
 	dt := ir.InvalidDType

@@ -32,7 +32,7 @@ func Measure(p *plan.Plan) (*Footprint, error) {
 	return measure(p, u), nil
 }
 
-// usageOf computes the usage of the buffers of a plan. It does not change the plan.
+// usageOf computes the usage of the buffers of a plan. usageOf does not change the plan.
 func usageOf(p *plan.Plan) (*usage, error) {
 	q := *p // simulate sets fields of the buffers
 	q.Buffers = slices.Clone(p.Buffers)
@@ -109,11 +109,11 @@ func arena(p *plan.Plan, u *usage, f func(b int32, h *holder, size int64)) {
 	}
 }
 
-// mostUnordered returns a set of buffers of a rank, and the sum of their bytes. Among the sets in which no two
-// buffers are ordered, it is the one with the largest sum. Buffer a is ordered before b if all uses of a are
-// certain to be done before b is used; the set is the heaviest antichain of this order. By duality, its sum equals
-// the sum of all bytes minus the maximum number of bytes that buffers can pass on to later buffers. This maximum is
-// computed as a maximum flow.
+// mostUnordered returns a set of buffers of a rank, and the sum of their bytes. Among the sets in which no two buffers
+// are ordered, the returned set is the one with the largest sum. Buffer a is ordered before b if all uses of a are
+// certain to be done before b is used; the set is the heaviest antichain of this order. By duality, the sum of the set
+// equals the sum of all bytes minus the maximum number of bytes that buffers can pass on to later buffers. The maximum
+// is computed as a maximum flow.
 func mostUnordered(p *plan.Plan, u *usage, rank int32) (int64, []int32) {
 	var bufs []int32
 	var hs []*holder

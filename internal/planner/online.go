@@ -76,8 +76,8 @@ func (o *onlineLayout) take(buf int32, size int64) int32 {
 	return at
 }
 
-// replaceLast returns the list last of a range after buf has used the range. It contains buf and those earlier buffers
-// that also exist on ranks without buf.
+// replaceLast returns the list last of a range after buf has used the range. The list contains buf and those earlier
+// buffers that also exist on ranks without buf.
 func (o *onlineLayout) replaceLast(last []int32, buf int32) []int32 {
 	out := []int32{buf}
 	for _, x := range last {
@@ -146,8 +146,8 @@ func (o *onlineLayout) find(buf int32, size int64) int32 {
 	return -1
 }
 
-// mergeFree joins adjacent free ranges that buf may use until they have size bytes. It starts with the larger of the
-// ranges that are too small.
+// mergeFree joins adjacent free ranges that buf may use until they have size bytes. mergeFree starts with the larger of
+// the ranges that are too small.
 func (o *onlineLayout) mergeFree(buf int32, size int64) int32 {
 	probes := 0
 	for c := binOf(size); c >= 0 && probes < maxProbes; c-- {
@@ -195,8 +195,8 @@ func (o *onlineLayout) merge(at, end int32, most int) int32 {
 }
 
 // coalesce joins a free range with its free neighbours if every buffer that may use one of the ranges may also use the
-// joined range. Without this, memory would be divided into many small ranges, none of which is large enough for a large
-// buffer.
+// joined range. Without joining, memory would be divided into many small ranges, none of which is large enough for a
+// large buffer.
 func (o *onlineLayout) coalesce(at int32) int32 {
 	for _, pair := range [2]func(r *rangeOf) (int32, int32){
 		func(r *rangeOf) (int32, int32) { return r.prev, at },
@@ -215,9 +215,9 @@ func (o *onlineLayout) coalesce(at int32) int32 {
 	return at
 }
 
-// pruned removes redundant buffers from a list. Of two ordered buffers, it keeps only the later one, if that one
-// exists on all ranks of the other: a buffer that is ordered after the later one is ordered after both. The
-// function implies(x, y) compares the uses of two buffers on one rank, and reports whether y makes x redundant.
+// pruned removes redundant buffers from a list. Of two ordered buffers, it keeps only the later one, if that one exists
+// on all ranks of the other: a buffer that is ordered after the later one is ordered after both. The function
+// implies(x, y) compares the uses of two buffers on one rank, and reports whether y makes x redundant.
 func (o *onlineLayout) pruned(list []int32, implies func(x, y *holder) bool) []int32 {
 	var out []int32
 	for i, a := range list {

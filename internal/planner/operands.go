@@ -41,8 +41,8 @@ func (u *computing) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.
 	return ins, nil
 }
 
-// tablePart sets First and Rows in attr. They say which rows, or which experts, of the whole tensor of sym this
-// rank has.
+// tablePart sets First and Rows in attr. First and Rows say which rows, or which experts, of the whole tensor of sym
+// this rank has.
 func (u *computing) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref, sym *ir.Sym) error {
 	attr.First, attr.Rows = 0, table.Shape[0]
 	if first := s.Attr("first"); first != nil {

@@ -40,8 +40,8 @@ func (u *ordering) wait(s *ir.Stmt) error {
 	return u.waitStream(s, u.cur, on)
 }
 
-// waitStream makes the stream waiter wait for all commands that have been issued to the stream on. These include
-// commands of earlier runs, so a wait is emitted even if no command has been issued to that stream in this run (S13).
+// waitStream makes the stream waiter wait for all commands that have been issued to the stream on. The commands include
+// those of earlier runs, so a wait is emitted even if no command has been issued to that stream in this run (S13).
 func (u *ordering) waitStream(s *ir.Stmt, waiter, on int32) error {
 	if waiter == on {
 		return nil

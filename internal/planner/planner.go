@@ -1,8 +1,8 @@
 // Package planner turns a bound program into a plan. It executes the program text once for each rank, and emits the
-// commands of the rank. It then matches the commands that ranks execute together, and merges the commands of all
-// ranks into one list. It computes the happens-before order of the commands over two consecutive runs. Finally it
-// assigns memory to buffers, so that two buffers share bytes only if the order allows it. References such as S5 are
-// to sections of docs/language.md.
+// commands of the rank. It then matches the commands that ranks execute together, and merges the commands of all ranks
+// into one list. It computes the happens-before order of the commands over two consecutive runs. Finally the planner
+// assigns memory to buffers, so that two buffers share bytes only if the order allows it. References such as S5 are to
+// sections of docs/language.md.
 //
 // The files contain these steps: unroll.go (control flow); tensor.go, view.go, order.go and comm.go (the commands
 // of statements); match.go; merge.go; broadcast.go and forward.go (removal of copies); simulate.go (happens-before); layout.go. All
@@ -19,13 +19,13 @@ import (
 type Options struct {
 	// Stats, if not nil, receives the numbers of operations that planning performed.
 	Stats *Stats
-	// Room returns the number of bytes of free host memory, or 0 if it is unknown. It is called once, when a plan
+	// Room returns the number of bytes of free host memory, or 0 if it is unknown. Room is called once, when a plan
 	// becomes long. If the plan needs more memory, planning fails with an error of kind "limit".
 	Room func() int64
 	// Commands is the maximum number of commands over all ranks, and Memory is the maximum number of bytes of host
 	// memory that a plan may need. 0 sets no limit.
 	Commands, Memory int64
-	// Stop, if not nil, is called every few milliseconds. If it returns an error, planning ends and returns it as a
+	// Stop, if not nil, is called every few milliseconds. If Stop returns an error, planning ends and returns it as a
 	// diagnostic of kind "stopped".
 	Stop func() error
 }

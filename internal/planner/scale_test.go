@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestWorkGrowsLinearly checks that planning is linear in the number of commands. It counts operations and does not
-// measure time.
+// TestWorkGrowsLinearly checks that planning is linear in the number of commands. The test counts operations and does
+// not measure time.
 func TestWorkGrowsLinearly(t *testing.T) {
 	for name, src := range scaled {
 		count := func(n int64) (cmds int64, s *Stats) {

@@ -4,8 +4,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// elemState is the state of one element of a counter over all runs. The signals to it are numbered in the order in
-// which the rank that raises the element issues them.
+// elemState is the state of one element of a counter over all runs. The signals to an element are numbered in the order
+// in which the rank that raises the element issues them.
 type elemState struct {
 	signals []raised
 	fired   int
@@ -57,7 +57,8 @@ func (s *simulator) raise(cmd int32, run int, k *knowledge) {
 }
 
 // maxUnordered is the maximum number of earlier signals that are examined for one signal because they are not ordered
-// before it. If there are more, the signal is treated as if no earlier signal were ordered before it.
+// before it. If more signals are not ordered before it, the signal is treated as if no earlier signal were ordered
+// before it.
 const maxUnordered = 64
 
 // knownPrefix returns the largest m < n such that, according to k, the signals 1 to m are certain to be done.
@@ -79,8 +80,8 @@ func (e *elemState) knownPrefix(n int, k *knowledge) int {
 }
 
 // hear adds to k the knowledge of the first want signals to an element. It visits the signals in reverse order, and
-// stops at a signal that is ordered after all earlier ones. It may add less knowledge than a wait guarantees, which
-// is safe: then fewer buffers share memory.
+// stops at a signal that is ordered after all earlier ones. It may add less knowledge than a wait guarantees, which is
+// safe: then fewer buffers share memory.
 func (s *simulator) hear(k *knowledge, e *elemState, want int) {
 	for j := want; j > 0; j-- {
 		g := &e.signals[j-1]
@@ -91,9 +92,9 @@ func (s *simulator) hear(k *knowledge, e *elemState, want int) {
 	}
 }
 
-// ambiguousWait returns an error for a wait that counts n signals if other signals than the first n could also
-// satisfy it. This is possible if a later signal is not ordered after the wait, so that it may arrive earlier
-// (S12). Two runs are examined, because signals of the next run count, too.
+// ambiguousWait returns an error for a wait that counts n signals if other signals than the first n could also satisfy
+// it. The signal can be a later one if it is not ordered after the wait, so that it may arrive earlier (S12). Two runs
+// are examined, because signals of the next run count, too.
 func (s *simulator) ambiguousWait() error {
 	least := map[elemOf][]int{} // for each element: the smallest prefix among the signals after the v-th
 	for i := range s.p.Cmds {

@@ -181,8 +181,8 @@ func (s *simulator) meet(st, cmd int32, run int) bool {
 	return true
 }
 
-// exchange adds to the clock of each member the knowledge that the collective guarantees. For some collectives,
-// this is the knowledge of all members. For others, it is only the knowledge of the members whose data the member
+// exchange adds to the clock of each member the knowledge that the collective guarantees. For some collectives, each
+// member gets the knowledge of all members. For others, a member gets only the knowledge of the members whose data it
 // receives (S5).
 func (s *simulator) exchange(coll *plan.Coll, streams []int32) {
 	before := make([]*knowledge, len(streams))

@@ -28,10 +28,10 @@ const (
 	mostTried = 6
 )
 
-// Squeeze inserts waits into a plan until its arena is no larger than budget. For each wait, it examines some pairs
-// of buffers that can be live at once, the largest pairs first. It selects the pair whose wait has the lowest
-// predicted cost relative to the memory that it saves. The function time predicts the time of a run. The given plan
-// is not changed. If waits are not enough, Squeeze returns the smallest plan that it has found and ErrBudget. If
+// Squeeze inserts waits into a plan until its arena is no larger than budget. For each wait, Squeeze examines some
+// pairs of buffers that can be live at once, the largest pairs first. Squeeze selects the pair whose wait has the
+// lowest predicted cost relative to the memory that it saves. The function time predicts the time of a run. The given
+// plan is not changed. If waits are not enough, Squeeze returns the smallest plan that it has found and ErrBudget. If
 // ctx ends, Squeeze returns the error of ctx.
 func Squeeze(
 	ctx context.Context, p *plan.Plan, budget int64, time func(*plan.Plan) (float64, error),

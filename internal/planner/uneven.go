@@ -34,8 +34,8 @@ func (u *communication) counts(s *ir.Stmt, ins []plan.Ref, part *plan.CollPart) 
 // maxRows is the maximum of one count. No tensor has more rows, and sums of counts up to maxRows do not overflow.
 const maxRows = 1 << 40
 
-// countsDiffer describes the first difference between the counts of two members. It returns "" if the counts are equal
-// or need not be equal.
+// countsDiffer describes the first difference between the counts of two members. countsDiffer returns "" if the counts
+// are equal or need not be equal.
 func countsDiffer(a, b *issue) string {
 	switch x, y := &a.part, &b.part; {
 	case !a.coll.Op.Uneven():
@@ -48,8 +48,8 @@ func countsDiffer(a, b *issue) string {
 }
 
 // countsFit checks counts that the text contains: each operand must have as many rows as are sent from it, and each
-// destination must have room for the rows that it receives. It returns the first member for which this is not true,
-// and the reason. The shapes in and out must include the dimension along which the counts are.
+// destination must have room for the rows that it receives. countsFit returns the first member for which this is not
+// true, and the reason. The shapes in and out must include the dimension along which the counts are.
 func countsFit(c *plan.Coll, in, out []int64) (int, string) {
 	if c.Parts[0].Rows == nil {
 		return 0, ""

@@ -10,10 +10,10 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// unroller executes the program text for one rank, in the order in which a host would issue the commands. It
-// executes control flow itself, and calls a component for each other kind of statement. All components emit
-// commands through one emitter. Calls are inlined: each call has a separate frame, in which the parameters are
-// bound to the tensors of the caller.
+// unroller executes the program text for one rank, in the order in which a host would issue the commands. It executes
+// control flow itself, and calls a component for each other kind of statement. All components emit commands through one
+// emitter. Calls are inlined: each call has a separate frame, in which the parameters are bound to the tensors of the
+// caller.
 type unroller struct {
 	*emitter
 	ordering
@@ -33,9 +33,9 @@ type emitter struct {
 	// main is the stream on which the current function was called. cur is the stream of the innermost on statement.
 	main, cur int32
 
-	// steps holds the loop iterations and calls that lead to the current statement. loops and iter hold the
-	// variables of the enclosing loops and their values. shared is a copy of iter that commands refer to. It is nil
-	// until a command needs it.
+	// steps holds the loop iterations and calls that lead to the current statement. loops and iter hold the variables
+	// of the enclosing loops and their values. shared is a copy of iter that commands refer to. shared is nil until a
+	// command needs it.
 	steps  []step
 	loops  []string
 	iter   []int64

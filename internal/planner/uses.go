@@ -34,8 +34,8 @@ type usage struct {
 	opens []int32
 }
 
-// refs is an iterator: it calls f for every tensor that command c accesses. For a collective or transfer, these are
-// only the tensors of the rank that executes c.
+// refs is an iterator: it calls f for every tensor that command c accesses. For a collective or transfer, the accessed
+// tensors are only those of the rank that executes c.
 func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref)) {
 	visit := func(r *plan.Ref) {
 		if r.Present() {

@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// verifyLayout proves that a plan's memory layout is correct. It uses only the plan, and a different method from the
-// planner: it builds the order of all commands of two runs as an explicit graph, computes the transitive closure, and
-// checks the commands of every two buffers that share bytes. Time and memory are quadratic.
+// verifyLayout proves that a plan's memory layout is correct. verifyLayout uses only the plan, and a different method
+// from the planner: it builds the order of all commands of two runs as an explicit graph, computes the transitive
+// closure, and checks the commands of every two buffers that share bytes. Time and memory are quadratic.
 func verifyLayout(p *plan.Plan) error {
 	if err := verifyBounds(p); err != nil {
 		return err

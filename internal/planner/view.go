@@ -2,7 +2,8 @@ package planner
 
 import "hocket.example/hocket/internal/plan"
 
-// The functions in this file compute the offset, shape and strides of views. Their indices must be in range.
+// The functions in this file compute the offset, shape and strides of views. The indices that these functions receive
+// must be in range.
 
 // slice returns the view of rows lo to hi-1 along axis.
 func slice(r plan.Ref, axis int, lo, hi int64) plan.Ref {
@@ -48,8 +49,8 @@ func permute(r plan.Ref, perm []int) plan.Ref {
 	return out
 }
 
-// repeated returns r with additional leading dimensions of stride 0, so that it has as many dimensions as shape. It
-// is for the second operand of add, sub, mul and div, which may lack leading dimensions.
+// repeated returns r with additional leading dimensions of stride 0, so that it has as many dimensions as shape.
+// repeated is used for the second operand of add, sub, mul and div, which may lack leading dimensions.
 func repeated(r plan.Ref, shape []int64) plan.Ref {
 	n := len(shape) - len(r.Shape)
 	if n <= 0 {
@@ -61,8 +62,8 @@ func repeated(r plan.Ref, shape []int64) plan.Ref {
 	return out
 }
 
-// stretched is like repeated, but also gives stride 0 to each dimension in which r has extent 1 and shape has
-// another extent. It is for the operand of broadcast.
+// stretched is like repeated, but also gives stride 0 to each dimension in which r has extent 1 and shape has another
+// extent. stretched is used for the operand of broadcast.
 func stretched(r plan.Ref, shape []int64) plan.Ref {
 	out := repeated(r, shape)
 	out.Shape, out.Strides = append([]int64(nil), out.Shape...), append([]int64(nil), out.Strides...)

@@ -53,8 +53,8 @@ type pathKey struct {
 	iter   int64
 }
 
-// instance identifies one execution of a declaration. It is equal on all ranks that take the same path. elem is the
-// index of an element of the declared array.
+// instance identifies one execution of a declaration. An instance is equal on all ranks that take the same path. elem
+// is the index of an element of the declared array.
 type instance struct {
 	path int32
 	stmt *ir.Stmt

@@ -15,7 +15,7 @@ type Op struct {
 	// Float computes an element from the operands' elements x and the numeric attributes c. Machines round the result to
 	// the type of the result.
 	Float func(x, c []float64) float64
-	// Int is the corresponding function for integer types. It is nil if ir.OpInfo.Floats is set. Results wrap on
+	// Int is the corresponding function for integer types. Int is nil if ir.OpInfo.Floats is set. Results wrap on
 	// overflow.
 	Int func(x, c []int64) int64
 	// CUDA is the same computation as a CUDA expression of type A, or of type M if Function is set. The operands are a,

@@ -31,8 +31,8 @@ var unsound = []string{"4ea3074", "35949f4", "3a9a112"}
 var fitted = map[string]string{"h100x2": "290aea6", "h200x2": "db40ba6"}
 
 // timedLayers returns predictions for the sound rows of a table in docs/measured that were measured on the given
-// machine with the given kind of issue (graph or eager). It leaves out the rows of the commit that the argument but
-// names.
+// machine with the given kind of issue (graph or eager). timedLayers leaves out the rows of the commit that the
+// argument but names.
 func timedLayers(t *testing.T, d *machine.Description, table, on, issue, but string) []timed {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/measured/" + table)

@@ -19,8 +19,8 @@ func Layer(comm ir.Op, ranks, m, n, k int64) Pair {
 	return p
 }
 
-// Named predicts a pair under the strategy with the given name, for example "chunked(4)". For
-// "ahead", it assumes one GEMM over the whole gathered operand, within a sequence of such pairs.
+// Named predicts a pair under the strategy with the given name, for example "chunked(4)". For "ahead", Named assumes
+// one GEMM over the whole gathered operand, within a sequence of such pairs.
 func Named(p Pair, strategy string, m *machine.Description) (Prediction, error) {
 	word, _, counted := strings.Cut(strategy, "(")
 	count, own := int64(1), int64(0)

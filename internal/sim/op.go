@@ -133,9 +133,9 @@ func (o *Op) Time(m *machine.Description) float64 {
 	return m.TouchTime(o.Bytes)
 }
 
-// partTime returns the time of the operation for one of several parts of its rows. It is limited so that all parts
-// together do not take less time than the whole. The measured times alone do not ensure this, because GEMMs of two
-// sizes were measured in different runs.
+// partTime returns the time of the operation for one of several parts of its rows. The time is limited so that all
+// parts together do not take less time than the whole. The measured times alone do not ensure this, because GEMMs of
+// two sizes were measured in different runs.
 func (o *Op) partTime(parts int64, m *machine.Description) float64 {
 	part := *o
 	part.M, part.Bytes = (o.M+parts-1)/parts, o.Bytes/parts

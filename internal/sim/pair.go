@@ -111,10 +111,10 @@ func Chunked(p Pair, chunks int64, m *machine.Description) (Prediction, error) {
 	return g.predict()
 }
 
-// Exchange predicts the pair if each rank puts blocks directly into the memory of its peers. Each
-// block is cut into the given number of parts. It begins with a barrier: a rank may put only after
-// each peer has finished reading its previous block. If own > 1, the pair is a reduction that
-// exchanges whole blocks and cuts only the rank's own block, into own parts.
+// Exchange predicts the pair if each rank puts blocks directly into the memory of its peers. Each block is cut into the
+// given number of parts. The predicted exchange begins with a barrier: a rank may put only after each peer has finished
+// reading its previous block. If own > 1, the pair is a reduction that exchanges whole blocks and cuts only the rank's
+// own block, into own parts.
 func Exchange(p Pair, parts, own int64, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	g.add(task{stream: onSide, work: m.Barrier})
@@ -209,8 +209,8 @@ func (g *pairGraph) exchangeAfterOps(parts int64) {
 	g.await(onMain, arrivals[max(0, len(arrivals)-int(g.Ranks)+1):]...)
 }
 
-// reducePeers computes a part of each peer's block and sends it. It returns the arrivals of the
-// same parts from the peers.
+// reducePeers computes a part of each peer's block and sends it. reducePeers returns the arrivals of the same parts
+// from the peers.
 func (g *pairGraph) reducePeers(label string, parts int64) (arrivals []int) {
 	for i := int64(1); i < g.Ranks; i++ {
 		g.join(0, onSide, g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i, label)), g.m.Wait)
@@ -219,9 +219,8 @@ func (g *pairGraph) reducePeers(label string, parts int64) (arrivals []int) {
 	return arrivals
 }
 
-// reduceOwn computes a part of the rank's own block and sums it with the peers' parts, after their
-// arrivals. For an all_reduce it also sends the sum to all peers. If there are several
-// parts, the sums run on a separate stream.
+// reduceOwn computes a part of the rank's own block and sums it with the peers' parts, after their arrivals. For an
+// all_reduce reduceOwn also sends the sum to all peers. If there are several parts, the sums run on a separate stream.
 func (g *pairGraph) reduceOwn(arrivals []int, part, parts int64) {
 	label := partLabel(part, parts)
 	own := g.ops(g.Ranks*parts, " own"+label)

@@ -99,8 +99,8 @@ type planGraph struct {
 	sides   map[int32][]int     // for each send/receive pair: the starts of the two groups that contain its sides
 	// onStream is the number of collectives of each (rank, stream).
 	onStream map[[2]int32]int
-	// chains holds, by command that is in a chain, the chain for its last member and nil for the others. It is also nil
-	// for an attention_lse that the kernel of an attention computes.
+	// chains holds, by command that is in a chain, the chain for its last member and nil for the others. The chain is
+	// also nil for an attention_lse that the kernel of an attention computes.
 	chains map[int]*fuse.Chain
 }
 

@@ -27,8 +27,7 @@ type task struct {
 	class        class
 	// work is the task's duration in microseconds when it runs alone.
 	work float64
-	// deps are the tasks that must end before this one starts. They include the previous task on
-	// its stream.
+	// deps are the tasks that must end before this one starts. deps include the previous task on its stream.
 	deps []int
 	// group is the number, counted from 1, of the collective of which the task is a part, or 0. All parts of a
 	// collective start together.

@@ -46,12 +46,12 @@ func (p *problem) fit(bound, looks int64) (best []int64, order []int32) {
 	return best, order
 }
 
-// endedBefore is the function ended of gapFit for items that are placed in the order of their begins. It reports that
-// neither i nor any later item conflicts with j.
+// endedBefore is the function ended of gapFit for items that are placed in the order of their begins. endedBefore
+// reports that neither i nor any later item conflicts with j.
 func (p *problem) endedBefore(i, j int32) bool { return p.items[j].End <= p.items[i].Begin }
 
-// endedWithin returns the function ended of gapFit for items that are placed outwards from a step. It reports that the
-// lifetime of j is inside the range of steps whose items have been placed.
+// endedWithin returns the function ended of gapFit for items that are placed outwards from a step. endedWithin reports
+// that the lifetime of j is inside the range of steps whose items have been placed.
 func (p *problem) endedWithin(hottest int32) func(i, j int32) bool {
 	return func(i, j int32) bool {
 		d := p.distance(i, hottest)
@@ -72,10 +72,10 @@ const alignUnit = 1 << 10
 // mostAligned is the maximum number of overlapping pairs of items for which packings with several weights are computed.
 const mostAligned = 28 << 20
 
-// gapFit places items in the given order. It places each item into the gap between conflicting items that it fills
+// gapFit places items in the given order. gapFit places each item into the gap between conflicting items that it fills
 // best, or above all of them. A nonzero align is for the order outwards: gapFit then prefers a place next to items
-// whose lifetimes end at the same time, so that the gaps that they leave are large. The function ended, which may
-// be nil, reports that neither i nor any later item in the order conflicts with j.
+// whose lifetimes end at the same time, so that the gaps that they leave are large. The function ended, which may be
+// nil, reports that neither i nor any later item in the order conflicts with j.
 func (p *problem) gapFit(order []int32, ended func(i, j int32) bool, hottest int32, align int64) []int64 {
 	f := fitter{p: p, ended: ended, hottest: hottest, align: align, off: make([]int64, len(p.items)), size: 1,
 		length: 1}
@@ -216,9 +216,9 @@ func (p *problem) by(keys ...func(i int32) int64) []int32 {
 
 func (p *problem) length(i int32) int64 { return int64(p.items[i].End) - int64(p.items[i].Begin) }
 
-// outwards returns the items in the order outwards from a step. The items that are live in that step are first. They
-// are placed without gaps, those with the longest lifetimes lowest. The free bytes before and after the step are
-// therefore contiguous, above these items.
+// outwards returns the items in the order outwards from a step. The items that are live in that step are first. The
+// items that are live in the step are placed without gaps, those with the longest lifetimes lowest. The free bytes
+// before and after the step are therefore contiguous, above these items.
 func (p *problem) outwards(step int32) []int32 {
 	return p.by(func(i int32) int64 { return -p.distance(i, step) }, p.length)
 }

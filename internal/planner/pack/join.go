@@ -5,11 +5,10 @@ import (
 	"slices"
 )
 
-// joiner combines items into fewer blocks. It stacks blocks that are live in the same steps. It chains two blocks
-// of the same size if one begins when the other ends: both are then placed at one offset. Joining does not change
-// the number of live bytes in any step, and a packing of the blocks is also a packing of the items. However, if two
-// joined blocks match only by chance, the best packing of the blocks may be higher than the best packing of the
-// items.
+// joiner combines items into fewer blocks. It stacks blocks that are live in the same steps. It chains two blocks of
+// the same size if one begins when the other ends: both are then placed at one offset. Joining does not change the
+// number of live bytes in any step, and a packing of the blocks is also a packing of the items. However, if two joined
+// blocks match only by chance, the best packing of the blocks may be higher than the best packing of the items.
 type joiner struct {
 	items []Item
 	all   []block // first the items in their order, then the joined blocks
@@ -44,10 +43,10 @@ func newJoiner(items []Item, steps int64) joiner {
 	return j
 }
 
-// searchJoined joins items, beginning with the pairs that are least likely to match by chance. Whenever the number
-// of blocks has decreased by an eighth, it searches for a packing of the blocks. Finally it repeats the search,
-// with more steps, for the set of blocks that had the best packing. It returns the best packing of the items and
-// the number of remaining steps. The items must not list further conflicts in Also.
+// searchJoined joins items, beginning with the pairs that are least likely to match by chance. Whenever the number of
+// blocks has decreased by an eighth, searchJoined searches for a packing of the blocks. Finally searchJoined repeats
+// the search, with more steps, for the set of blocks that had the best packing. searchJoined returns the best packing
+// of the items and the number of remaining steps. The items must not list further conflicts in Also.
 func searchJoined(items []Item, best []int64, bound, steps int64) ([]int64, int64) {
 	j := newJoiner(items, steps)
 	before := Height(items, best)
@@ -119,8 +118,8 @@ func (j *joiner) unfold(off []int64) []int64 {
 }
 
 // stack joins blocks that are live in the same steps. It joins two blocks only if few blocks would match by chance:
-// among the blocks that begin in the same step, the expected number that have the same lifetime by chance must be
-// at most chance.
+// among the blocks that begin in the same step, the expected number that have the same lifetime by chance must be at
+// most chance.
 func (j *joiner) stack(chance int64) {
 	begins, lengths := map[int32]int64{}, map[int32]int64{}
 	for _, b := range j.left {
@@ -147,8 +146,8 @@ func (j *joiner) stack(chance int64) {
 }
 
 // chain joins blocks of the same size that follow each other in time. It joins two blocks only if few blocks would
-// match by chance: among the blocks that begin in the same step, the expected number that have the same size by
-// chance must be at most chance.
+// match by chance: among the blocks that begin in the same step, the expected number that have the same size by chance
+// must be at most chance.
 func (j *joiner) chain(chance int64) {
 	slices.SortFunc(j.left, func(a, b int32) int {
 		return cmp.Or(cmp.Compare(j.all[a].Begin, j.all[b].Begin), cmp.Compare(a, b))

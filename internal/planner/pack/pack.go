@@ -1,12 +1,12 @@
 // Package pack assigns an offset in one range of memory to each buffer, so that no two conflicting buffers share a
 // byte. It tries to minimize the size of the range.
 //
-// Two buffers conflict if their lifetimes overlap, or if Item.Also lists the conflict. The function Search first
-// places the buffers greedily. It then searches depth-first for a packing within a capacity, as MiniMalloc does
-// (Moffitt, ASPLOS 2023), with capacities that increase from the lower bound. Finally it improves the greedy
-// orders. Before these searches, it does the same with blocks: buffers that are likely to be adjacent are joined
-// into a block, which makes the problem much smaller. The effort is limited by a number of steps and not by time,
-// and random choices use a fixed seed. Every process therefore packs the same buffers in the same way.
+// Two buffers conflict if their lifetimes overlap, or if Item.Also lists the conflict. The function Search first places
+// the buffers greedily. It then searches depth-first for a packing within a capacity, as MiniMalloc does (Moffitt,
+// ASPLOS 2023), with capacities that increase from the lower bound. Finally Search improves the greedy orders. Before
+// these searches, Search does the same with blocks: buffers that are likely to be adjacent are joined into a block,
+// which makes the problem much smaller. The effort is limited by a number of steps and not by time, and random choices
+// use a fixed seed. Every process therefore packs the same buffers in the same way.
 package pack
 
 import (
@@ -79,14 +79,14 @@ func events(items []Item) []event {
 	return es
 }
 
-// mostPairs is the maximum number of conflicts that are listed. If there are more, gaps are found by examining all
-// placed items.
+// mostPairs is the maximum number of conflicts that are listed. If there are more conflicts, gaps are found by
+// examining all placed items.
 const mostPairs = 16 << 20
 
 // problem holds the input of the packing algorithms.
 type problem struct {
 	items []Item
-	// near lists the conflicts of each item. It is nil if there are more than mostPairs conflicts.
+	// near lists the conflicts of each item. near is nil if there are more than mostPairs conflicts.
 	near [][]int32
 	// dense reports that most items conflict with many others.
 	dense bool

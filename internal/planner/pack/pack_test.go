@@ -136,9 +136,9 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestRandomIntervals packs intervals with random begins. Their sizes are uniformly distributed or are powers of two,
-// and many or few of them are live at once. The limit of steps is the one for a CSV file of buffers, or 0 if so many
-// items are live at once that the search finds no improvement.
+// TestRandomIntervals packs intervals with random begins. The sizes of the intervals are uniformly distributed or are
+// powers of two, and many or few of them are live at once. The limit of steps is the one for a CSV file of buffers, or
+// 0 if so many items are live at once that the search finds no improvement.
 func TestRandomIntervals(t *testing.T) {
 	drawn := longtest.Drawn(t) % 2
 	for _, c := range []struct {
@@ -213,7 +213,7 @@ func TestForwardAndBackward(t *testing.T) {
 	}
 }
 
-// TestMinimalloc packs the instances of google/minimalloc. Each fits into 1,048,576 bytes, and into its load.
+// TestMinimalloc packs the instances of google/minimalloc. Each instance fits into 1,048,576 bytes, and into its load.
 func TestMinimalloc(t *testing.T) {
 	dir := filepath.Join("..", "..", "..", "..", "shared", "corpus", "minimalloc")
 	if _, err := os.Stat(dir); err != nil {

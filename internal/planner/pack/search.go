@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Search returns the offsets of the best packing that it finds. It first places the items greedily in several
-// orders. It then searches for up to the given number of steps, at most half of them with items joined into blocks.
-// In each step it examines an item or a section. It stops when the height of a packing equals the load or the
-// argument bound, because no packing is lower. bound may be 0 if it is unknown.
+// Search returns the offsets of the best packing that it finds. Search first places the items greedily in several
+// orders. Search then searches for up to the given number of steps, at most half of them with items joined into blocks.
+// In each step, the search examines an item or a section. Search stops when the height of a packing equals the load or
+// the argument bound, because no packing is lower. bound may be 0 if it is unknown.
 func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
@@ -49,8 +49,7 @@ func (p *problem) lower(best []int64, order []int32, bound, steps int64) []int64
 
 // improve packs the items repeatedly while steps are left. Before each attempt it changes their order: it moves the
 // items that reached the top of the last packing to the front, because an item that is placed early gets a lower
-// offset, and then moves up to three random items forward. Every second attempt starts from the lowest packing so
-// far.
+// offset, and then moves up to three random items forward. Every second attempt starts from the lowest packing so far.
 func (p *problem) improve(best []int64, order []int32, bound int64, rng *rand.Rand) []int64 {
 	n := len(p.items)
 	if p.dense && int64(n)*int64(n)/2 > p.steps { // one packing would take more than the remaining steps
@@ -143,8 +142,8 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 }
 
 // dfs searches for a packing within a capacity by depth-first search from the bottom. Each section has a level: the
-// bytes below the level are used or are left unused. The search selects a section with a low level. It then has two
-// choices: it places one of the section's items at that level, or it places none and raises the level to the lowest
+// bytes below the level are used or are left unused. The search selects a section with a low level. The search then has
+// two choices: it places one of the section's items at that level, or it places none and raises the level to the lowest
 // offset that one of the items can have. If a section's level plus the bytes of its unplaced items exceeds the
 // capacity, there is no packing.
 type dfs struct {
@@ -419,8 +418,8 @@ func (d *dfs) place(i int32) bool {
 // mostLooks is the maximum number of items of sections that are examined for one item that is placed.
 const mostLooks = 1 << 12
 
-// hopeful reports whether sections can still hold their unplaced items. It examines the sections of those items
-// whose floors have risen.
+// hopeful reports whether sections can still hold their unplaced items. It examines the sections of those items whose
+// floors have risen.
 func (d *dfs) hopeful(first int) bool {
 	looks := int64(0)
 	for _, u := range d.undo[first:] {
