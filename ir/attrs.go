@@ -59,7 +59,7 @@ type Attrs struct {
 	// Numbers holds the values of the operation's numeric attributes, in the order of the operation's row in the Op table.
 	Numbers []Number
 	// Axes lists the dimensions that sum, max, min and mean reduce. For concat, softmax, argmax, index_copy and
-	// reduce_slots it holds the dimension on which they operate.
+	// reduce_slots Axes holds the dimension on which they operate.
 	Axes []int
 	// TA and TB report that matmul reads its first or second operand transposed.
 	TA, TB bool
@@ -86,8 +86,8 @@ func (a *Attrs) Number(i int) Number {
 	return Number{}
 }
 
-// Numbers evaluates the numeric attributes of s, in the order of the operation's row in the Op table. It calls eval to
-// evaluate an expression. Absent attributes have their default values.
+// Numbers evaluates the numeric attributes of s, in the order of the operation's row in the Op table. Numbers calls
+// eval to evaluate an expression. Absent attributes have their default values.
 func (s *Stmt) Numbers(eval func(*Expr) (int64, error)) ([]Number, error) {
 	var list []Number
 	for _, spec := range s.Op.Info().Numbers() {

@@ -16,7 +16,7 @@ const WorldAxis = "world"
 
 // Binding selects the function, the number of ranks and the values of dims for a run of a program.
 type Binding struct {
-	// Func is the name of the function to run. If it is empty, the last function runs.
+	// Func is the name of the function to run. If Func is empty, the last function runs.
 	Func string
 	// Ranks is the number of ranks. The value 0 selects the size of the main mesh.
 	Ranks int
@@ -54,7 +54,7 @@ func Bind(in *Info, b Binding) (*Bound, Diagnostics) {
 	return bd, nil
 }
 
-// Resolve resolves dims, meshes and ranks in the same way as Bind. It does not examine the body of any function,
+// Resolve resolves dims, meshes and ranks in the same way as Bind. Resolve does not examine the body of any function,
 // and permits dims without a value.
 func Resolve(in *Info, b Binding) (*Bound, Diagnostics) {
 	bd, d := resolve(in, b, func(*Bound, Binding) *Diagnostic { return nil })
@@ -64,8 +64,8 @@ func Resolve(in *Info, b Binding) (*Bound, Diagnostics) {
 	return bd, nil
 }
 
-// Dims returns the value of every dim that has one, as Bind computes it. It does not examine the body of any
-// function. Therefore it does not report a dim that a function uses but that has no value; only Bind does.
+// Dims returns the value of every dim that has one, as Bind computes it. Dims does not examine the body of any
+// function. Therefore Dims does not report a dim that a function uses but that has no value; only Bind does.
 func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 	bd, unresolved := Resolve(in, b)
 	if unresolved != nil {
@@ -78,7 +78,7 @@ func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 }
 
 // Early reports errors in a binding that do not depend on the values of open dims: an unknown function, unknown dims
-// and definitions, and ranks that do not fill meshes. If the binding leaves no dim open, it reports everything that
+// and definitions, and ranks that do not fill meshes. If the binding leaves no dim open, Early reports everything that
 // Bind reports.
 func Early(in *Info, b Binding) Diagnostics {
 	bd, b, d := begin(in, b)

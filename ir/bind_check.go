@@ -95,7 +95,7 @@ func (f *Func) walkExprs(see func(*Expr)) {
 	})
 }
 
-// boundCheck checks the bound function and all functions that it calls. It checks their signatures, and those
+// boundCheck checks the bound function and all functions that it calls. boundCheck checks their signatures, and those
 // constraints in their bodies that are not Late and whose block may run.
 type boundCheck struct {
 	*Bound
@@ -252,8 +252,7 @@ func (b *Bound) check(c *Constraint, env Env) *Diagnostic {
 	return p.bindError(c.Pos, c.Help, "%s: %s", c.Message, c.Rel.Broken(c.A, c.B, valued(c.A, x), valued(c.B, y)))
 }
 
-// valued formats an expression together with its value, for example "T=64". For a constant, it returns only the
-// number.
+// valued formats an expression together with its value, for example "T=64". For a constant, it returns only the number.
 func valued(e *Expr, v int64) string {
 	if e.Kind == ExprInt {
 		return fmt.Sprint(v)

@@ -93,9 +93,9 @@ func (b *Bound) defineEarly(bind Binding) *Diagnostic {
 	return nil
 }
 
-// defineLate evaluates those definitions that defineEarly does not evaluate. It runs when the sizes of all axes are
-// known and -n has determined the value of its dim. It also checks that the early definitions still have the same
-// values.
+// defineLate evaluates those definitions that defineEarly does not evaluate. defineLate runs when the sizes of all axes
+// are known and -n has determined the value of its dim. defineLate also checks that the early definitions still have
+// the same values.
 func (b *Bound) defineLate(bind Binding) *Diagnostic {
 	todo := map[string]bool{}
 	for name := range b.defines {
@@ -119,8 +119,8 @@ func (b *Bound) defineLate(bind Binding) *Diagnostic {
 	return nil
 }
 
-// evalDefines evaluates the definitions of the dims in todo, each after the dims on which it depends. On failure it
-// returns the name and the error of the first definition, in order of names, that failed.
+// evalDefines evaluates the definitions of the dims in todo, each after the dims on which it depends. On failure,
+// evalDefines returns the name and the error of the first definition, in order of names, that failed.
 func (b *Bound) evalDefines(todo map[string]bool) (string, error) {
 	left := slices.Sorted(maps.Keys(todo))
 	for len(left) > 0 {

@@ -9,8 +9,8 @@ import (
 // Env returns the environment of one rank: dims, mesh functions, and the variables in vars, which may be nil.
 func (b *Bound) Env(rank int, vars Vars) Env { return boundEnv{b, rank, vars} }
 
-// Vars returns the values of variables and the extents of tensors. Index expressions need them while a program is
-// unrolled.
+// Vars returns the values of variables and the extents of tensors. Index expressions need these values while a program
+// is unrolled.
 type Vars interface {
 	Var(name string) (int64, bool)
 	Extent(name string, axis int) (int64, bool)
@@ -63,8 +63,8 @@ func (b *Bound) GlobalShape(t *Type, env Env) ([]int64, error) {
 	return shape, nil
 }
 
-// LocalShape returns the shape of the block that each rank holds of a value of type t. Its error names a dimension
-// whose extent is not divisible.
+// LocalShape returns the shape of the block that each rank holds of a value of type t. The error of LocalShape names a
+// dimension whose extent is not divisible.
 func (b *Bound) LocalShape(t *Type, env Env) ([]int64, error) {
 	shape, err := b.GlobalShape(t, env)
 	if err != nil {

@@ -136,8 +136,8 @@ func (b *Bound) AxisSize(axis string) (int64, bool) {
 	return m.sizes[m.axis(axis)], true
 }
 
-// Coord returns the coordinate of a rank along an axis. It returns false if the mesh with that axis does not
-// contain the rank.
+// Coord returns the coordinate of a rank along an axis. Coord returns false if the mesh with that axis does not contain
+// the rank.
 func (b *Bound) Coord(axis string, rank int) (int64, bool) {
 	m := b.axes[axis]
 	if m == nil {
@@ -150,8 +150,8 @@ func (b *Bound) Coord(axis string, rank int) (int64, bool) {
 	return m.coord(i, m.axis(axis)), true
 }
 
-// Peer returns the rank whose coordinate along axis is index and whose other coordinates are those of rank. It returns
-// false if the mesh does not contain rank or if index is out of range.
+// Peer returns the rank whose coordinate along axis is index and whose other coordinates are those of rank. Peer
+// returns false if the mesh does not contain rank or if index is out of range.
 func (b *Bound) Peer(axis string, index int64, rank int) (int, bool) {
 	m := b.axes[axis]
 	if m == nil {
@@ -166,7 +166,7 @@ func (b *Bound) Peer(axis string, index int64, rank int) (int, bool) {
 }
 
 // Grid returns the axis sizes of a mesh that contains all ranks in order, with the last axis fastest. If there are
-// several such meshes, it uses the one with the most axes.
+// several such meshes, Grid uses the one with the most axes.
 func (b *Bound) Grid() []int64 {
 	grid := []int64{int64(b.Ranks)}
 	for _, m := range b.meshes {
@@ -181,9 +181,9 @@ func (b *Bound) Grid() []int64 {
 	return grid
 }
 
-// Team returns the ranks whose coordinates equal those of the given rank on all axes except the given ones. They
-// are in the order of the given axes, of which the last varies fastest. Team returns nil if the mesh does not
-// contain the rank.
+// Team returns the ranks whose coordinates equal those of the given rank on all axes except the given ones. The ranks
+// are in the order of the given axes, of which the last varies fastest. Team returns nil if the mesh does not contain
+// the rank.
 func (b *Bound) Team(axes []string, rank int) []int {
 	team := []int{rank}
 	for _, ax := range axes {

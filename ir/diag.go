@@ -31,8 +31,8 @@ type Diagnostic struct {
 	Notes   []Note
 	// Help suggests how to correct the program. It may be empty.
 	Help string
-	// Line is the text of the source line at Pos, which is printed below the message. It is empty if the source is not
-	// known.
+	// Line is the text of the source line at Pos, which is printed below the message. Line is empty if the source is
+	// not known.
 	Line string
 }
 
@@ -74,7 +74,7 @@ func (d *Diagnostic) String() string {
 	return b.String()
 }
 
-// Diagnostics is a list of findings. It is an error if it contains a finding of severity Error.
+// Diagnostics is a list of findings. Diagnostics is an error if the list contains a finding of severity Error.
 type Diagnostics []*Diagnostic
 
 // wayOut returns the help in the form in which it is appended to a one-line message.

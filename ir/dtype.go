@@ -40,8 +40,8 @@ var dtypes = [numDTypes]dtypeRow{
 // DTypes lists every element type, in the order of the constants.
 func DTypes() []DType { return append(ArithmeticTypes(), F8E4M3, F8E5M2) }
 
-// ArithmeticTypes lists the types that all operations support. These are the types in DTypes without the 8-bit types,
-// which can only be moved, converted, and contracted together with scales.
+// ArithmeticTypes lists the types that all operations support. The arithmetic types are the types in DTypes without the
+// 8-bit types, which can only be moved, converted, and contracted together with scales.
 func ArithmeticTypes() []DType { return []DType{F32, F16, BF16, F64, I32, I64} }
 
 // Valid reports whether d is an element type.
@@ -58,8 +58,8 @@ func (d DType) String() string {
 // Size returns the bytes of one element.
 func (d DType) Size() int64 { return int64(d.row().size) }
 
-// IntBits returns the number n such that every integer of magnitude at most 1<<n is represented exactly. For bf16 it is
-// 8, so not all integers above 256 are exact.
+// IntBits returns the number n such that every integer of magnitude at most 1<<n is represented exactly. For bf16,
+// IntBits is 8, so not all integers above 256 are exact.
 func (d DType) IntBits() int { return d.row().intBits }
 
 // row returns the table row of d, or the row of the invalid type if d is not an element type.

@@ -6,8 +6,8 @@ import (
 )
 
 // Equal reports whether a and b are the same program, with the same statements and the same declarations in the same
-// order. It ignores the file name, source text, positions, comments, empty lines and redundant parentheses, and whether
-// an operation was written as an operand or as a statement.
+// order. Equal ignores the file name, source text, positions, comments, empty lines and redundant parentheses, and
+// whether an operation was written as an operand or as a statement.
 func Equal(a, b *Program) bool {
 	return equal(reflect.ValueOf(a.decls()), reflect.ValueOf(b.decls()))
 }

@@ -23,7 +23,7 @@ type Env interface {
 // ErrOverflow reports that the value of an index expression does not fit int64.
 var ErrOverflow = errors.New("the result exceeds 64 bits")
 
-// Eval computes the value of e. Its errors are ErrOverflow, a division by zero, or a name without a value.
+// Eval computes the value of e. The errors of Eval are ErrOverflow, a division by zero, or a name without a value.
 func (e *Expr) Eval(env Env) (int64, error) {
 	switch e.Kind {
 	case ExprInt:

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// bigApply computes an operation in unlimited precision. It returns false for a division by zero.
+// bigApply computes an operation in unlimited precision. bigApply returns false for a division by zero.
 func bigApply(k ir.ExprKind, a, b int64) (*big.Int, bool) {
 	x, y, z := big.NewInt(a), big.NewInt(b), new(big.Int)
 	switch k {

@@ -21,8 +21,8 @@ const (
 	ExprMax                      // max(a, b)
 )
 
-// Expr is an integer index expression. Its values have 64 bits, and an overflow is an error. Expressions are never
-// changed after they are built, so they may be shared.
+// Expr is an integer index expression. The values of an expression have 64 bits, and an overflow is an error.
+// Expressions are never changed after they are built, so they may be shared.
 type Expr struct {
 	Kind ExprKind
 	Pos  Pos

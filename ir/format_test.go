@@ -26,8 +26,8 @@ func TestRandomRoundTrip(t *testing.T) {
 	}
 }
 
-// withComments inserts comments and empty lines at all places where the grammar permits them. It returns the text and
-// the number of comments.
+// withComments inserts comments and empty lines at all places where the grammar permits them. withComments returns the
+// text and the number of comments.
 func withComments(r *rand.Rand, text string) (string, int) {
 	var b strings.Builder
 	n := 0

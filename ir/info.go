@@ -5,7 +5,7 @@ type SymKind uint8
 
 // The kinds of symbols.
 const (
-	// SymValue is an immutable global value. Its Type includes its layout over the mesh.
+	// SymValue is an immutable global value. The Type of a SymValue includes its layout over the mesh.
 	SymValue SymKind = iota
 	// SymBuffer is mutable local storage, a view of such storage (then Base is set), or the local result of an operation
 	// with a local operand. Its Type is local.
@@ -26,18 +26,18 @@ type Sym struct {
 	Kind SymKind
 	Name string
 	Pos  Pos
-	// Type is the type of a value (global, with layout) or of a buffer (with local extents). Its extents are expressions
-	// over the dims, loop variables, lets and ranks in scope.
+	// Type is the type of a value (global, with layout) or of a buffer (with local extents). The extents of Type are
+	// expressions over the dims, loop variables, lets and ranks in scope.
 	Type *Type
 	// Signature is the declared type of an inout parameter, whose Type is local.
 	Signature *Type
-	// Count is the length of an array. It is nil for a single object.
+	// Count is the length of an array. Count is nil for a single object.
 	Count *Expr
 	// Def is the defining statement. Def is nil for a parameter.
 	Def   *Stmt
 	Param *Param
-	// Base is the symbol that owns the memory of a view. For a view of a view, it is the owner of the innermost one. It is
-	// nil if the symbol owns its memory.
+	// Base is the symbol that owns the memory of a view. For a view of a view, Base is the owner of the innermost one.
+	// Base is nil if the symbol owns its memory.
 	Base *Sym
 	// RankDependent reports that the value of an index may differ between ranks.
 	RankDependent bool
@@ -99,7 +99,7 @@ type Constraint struct {
 	Pos  Pos
 	Rel  CheckKind
 	A, B *Expr
-	// Message describes the error if the relation does not hold. The values of both sides are appended to it.
+	// Message describes the error if the relation does not hold. The values of both sides are appended to the message.
 	Message string
 	Help    string
 	// Late reports that the constraint can only be checked for an instance of the statement. The other constraints, and

@@ -49,7 +49,7 @@ var spelling = [...]string{
 	tokArrow: `"->"`, tokDots: `".."`, tokAt: `"@"`, tokIllegal: "an unknown character",
 }
 
-// token is one token of the text. Its text is a substring of the source.
+// token is one token of the text. The text of a token is a substring of the source.
 type token struct {
 	kind  tokKind
 	blank bool // an empty line precedes the token
@@ -60,8 +60,8 @@ type token struct {
 }
 
 // lexer splits a text into tokens. A line end is a token unless it is inside parentheses or brackets or follows a
-// comma; several line ends in succession are one token. The lexer collects comments in pending. The parser removes them
-// from there.
+// comma; several line ends in succession are one token. The lexer collects comments in pending. The parser removes the
+// comments from pending.
 type lexer struct {
 	src       string
 	off       int

@@ -1,7 +1,8 @@
 package ir
 
-// The functions below build index expressions. They fold constants and omit neutral operands. If the folded value would
-// overflow or require a division by zero, the expression is not folded, so that the checker reports it at its position.
+// The functions below build index expressions. These functions fold constants and omit neutral operands. If the folded
+// value would overflow or require a division by zero, the expression is not folded, so that the checker reports it at
+// its position.
 
 // Add returns a + b.
 func Add(a, b *Expr) *Expr {

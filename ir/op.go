@@ -2,8 +2,8 @@ package ir
 
 import "fmt"
 
-// Op is an operation or statement of the language. Its row in the Op table below and its inference function (infer.go)
-// define all of its properties. To add an operation, add these two.
+// Op is an operation or statement of the language. The row of an operation in the Op table below and its inference
+// function (infer.go) define all of its properties. To add an operation, add its row and its inference function.
 type Op uint8
 
 // The operations.
@@ -587,8 +587,8 @@ func Ops() []Op {
 	return ops
 }
 
-// ParseOp returns the operation called name. For "broadcast" it returns the collective. Without over= the word denotes
-// OpExpand, which the parser detects.
+// ParseOp returns the operation called name. For "broadcast" ParseOp returns the collective. Without over= the word
+// denotes OpExpand, which the parser detects.
 func ParseOp(name string) (Op, bool) {
 	op, ok := opByName[name]
 	return op, ok

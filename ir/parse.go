@@ -69,8 +69,9 @@ func (p *parser) read() {
 }
 
 // lookahead provides one token of lookahead. A function that finds an error reports it, skips to the end of the line or
-// to the next brace, and returns a value that is not nil. Its callers then find no token that continues their
-// construct, so they return without an error check. Only endStmt and decl test whether there was an error.
+// to the next brace, and returns a value that is not nil. The callers of such a function then find no token that
+// continues their construct, so they return without an error check. Only endStmt and decl test whether there was an
+// error.
 type lookahead struct {
 	lexer
 	tok     token
@@ -243,8 +244,8 @@ func (p *lookahead) atDecl() bool {
 	return p.tok.first && (p.isWord("func") || p.isWord("dim") || p.isWord("mesh"))
 }
 
-// atFunc reports whether a function starts at the current token. If a block is still open there, its closing brace is
-// missing.
+// atFunc reports whether a function starts at the current token. If a block is still open where a function starts, its
+// closing brace is missing.
 func (p *lookahead) atFunc() bool { return p.tok.first && p.isWord("func") }
 
 // skipToDecl skips the rest of a declaration that has an error.
@@ -386,8 +387,8 @@ func (p *parser) results() []*Type {
 	return list
 }
 
-// closing reads the parenthesis or bracket that closes open. If it ends a list, the message of an error also mentions a
-// comma.
+// closing reads the parenthesis or bracket that closes open. If the parenthesis ends a list, the message of an error
+// also mentions a comma.
 func (p *lookahead) closing(open token, list bool) {
 	kind, help := open.kind+1, helpFor(p.tok)
 	if p.bad || p.got(kind) {

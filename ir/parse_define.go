@@ -2,8 +2,8 @@ package ir
 
 import "strings"
 
-// ParseExpr reads one index expression, such as the value of --define: "T*size(tp) + 1". Its error is of type
-// Diagnostics, and has positions in src.
+// ParseExpr reads one index expression, such as the value of --define: "T*size(tp) + 1". The error of ParseExpr is of
+// type Diagnostics, and has positions in src.
 func ParseExpr(src string) (*Expr, error) {
 	p := &expressions{lookahead: lookahead{prog: &Program{File: "expression", Source: src}}}
 	if !p.checkText(src) {

@@ -102,8 +102,8 @@ func appendLaunch(b []byte, s *Stmt) []byte {
 	return appendAttrs(append(b, ')'), s.Attrs, true)
 }
 
-// appendLaunchNumber prints a number of a launch. It omits the type i32 if the expression does not begin with a word
-// that has another meaning there.
+// appendLaunchNumber prints a number of a launch. appendLaunchNumber omits the type i32 if the expression does not
+// begin with a word that has another meaning there.
 func appendLaunchNumber(b []byte, s *Stmt, par LaunchParam) []byte {
 	start := len(b)
 	b = append(append(b, par.DType.String()...), ' ')

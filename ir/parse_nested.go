@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// argument reads an operand of s: a name or, if s has one result, also a value without a name. Such a value is a row of
-// a tensor, %w[e], or the result of an operation, (OP args).
+// argument reads an operand of s: a name or, if s has one result, also a value without a name. A value without a name
+// is a row of a tensor, %w[e], or the result of an operation, (OP args).
 func (p *statements) argument(s *Stmt) Place {
 	pos := p.tok.pos
 	switch _, op := ParseOp(p.tok.text); {

@@ -121,8 +121,8 @@ func ending(s *Stmt) Pos {
 	return s.Body.End
 }
 
-// skipStmt skips the rest of a statement that has an error. It reads the blocks on the way, to report the errors in
-// them.
+// skipStmt skips the rest of a statement that has an error. skipStmt reads the blocks on the way, to report the errors
+// in them.
 func (p *statements) skipStmt() {
 	for p.skip(); p.is(tokLBrace); p.skip() {
 		p.block(&Comments{})
@@ -410,7 +410,7 @@ func (p *statements) ifElse(s *Stmt) {
 	}
 }
 
-// elseBlock reads the block after else. If an if follows else, it returns a block that contains this if.
+// elseBlock reads the block after else. If an if follows else, elseBlock returns a block that contains this if.
 func (p *statements) elseBlock() *Block {
 	if !p.isWord("if") {
 		return p.block(nil)
@@ -425,7 +425,8 @@ func (p *statements) elseBlock() *Block {
 	return &Block{Stmts: []*Stmt{s}, End: ending(s)}
 }
 
-// elseIf returns the if that is written "else if": the only statement of s's else block. It returns nil if s has none.
+// elseIf returns the if that is written "else if": the only statement of s's else block. elseIf returns nil if s has
+// none.
 func elseIf(s *Stmt) *Stmt {
 	if s.Else == nil || len(s.Else.Stmts) != 1 || len(s.Else.Tail) > 0 {
 		return nil

@@ -14,7 +14,7 @@ const (
 )
 
 // String returns the program's canonical text, including comments. The text depends only on the syntax, not on the
-// layout of the source. Parsing it gives an Equal program.
+// layout of the source. Parsing the canonical text gives an Equal program.
 func (p *Program) String() string { return string(appendProgram(nil, p)) }
 
 // Print writes the program's canonical text to w.
@@ -23,8 +23,8 @@ func Print(w io.Writer, p *Program) error {
 	return err
 }
 
-// Format returns the canonical text of a source text. It preserves comments and single empty lines. If the source has
-// errors, it returns "" and the diagnostics.
+// Format returns the canonical text of a source text. Format preserves comments and single empty lines. If the source
+// has errors, Format returns "" and the diagnostics.
 func Format(file, src string) (string, Diagnostics) {
 	p, ds := Parse(file, src)
 	if ds.HasErrors() {
@@ -33,7 +33,7 @@ func Format(file, src string) (string, Diagnostics) {
 	return p.String(), ds
 }
 
-// String returns the text of the statement without its blocks and comments. For a loop it returns "for %i in 0..4".
+// String returns the text of the statement without its blocks and comments. For a loop String returns "for %i in 0..4".
 func (s *Stmt) String() string { return string(appendStmt(nil, s, nil)) }
 
 // decls returns the declarations in the order of printing: first those in Order that are still in the program, then

@@ -20,7 +20,7 @@ type Name struct {
 type Comment struct {
 	Pos  Pos
 	Text string
-	// Blank reports that an empty line precedes the comment. It is never set for the first comment of Lead or Tail.
+	// Blank reports that an empty line precedes the comment. Blank is never set for the first comment of Lead or Tail.
 	// Comments.Blank and Block.TailBlank report that empty line instead.
 	Blank bool
 }
@@ -33,8 +33,8 @@ type Comments struct {
 	Blank bool
 	// Gap reports that an empty line separates Lead from the statement.
 	Gap bool
-	// Trail is the comment at the end of the statement's last line. For a statement with a block it is the comment after
-	// the opening brace.
+	// Trail is the comment at the end of the statement's last line. For a statement with a block Trail is the comment
+	// after the opening brace.
 	Trail string
 	// HasTrail distinguishes an empty trailing comment from none.
 	HasTrail bool
@@ -51,14 +51,14 @@ type Program struct {
 	Meshes []*Mesh
 	Funcs  []*Func
 
-	// Order lists the declarations in the order of the text, for printing. Passes that add declarations may leave it nil;
-	// then dims precede meshes, and meshes precede functions.
+	// Order lists the declarations in the order of the text, for printing. Passes that add declarations may leave Order
+	// nil; then dims precede meshes, and meshes precede functions.
 	Order []Decl
 	// End holds the comments after the last declaration.
 	End []Comment
 
 	// Files holds the contents of the files that launches name, keyed by the file name in the launch. Neither Parse nor
-	// Check reads them.
+	// Check reads these files.
 	Files map[string][]byte
 }
 
@@ -85,14 +85,14 @@ type Dim struct {
 	Name     string
 	Default  int64
 	HasValue bool
-	// Least and Most limit the values for which an imported model is valid. The text of a program cannot express them.
-	// Most is 0 if there is no upper limit.
+	// Least and Most limit the values for which an imported model is valid. The text of a program cannot express Least
+	// and Most. Most is 0 if there is no upper limit.
 	Least, Most int64
 	Comments    Comments
 }
 
-// Mesh is the declaration of a mesh. Without a device list, as in "mesh dp[2] tp[4]", it is the main mesh. With a
-// device list, as in "mesh d[2] = {0 2}", it is a mesh of those ranks. The last axis varies fastest.
+// Mesh is the declaration of a mesh. Without a device list, as in "mesh dp[2] tp[4]", the mesh is the main mesh. With a
+// device list, as in "mesh d[2] = {0 2}", the mesh consists of those ranks. The last axis varies fastest.
 type Mesh struct {
 	Pos     Pos
 	Axes    []MeshAxis
@@ -214,7 +214,7 @@ type Launch struct {
 type LaunchParam struct {
 	Pos  Pos
 	Kind LaunchKind
-	// At is the index of the argument's tensor in Args, or of its expression in Exprs. It is -1 if the argument is the
+	// At is the index of the argument's tensor in Args, or of its expression in Exprs. At is -1 if the argument is the
 	// number Num.
 	At    int
 	DType DType // type of the argument if it is a number

@@ -28,8 +28,8 @@ func (r Rope) Numbers() []Number {
 	return Reals(r.Theta, r.Factor, r.Low, r.High, r.Original, r.Scale)
 }
 
-// Frequencies returns the angle of each pair of elements at position 1, for heads of dh elements. Scaling divides
-// the frequencies whose wavelength exceeds Original/Low by Factor. It does not change the frequencies whose
+// Frequencies returns the angle of each pair of elements at position 1, for heads of dh elements. Scaling divides the
+// frequencies whose wavelength exceeds Original/Low by Factor. Frequencies does not change the frequencies whose
 // wavelength is below Original/High, and interpolates between these two ranges.
 func (r Rope) Frequencies(dh int64) []float64 {
 	out := make([]float64, dh/2)

@@ -39,8 +39,8 @@ func (c *callGraph) checkRefines(f *ir.Func) {
 	}
 }
 
-// refinesItself follows refines clauses from f and reports whether they lead back to f. It stores the result for every
-// function that it visits.
+// refinesItself follows refines clauses from f and reports whether they lead back to f. refinesItself stores the result
+// for every function that it visits.
 func (c *callGraph) refinesItself(f *ir.Func) bool {
 	var path []*ir.Func
 	onPath := map[*ir.Func]bool{}

@@ -76,8 +76,8 @@ func (c *checker) checkFor(s *ir.Stmt) {
 	}
 }
 
-// carriedTypes returns the types of the values that a loop carries. They are the types of the initial values, without
-// partial reductions. It returns nil after an error.
+// carriedTypes returns the types of the values that a loop carries. The types are the types of the initial values,
+// without partial reductions. carriedTypes returns nil after an error.
 func (c *checker) carriedTypes(s *ir.Stmt, begin []*ir.Sym) []*ir.Type {
 	types, needs, reshard := make([]*ir.Type, len(begin)), make([]*ir.Type, len(begin)), false
 	if len(begin) > 0 && s.Streams > 0 {

@@ -40,8 +40,8 @@ func nodes(e *ir.Expr, most int) int {
 	return n
 }
 
-// localType returns the type of one rank's shard of an operand. For a partial value, it is the type of one rank's
-// contribution.
+// localType returns the type of one rank's shard of an operand. For a partial value, localType returns the type of one
+// rank's contribution.
 func (c *names) localType(s *ir.Sym) *ir.Type {
 	t := c.boundedType(s)
 	if s.Kind == ir.SymBuffer {

@@ -292,8 +292,8 @@ func (c *heads) funcNames() []string { return slices.Sorted(maps.Keys(c.funcs)) 
 
 func (c *heads) axisNames() []string { return slices.Sorted(maps.Keys(c.axes)) }
 
-// forgive suppresses errors about undefined names that the unread lines of a function may define. It also
-// suppresses errors about dims that the unread heads of other functions may declare.
+// forgive suppresses errors about undefined names that the unread lines of a function may define. It also suppresses
+// errors about dims that the unread heads of other functions may declare.
 func (c *heads) forgive(f *ir.Func) {
 	c.unknown = map[string]bool{}
 	for _, w := range c.lostDims {

@@ -15,7 +15,7 @@ type inference struct {
 	syms  []*ir.Sym
 	args  []*ir.Type
 	local bool
-	// want is the layout that the annotation or the signature requires for the result. It is nil if none is required.
+	// want is the layout that the annotation or the signature requires for the result. want is nil if none is required.
 	want *ir.Type
 	// needs[i] is the type to which operand i must be resharded, or nil if no reshard is needed.
 	needs []*ir.Type
@@ -176,8 +176,8 @@ func (in *inference) checkLocalAnnotation(t *ir.Type) {
 	in.assignable(in.s, t, a, a.Pos)
 }
 
-// settleLayout gives a value its annotated layout. If the operation produces another layout, it records that layout in
-// Info.Natural.
+// settleLayout gives a value its annotated layout. If the operation produces another layout, settleLayout records that
+// layout in Info.Natural.
 func (in *inference) settleLayout(sym *ir.Sym, natural *ir.Type) {
 	s := in.s
 	target := natural
@@ -214,7 +214,8 @@ func (c *relations) stillPartial(want, have *ir.Type) bool {
 }
 
 // passesPartial reports whether an operation that is applied to each rank's contribution produces the contributions to
-// its result (S10). This also holds for views, collectives and transfers, which only move contributions.
+// its result (S10). passesPartial also returns true for views, collectives and transfers, which only move
+// contributions.
 func passesPartial(op ir.Op, red ir.Red) bool {
 	switch op {
 	case ir.OpSum:
@@ -246,8 +247,8 @@ func (in *inference) wholeOperands() bool {
 	return true
 }
 
-// sameOnAllRanks is for operations on values. It reports an error for a factor, a fill value or an extent that
-// depends on the rank, because the copies of the result on different ranks would then differ.
+// sameOnAllRanks is for operations on values. sameOnAllRanks reports an error for a factor, a fill value or an extent
+// that depends on the rank, because the copies of the result on different ranks would then differ.
 func (in *inference) sameOnAllRanks() bool {
 	for _, a := range in.s.Attrs {
 		if !in.local && a.Kind == ir.AttrNumber && len(a.Exprs) > 0 && in.rankDependent(a.Exprs[0]) {

@@ -198,7 +198,7 @@ func (in *attentionRules) attentionMask(seq int) bool {
 }
 
 // attentionScores checks that a window and a soft cap are positive. A window needs the position of each query among the
-// keys, so it also checks that causal=true or lengths for each query define this position.
+// keys, so attentionScores also checks that causal=true or lengths for each query define this position.
 func (in *attentionRules) attentionScores() bool {
 	for _, name := range []string{"window", "softcap"} {
 		a := in.s.Attr(name)
@@ -242,8 +242,9 @@ func (in *attentionRules) attentionSees() bool {
 		"the number of keys must be 1 or more")
 }
 
-// gradient infers the types of attention_lse, attention_dq and attention_dkv. Their operands are split in the same way
-// as the operands of attention. Operands with one number for each query are split in the same way as the queries.
+// gradient infers the types of attention_lse, attention_dq and attention_dkv. The operands of these operations are
+// split in the same way as the operands of attention. Operands with one number for each query are split in the same way
+// as the queries.
 func (in *attentionRules) gradient() *ir.Type {
 	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionRows() {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// This file tests the operations for the gradients of attention. It replaces the exponential by another function, since
-// layouts do not depend on it.
+// This file tests the operations for the gradients of attention. The tests replace the exponential by another function,
+// since layouts do not depend on it.
 
 // gradCase returns a generator of random operands for op.
 func gradCase(op ir.Op) func(b *brute) {

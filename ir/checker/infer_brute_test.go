@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// This test checks layout inference by brute force. For one random operation on values in random layouts, it computes
-// the operation on whole tensors, and again on each rank's blocks, with the operands in the layouts that Check
+// This test checks layout inference by brute force. For one random operation on values in random layouts, the test
+// computes the operation on whole tensors, and again on each rank's blocks, with the operands in the layouts that Check
 // requires. The ranks' results must be the blocks, or the contributions to blocks, that the inferred type of the result
 // describes.
 

@@ -48,7 +48,7 @@ func (in *collectiveRules) takePartial(t *ir.Type) bool {
 	return true
 }
 
-// takeAxes removes the team's axes from dimension d. They must be the minor-most axes of that dimension.
+// takeAxes removes the team's axes from dimension d. The team's axes must be the minor-most axes of that dimension.
 func (in *collectiveRules) takeAxes(t *ir.Type, d int) bool {
 	axes := t.Dims[d].Axes
 	if n := len(axes) - len(in.over); n >= 0 && slices.Equal(axes[n:], in.over) {
@@ -151,8 +151,8 @@ func (in *collectiveRules) allToAll() *ir.Type {
 	return t
 }
 
-// rooted infers the types of broadcast, reduce, gather, scatter and permute. These are not defined for values, only for
-// local operands.
+// rooted infers the types of broadcast, reduce, gather, scatter and permute. These collectives are not defined for
+// values, only for local operands.
 func (in *collectiveRules) rooted() *ir.Type {
 	if !in.local {
 		in.errorf("type", in.s.Pos, "%s works on the local tensors of ranks, not on values", in.s.Op).

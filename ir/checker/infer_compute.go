@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// inferElementwise infers the type of an elementwise operation according to its row in the Op table. Its numeric
-// attributes must be representable in the operands' type.
+// inferElementwise infers the type of an elementwise operation according to its row in the Op table. The numeric
+// attributes of the operation must be representable in the operands' type.
 func inferElementwise(in *inference) *ir.Type {
 	info := in.s.Op.Info()
 	if !in.sameDType() || info.Floats && !in.floats() {
@@ -65,9 +65,9 @@ func inferSeveral(in *inference) *ir.Type {
 
 var ordinals = []string{"second", "third"}
 
-// commonLayout returns the layout of an operand that has as many dimensions as the result. It chooses the operand for
-// which the fewest other operands have to move data between ranks (cutCost). In a tie it chooses the last such operand,
-// so earlier operands are resharded (S20).
+// commonLayout returns the layout of an operand that has as many dimensions as the result. commonLayout chooses the
+// operand for which the fewest other operands have to move data between ranks (cutCost). In a tie, commonLayout chooses
+// the last such operand, so earlier operands are resharded (S20).
 func (in *inference) commonLayout() *ir.Type {
 	var best *ir.Type
 	least := 0

@@ -100,7 +100,7 @@ func (in *inference) cheapest(layouts []*ir.Type, as func(i int, layout *ir.Type
 }
 
 // cutCost returns 0 if each rank can extract its block of layout u from its block of layout t, and 1 if a reshard from
-// t to u moves bytes between ranks. It uses only the text of the program, not the values of dims (S20).
+// t to u moves bytes between ranks. cutCost uses only the text of the program, not the values of dims (S20).
 func cutCost(t, u *ir.Type) int {
 	if t.Mesh != u.Mesh || len(t.Partial) > 0 {
 		if ir.SameLayout(t, u) {

@@ -44,8 +44,8 @@ func (in *indexRules) embedding() *ir.Type {
 	return out
 }
 
-// tablePart checks the attributes first= and of=. They give the first row of a rank's table in a larger table, and the
-// number of rows of the larger table.
+// tablePart checks the attributes first= and of=. first= and of= give the first row of a rank's table in a larger
+// table, and the number of rows of the larger table.
 func (in *indexRules) tablePart(table *ir.Type) bool {
 	first, of := in.s.Attr("first"), in.s.Attr("of")
 	switch {

@@ -111,8 +111,8 @@ func (in *indexRules) rope() *ir.Type {
 	return x
 }
 
-// frequencies checks the third operand of a rope. It must have one frequency for each pair of elements of a head, or
-// for the first pairs only. A head has dh elements.
+// frequencies checks the third operand of a rope. The operand must have one frequency for each pair of elements of a
+// head, or for the first pairs only. A head has dh elements.
 func (in *indexRules) frequencies(dh *ir.Expr) bool {
 	t, pos, help := in.args[2], in.s.Args[2].Pos, "rope: "+ir.OpRope.Info().Doc
 	if t.DType != ir.F32 || len(t.Dims) != 1 {

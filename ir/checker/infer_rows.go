@@ -5,8 +5,8 @@ import "hocket.example/hocket/ir"
 // This file infers the types of operations that need all elements along one dimension: softmax and the norms. The other
 // dimensions may be split.
 
-// wholeAlong requires that operand i have no partial reductions and that its dimension d be whole. It returns the type
-// of the operand after the reshard.
+// wholeAlong requires that operand i have no partial reductions and that its dimension d be whole. wholeAlong returns
+// the type of the operand after the reshard.
 func (in *inference) wholeAlong(i, d int) *ir.Type {
 	x := in.args[i].Reduced().Clone()
 	x.Dims[d].Axes = nil

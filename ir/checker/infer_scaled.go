@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// Tensors with 8-bit types can be moved and converted. The only arithmetic on them is contractions that have scales as
-// operands.
+// Tensors with 8-bit types can be moved and converted. The only arithmetic on 8-bit tensors is contractions that have
+// scales as operands.
 
 // scaleBlock is the number of elements of a row that share a scale, and the number of rows of a weight that share a
 // scale, if scales are given for blocks.
 const scaleBlock = 128
 
-// takesFloat8 reports whether an operation accepts 8-bit types. These are the operations that only move elements, and
-// the operations in this file.
+// takesFloat8 reports whether an operation accepts 8-bit types. The accepted operations are those that only move
+// elements, and those in this file.
 func takesFloat8(s *ir.Stmt) bool {
 	switch s.Op {
 	case ir.OpCast, ir.OpCopy, ir.OpFill, ir.OpExpand, ir.OpConcat, ir.OpIndexCopy, ir.OpTakeAlong, ir.OpReshard,
@@ -38,8 +38,8 @@ func (in *inference) arithmeticTypes() bool {
 	return true
 }
 
-// scalesFit checks the scales, operand i, of operand of. It accepts one scale for the whole tensor, one for each row
-// (all positions in all dimensions but the last), or one for each block. If square is set, operand of is a weight,
+// scalesFit checks the scales, operand i, of operand of. scalesFit accepts one scale for the whole tensor, one for each
+// row (all positions in all dimensions but the last), or one for each block. If square is set, operand of is a weight,
 // whose blocks also span several rows. The argument need is the required layout of the scaled operand, or nil for local
 // tensors. The scales must have the corresponding layout. A block must not extend over two ranks.
 func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {

@@ -211,8 +211,8 @@ func elements(t *ir.Type) *ir.Expr {
 	return e
 }
 
-// keptAxes maps dimensions of x to the dimensions of out that hold the same outermost blocks. These are the first
-// dimensions of the groups that have equal products of extents, where dimensions of extent 1 are ignored.
+// keptAxes maps dimensions of x to the dimensions of out that hold the same outermost blocks. The mapped dimensions are
+// the first dimensions of the groups that have equal products of extents, where dimensions of extent 1 are ignored.
 func (in *viewRules) keptAxes(x, out *ir.Type) map[int]int {
 	keep := map[int]int{}
 	i, j := 0, 0

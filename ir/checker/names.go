@@ -43,8 +43,8 @@ type names struct {
 type facts struct {
 	// depth is the number of loops around the definition.
 	depth int
-	// value is the polynomial of an index, and extents are the polynomials of a tensor's local extents. They are nil until
-	// they are first computed.
+	// value is the polynomial of an index, and extents are the polynomials of a tensor's local extents. value and
+	// extents are nil until they are first computed.
 	value   poly
 	extents []poly
 	// raggedRanks[i] reports that local extent i may differ between ranks.
@@ -96,8 +96,8 @@ func (c *names) define(s *ir.Sym) {
 	c.scope.added = append(c.scope.added, s.Name)
 }
 
-// lookup returns the symbol of a name. If there is none, it reports an error and returns nil. Each unknown name in a
-// function is reported once.
+// lookup returns the symbol of a name. If there is no such symbol, lookup reports an error and returns nil. Each
+// unknown name in a function is reported once.
 func (c *names) lookup(name string, pos ir.Pos) *ir.Sym {
 	if s := c.scope.names[name]; s != nil {
 		return s

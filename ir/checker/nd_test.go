@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// nd is a small integer tensor in row-major order. Tests compute the expected results of layouts with it. It shares no
+// nd is a small integer tensor in row-major order. Tests compute the expected results of layouts with nd. It shares no
 // code with layout inference.
 type nd struct {
 	shape []int

@@ -15,8 +15,8 @@ type poly map[monomial]int64
 type monomial string
 
 const (
-	// maxMonomials and maxDegree limit the size of a polynomial. An expression that exceeds them becomes one atom, which
-	// limits the work for one operation.
+	// maxMonomials and maxDegree limit the size of a polynomial. An expression that exceeds these limits becomes one
+	// atom, which limits the work for one operation.
 	maxMonomials = 64
 	maxDegree    = 16
 	atomBytes    = 4

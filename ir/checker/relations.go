@@ -16,8 +16,8 @@ type relations struct {
 	lateIf, unsure int
 }
 
-// inRange reports an error if the index e is known to be outside of 0..count and the statement is known to run. If this
-// cannot be decided symbolically, it is checked when the value of e is known.
+// inRange reports an error if the index e is known to be outside of 0..count and the statement is known to run. If the
+// range cannot be checked symbolically, it is checked when the value of e is known.
 func (c *relations) inRange(e, count *ir.Expr, what string) bool {
 	if c.unsure > 0 || c.norm.atMost(ir.Int(0), e) != no && c.norm.atMost(count, e) != yes {
 		return true
@@ -56,7 +56,8 @@ func (c *names) place(st *ir.Stmt, p *ir.Place) *ir.Sym {
 	return s
 }
 
-// rowHelp returns the help for an index on an object that is not an array. It shows how to select a part of the object.
+// rowHelp returns the help for an index on an object that is not an array. rowHelp shows how to select a part of the
+// object.
 func rowHelp(s *ir.Sym, p *ir.Place) string {
 	if s.Kind == ir.SymValue || s.Kind == ir.SymBuffer {
 		return fmt.Sprintf("name the row first: %%row = select %%%s, axis=0, index=%s", p.Name, p.Index)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// progGen generates random programs that are syntactically valid but have no meaning. They contain every operation,
-// attribute, type and kind of expression, and names that a careless parser would confuse with keywords.
+// progGen generates random programs that are syntactically valid but have no meaning. The programs contain every
+// operation, attribute, type and kind of expression, and names that a careless parser would confuse with keywords.
 type progGen struct {
 	*rand.Rand
 	depth int
@@ -50,8 +50,8 @@ func RandomProgram(seed uint64) *ir.Program {
 	return p
 }
 
-// sortLike sorts the program's lists of declarations by order, the order of the text. The parser returns them in this
-// order.
+// sortLike sorts the program's lists of declarations by order, the order of the text. The parser returns the lists in
+// this order.
 func sortLike(p *ir.Program, order []ir.Decl) {
 	p.Dims, p.Meshes, p.Funcs = nil, nil, nil
 	for _, d := range order {
