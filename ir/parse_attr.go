@@ -90,7 +90,7 @@ func (p *expressions) hyphened() string {
 	return name.Text
 }
 
-// IsHyphened reports whether s has the form that hyphened reads.
+// IsHyphened reports whether s consists of words that are joined by hyphens, as hyphened reads them.
 func IsHyphened(s string) bool {
 	for word := range strings.SplitSeq(s, "-") {
 		if word == "" || !isLetter(word[0]) || strings.ContainsFunc(word, func(r rune) bool { return r > 0x7f || !isWord(byte(r)) }) {

@@ -45,7 +45,7 @@ func (p *lookahead) limit(what string) {
 	p.bad = true
 }
 
-// tooMany reports that the program has more than most objects of the kind what, and ends parsing.
+// tooMany reports that the program has more objects of the kind what than most, the limit, and ends parsing.
 func (p *lookahead) tooMany(most int, what string) {
 	if !p.stopped {
 		p.errorAt(p.tok.pos, "replace repeated statements by a loop or a function", "the program has more than %d "+
@@ -143,7 +143,7 @@ func Nearest(name string, words []string) string {
 }
 
 // editDistance returns the smallest number of letters that must be inserted, deleted, replaced or exchanged with their
-// neighbour to change a into b. All distances above most give the same result.
+// neighbour to change a into b. All distances above the argument most give the same result.
 func editDistance(a, b string, most int) int {
 	if len(a) > 64 || len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1

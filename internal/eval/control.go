@@ -172,9 +172,9 @@ func (r *rank) call(s *ir.Stmt) error {
 	return nil
 }
 
-// argument binds the parameter p of a called function to the i-th operand of the call s. An inout parameter is
-// bound to a buffer, and any other parameter to a value. If the operand for a value is a buffer, the buffer is
-// claimed.
+// argument binds the parameter p of a called function to the i-th operand of the call s. An inout parameter is bound to
+// a buffer, and any other parameter to a value. If the operand for a value is a buffer, the buffer is claimed, which
+// makes a value from it.
 func (r *rank) argument(s *ir.Stmt, i int, p *ir.Param) (*binding, error) {
 	b := r.names[s.Args[i].Name]
 	switch {

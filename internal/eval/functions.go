@@ -97,7 +97,7 @@ func floor(x, ex float64) (y, e float64) {
 	return y, selected(y, max(y-math.Floor(x-ex), math.Floor(x+ex)-y))
 }
 
-// power applies the rule of x to the power of by. On either side of zero, the function is monotonic in the
+// power applies the rule of x raised to the exponent by. On either side of zero, the function is monotonic in the
 // magnitude of x.
 func power(dt ir.DType, x, ex, by float64) (float64, float64) {
 	y, eby := math.Pow(x, by), constantError(dt, by)

@@ -110,7 +110,7 @@ func sortedIndices(a *array, shape []int64, largest bool) (*array, error) {
 	return out, nil
 }
 
-// takeAlong returns the elements of each row of a that the indices in at select.
+// takeAlong returns the elements of each row of a that are selected by the indices in the operand at.
 func takeAlong(a, at *array) (*array, error) {
 	out := newArray(a.dt, at.shape)
 	n, k := a.shape[len(a.shape)-1], at.shape[len(at.shape)-1]

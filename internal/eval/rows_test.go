@@ -433,8 +433,8 @@ func g(%ids: i32[3], %table: f32[4/tp, 2]) -> f32[6/tp, 2] {
 	}
 }
 
-// TestSlots adds slots in several ranges, each to the previous sum. If the accumulator has a wider type, the
-// intermediate sums must not be rounded.
+// TestSlots checks reduce_slots: it adds slots in several ranges, each to the previous sum. If the accumulator has a
+// wider type, the intermediate sums must not be rounded.
 func TestSlots(t *testing.T) {
 	const src = `func f(%x: bf16[3, 2]) -> (f32[2], bf16[2], f32[3]) {
   %acc = alloc f32[2]

@@ -212,8 +212,8 @@ func (g *gradder) in(f *forward, s *ir.Stmt, i int) string {
 	return made
 }
 
-// use replaces a value by made in all statements of the block that need the value in the layout of made. It returns the
-// statement before which made must be defined.
+// use replaces a value by the value made in all statements of the block that need it in the layout of made. It returns
+// the statement before which made must be defined.
 func (g *gradder) use(f *forward, name string, want *ir.Type, made string) *ir.Stmt {
 	first := -1
 	for k, u := range f.block.Stmts {

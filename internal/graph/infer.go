@@ -101,11 +101,11 @@ func infer(n *Node) ([][]int64, error) {
 		s := slices.Clone(x)
 		for _, v := range n.In[1:] {
 			if len(v.Shape) != len(s) {
-				return nil, fmt.Errorf("%v and %v do not join", s, v.Shape)
+				return nil, fmt.Errorf("the shapes %v and %v cannot be concatenated", s, v.Shape)
 			}
 			for i := range s {
 				if i != a.Axis && s[i] != v.Shape[i] {
-					return nil, fmt.Errorf("%v and %v do not join", s, v.Shape)
+					return nil, fmt.Errorf("the shapes %v and %v cannot be concatenated", s, v.Shape)
 				}
 			}
 			s[a.Axis] += v.Shape[a.Axis]
@@ -278,7 +278,7 @@ func broadcastShapes(a, b []int64) ([]int64, error) {
 		case out[j] == 1:
 			out[j] = d
 		case d != 1 && d != out[j]:
-			return nil, fmt.Errorf("%v and %v do not broadcast", a, b)
+			return nil, fmt.Errorf("the shapes %v and %v do not broadcast to one shape", a, b)
 		}
 	}
 	return out, nil

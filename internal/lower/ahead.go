@@ -24,7 +24,7 @@ type departure struct {
 	// concurrently with the puts (side). whole is nil if one computation cannot use all blocks.
 	compute []*ir.Stmt
 	whole   func() (side, stmts []*ir.Stmt)
-	asOne   bool // the statements of whole replace compute
+	asOne   bool // the statements that whole returned replace compute
 }
 
 // canGoAhead reports whether r's blocks can be sent while the GEMM of the preceding gather is computed: the value that

@@ -191,7 +191,7 @@ func (w world) key() string {
 	return string(b)
 }
 
-// block returns block i of n of x along dimension d; ok is false where n does not divide it.
+// block returns block i of n blocks of x along dimension d; ok is false if n does not divide the extent.
 func (w world) block(x []int64, d int, i, n int64) (rows, cols int64, out []int64, ok bool) {
 	rows, cols = w.rows, w.cols
 	if d == 0 {
@@ -339,8 +339,8 @@ func (g *grid) collectives(w world) []reached {
 	return out
 }
 
-// permuted returns the cost of changing w to want by a permute. The cost is infinite unless each rank needs the whole
-// array of exactly one rank.
+// permuted returns the cost of a permute that changes w into the contents want. The cost is infinite unless each rank
+// needs the whole array of exactly one rank.
 func (w world) permuted(want world) float64 {
 	if w.rows != want.rows || w.cols != want.cols {
 		return math.Inf(1)
@@ -365,8 +365,8 @@ func (w world) permuted(want world) float64 {
 	return cost
 }
 
-// cheapest returns the lowest cost of one or two collectives, with local cuts, that change from to to. It returns least
-// if no cost is lower.
+// cheapest returns the lowest cost of one or two collectives, with local cuts, that change one
+// world (the contents of all ranks) into another. cheapest returns the argument least if no cost is lower.
 func (g *grid) cheapest(from, to world, owed int64, least float64) float64 {
 	goal := to.key()
 	see := func(w world, cost float64) {

@@ -10,7 +10,7 @@ import (
 // the layout in which it arrives on the second.
 
 // crossing describes how a value is moved between two meshes. The steps change the value's layout on the first mesh to
-// have. Blocks are then transferred so that the value has the layout want on the other mesh.
+// the layout have. Blocks are then transferred so that the value has the layout want on the other mesh.
 type crossing struct {
 	steps      []step
 	have, want *ir.Type
@@ -25,12 +25,13 @@ type crossing struct {
 // to read, so the value is transferred whole instead.
 const maxPieces = 4096
 
-// cross returns the cheapest crossing from layout src on the mesh from to layout dst on the mesh to. If src is not
-// partial, the cheapest crossing transfers blocks of layout src, because each receiver then fetches exactly the data
-// that it lacks. If src is partial, the value must be reduced first, to the layout for which the total cost is lowest.
+// cross returns the cheapest crossing from the layout src on one mesh (from) to the layout dst on another mesh (to). If
+// src is not partial, the cheapest crossing transfers blocks of layout src, because each receiver then fetches exactly
+// the data that it lacks. If src is partial, the value must be reduced first, to the layout for which the total cost is
+// lowest.
 //
 // The text cannot list the transfers if it does not determine the ranks or their arrangement, or if more than maxPieces
-// transfers are needed. If the text cannot list the transfers, the value is made whole on the mesh from and is
+// transfers are needed. If the text cannot list the transfers, the value is made whole on the first mesh and is
 // transferred whole.
 func cross(src, dst *ir.Type, from, to *place) crossing {
 	if from.known() && to.known() {
@@ -79,7 +80,7 @@ func (at *place) reductionsOf(src, dst *ir.Type, to *place) []*node {
 }
 
 // count sets the cost of the crossing. The argument steps is the number of bytes, in units of whole tensors, that every
-// rank of from receives in the steps before the transfer.
+// rank of the first mesh receives in the steps before the transfer.
 func (c *crossing) count(steps float64, from, to *place) {
 	c.most, c.total = steps, steps*float64(len(from.devices))
 	for i, r := range to.devices {

@@ -192,7 +192,8 @@ func (p *part) operand(s *ir.Stmt, i int, whole map[string]string) string {
 	return p.of(s.Args[i].Name, axis, whole)
 }
 
-// piece returns the name of this piece of the local tensor whole along axis. The name is derived from value.
+// piece returns the name of this piece, cut along axis, of the local tensor called whole. The name is derived from
+// value.
 func (p *part) piece(value, suffix, whole string, axis int) string {
 	cut := func(index, count *ir.Expr) {
 		name := p.names.fresh(value, suffix)
@@ -242,7 +243,8 @@ func (p *part) run(stmts []*ir.Stmt, whole map[string]string, last string, told 
 	}
 }
 
-// target selects the buffer to which c writes its result: last, a piece of a tensor in whole, or a new buffer.
+// target selects the buffer to which c writes its result: the buffer last, a piece of a tensor in the map whole, or a
+// new buffer.
 func (p *part) target(c *ir.Stmt, value string, whole map[string]string, last string) {
 	c.Type, c.Results = nil, nil
 	switch {

@@ -47,8 +47,9 @@ func overlaps(p, q, b int64) []common {
 	return out
 }
 
-// route returns the transfers that give every rank of to its block in layout want. A rank that already holds a part of
-// its block keeps that part. If several ranks hold the same block, the receivers are assigned to them in rotation.
+// route returns the transfers that give every rank of the target mesh its block in the layout want. A rank that already
+// holds a part of its block keeps that part. If several ranks hold the same block, the receivers are assigned to them
+// in rotation.
 func route(have, want *ir.Type, from, to *place) []piece {
 	holders := map[string][]int64{} // the ranks that hold each block
 	holds := map[int64]string{}     // the key of each sender's block

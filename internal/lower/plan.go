@@ -50,8 +50,8 @@ type planner struct {
 // dims (S20).
 const nominalSize = 4
 
-// plan returns the steps from layout src to layout dst on the mesh at, or nil if the layouts are equal. Every partial
-// axis of dst must also be partial in src.
+// plan returns the steps from layout src to layout dst on the mesh called at, or nil if the layouts are equal. Every
+// partial axis of dst must also be partial in src.
 func (at *place) plan(src, dst *ir.Type) []step {
 	return at.planner(src, dst).search().steps
 }

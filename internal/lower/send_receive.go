@@ -6,7 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// pieces emits transfers that move the value arg, piece by piece, into a new buffer named buf on the ranks of to.
+// pieces emits transfers that move the value arg, piece by piece, into a new buffer named buf on the ranks of the
+// target mesh.
 func (w *writer) pieces(arg, buf string, have, want *ir.Type, from, to *place) {
 	w.deliver(courier{writer: w, arg: arg, buf: buf}, have, want, from, to)
 }
@@ -104,7 +105,7 @@ func (c *courier) source(p piece) string {
 // target returns the name of the tensor in which the receiver stores a piece: buf, or a view of a part of it.
 func (c *courier) target(p piece) string { return c.view(p.target, c.buf, "r") }
 
-// view returns the name of a view of the part of whole that spans select.
+// view returns the name of a view of the tensor called whole: the part that spans selects.
 func (c *courier) view(spans []span, whole, suffix string) string {
 	for d, s := range spans {
 		if s.count > 1 {

@@ -30,8 +30,8 @@ func (w *writer) move(arg string, src *ir.Type, from, to *place) {
 	}
 }
 
-// arrive emits the transfers of the value to the ranks of to. It returns the layout that the value then has and the
-// name of the buffer.
+// arrive emits the transfers of the value to the ranks of the target mesh. It returns the layout that the value then
+// has and the name of the buffer.
 func (w *writer) arrive(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	switch {
 	case len(to.devices) == 1 && owesAll(src, from) && from.reaches(to.devices[0]):
@@ -57,8 +57,8 @@ func (w *writer) arrive(arg string, src *ir.Type, from, to *place) (*ir.Type, st
 // alone returns a mesh that contains one rank.
 func alone(rank int64) *place { return &place{devices: []int64{rank}, sizes: []int64{}} }
 
-// toAll emits statements that collect the value on one rank of from. The rank that collects the value then sends each
-// rank of the main mesh its block.
+// toAll emits statements that collect the value on one rank of the source mesh. The rank that collects the value then
+// sends each rank of the main mesh its block.
 func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	root := from.devices[0]
 	c := cross(src, wholeOf(w.dst), from, alone(root))
@@ -70,10 +70,10 @@ func (w *writer) toAll(arg string, src *ir.Type, from, to *place) (*ir.Type, str
 	return want, w.scatterFrom(root, buf, want, to)
 }
 
-// fromAll emits statements that move the value from all ranks, which the text cannot name, to the ranks of to. The
-// value is gathered on one rank of to, which sends the other ranks of to their blocks. If several ranks of to need the
-// whole value, the value is made whole on all ranks instead, because otherwise one rank would have to send it to each
-// of them.
+// fromAll emits statements that move the value from all ranks, which the text cannot name, to the ranks of the target
+// mesh. The value is gathered on one rank of that mesh, which sends the other ranks of the mesh their blocks. If
+// several ranks of the target mesh need the whole value, the value is made whole on all ranks instead, because
+// otherwise one rank would have to send it to each of them.
 func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, string) {
 	whole, root := wholeOf(w.dst), to.devices[0]
 	single := len(to.devices) == 1
@@ -137,8 +137,8 @@ func (w *writer) keepOn(ranks []int64, arg string, whole *ir.Type) string {
 	return buf
 }
 
-// reduceTo emits a reduction of the value, which is partial on all ranks of from, into a buffer on the rank root, which
-// is in from. On a sub-mesh, each rank joins the reduction in a separate branch, because ranks outside the sub-mesh
+// reduceTo emits a reduction of a value that is partial on all ranks of the source mesh, into a buffer on the rank root
+// of that mesh. On a sub-mesh, each rank joins the reduction in a separate branch, because ranks outside the sub-mesh
 // must not name the value.
 func (w *writer) reduceTo(root int64, arg string, src *ir.Type, from *place) string {
 	buf := w.names.fresh(w.name, "b")

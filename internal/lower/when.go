@@ -28,7 +28,8 @@ func differing(f *ir.Func) map[string]bool {
 	return out
 }
 
-// inside returns the value of when for the blocks of s, a loop or branch that itself runs as at describes.
+// inside returns how often the blocks of s run, and on which ranks, if the loop or branch s itself runs as at
+// describes.
 func (o *overlapper) inside(s *ir.Stmt, at when) when {
 	if s.Op == ir.OpFor {
 		if lo, hi := s.Exprs[0], s.Exprs[1]; lo.Kind == ir.ExprInt && hi.Kind == ir.ExprInt {

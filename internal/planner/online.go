@@ -174,8 +174,8 @@ func (o *onlineLayout) mergeFree(buf int32, size int64) int32 {
 	return -1
 }
 
-// merge joins the ranges from at up to, but not including, end. It returns -1 if the joined range would have to record
-// more than most buffers.
+// merge joins the ranges from the one with index at up to, but not including, the one with index end. It returns -1 if
+// the joined range would have to record more than most buffers.
 func (o *onlineLayout) merge(at, end int32, most int) int32 {
 	m := rangeOf{off: o.ranges[at].off, prev: o.ranges[at].prev, next: end, free: true}
 	for k := at; k != end; k = o.ranges[k].next {

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// counts evaluates the counts of an uneven collective. If the text contains the counts, they become numbers in
-// part. If the counts are in memory, which is the second operand, part refers to that memory.
+// counts evaluates the counts of an uneven collective. If the text contains the counts, they are stored as numbers in
+// the argument part. If the counts are in memory, which is the second operand, part refers to that memory.
 func (u *communication) counts(s *ir.Stmt, ins []plan.Ref, part *plan.CollPart) error {
 	if len(ins) == 2 {
 		part.Counts = ins[1:]

@@ -265,7 +265,7 @@ func (g *pairGraph) push(stream int, i, parts int64) int {
 	return g.free(task{work: g.m.Signal, deps: []int{put}})
 }
 
-// keep adds the copy of one of the parts of the gathered tensor to that tensor, if it is kept.
+// keep adds a task that copies one of the parts of the gathered tensor to that tensor, if the tensor is kept.
 func (g *pairGraph) keep(parts int64, label string) {
 	if g.Kept {
 		g.kernel(onMain, "copy"+label, g.m.TouchTime(2*g.Whole/parts))

@@ -130,7 +130,7 @@ func (b *planGraph) announce(c *plan.Cmd) {
 	}
 }
 
-// after makes task t wait for task on.
+// after makes the task t wait for the task with the number on.
 func (b *planGraph) after(t, on int) { b.tasks[t].deps = append(b.tasks[t].deps, on) }
 
 func (b *planGraph) cmd(c *plan.Cmd) error {

@@ -90,8 +90,8 @@ func (in *attentionRules) maskLast() bool {
 	return false
 }
 
-// headLayout returns t with its leading dimensions and heads split as in from. If t has a single head, all heads of
-// from use it, so the head dimension of t is whole.
+// headLayout returns t with its leading dimensions and heads split as in the type from. If t has a single head, all
+// heads of the type from use it, so the head dimension of t is whole.
 func (in *attentionRules) headLayout(t, from *ir.Type) *ir.Type {
 	out := t.Reduced().Clone()
 	heads := len(t.Dims) - 2

@@ -904,8 +904,8 @@ func box(shape []int, m *bruteMesh, t *ir.Type, i int) (lo, size []int, ok bool)
 	return lo, size, true
 }
 
-// deal returns the block of whole at every position, in layout t. If t is partial, it returns contributions that reduce
-// to the block.
+// deal cuts the tensor whole into blocks by the layout t, and returns the block of every position. If t is partial, it
+// returns contributions that reduce to the block.
 func (b *brute) deal(t *testing.T, whole *nd, ty *ir.Type) []*nd {
 	m := b.mesh(ty)
 	out := make([]*nd, len(m.ranks))
@@ -981,7 +981,7 @@ func (b *brute) contributions(t *nd, red ir.Red, n int) []*nd {
 	return list
 }
 
-// holds returns an error unless got are the blocks of whole in layout ty.
+// holds returns an error unless the tensors got are the blocks of the tensor whole in the layout ty.
 func (b *brute) holds(whole *nd, ty *ir.Type, got []*nd) error {
 	m := b.mesh(ty)
 	for i := range got {

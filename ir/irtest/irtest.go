@@ -68,7 +68,7 @@ func sortLike(p *ir.Program, order []ir.Decl) {
 
 func pick[T any](g *progGen, list ...T) T { return list[g.IntN(len(list))] }
 
-// some calls make a random number of times, from least to most, and returns the results.
+// some returns the results of a random number of calls of the function make: at least least, and at most most.
 func some[T any](g *progGen, least, most int, make func() T) []T {
 	var list []T
 	for range least + g.IntN(most-least+1) {

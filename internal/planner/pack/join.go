@@ -129,7 +129,7 @@ func (j *joiner) stack(chance int64) {
 	}
 	n := int64(len(j.left))
 	j.steps -= joinCost * n
-	at := map[[2]int32]int{} // indices in left, by begin and end
+	at := map[[2]int32]int{} // maps the begin and end of a block to its index in left
 	left := j.left[:0]
 	for _, b := range j.left {
 		it := &j.all[b]

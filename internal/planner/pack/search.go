@@ -92,7 +92,7 @@ func (p *problem) topFirst(order []int32, off []int64) []int32 {
 	return append(first, rest...)
 }
 
-// forward moves the item at index from to a random earlier position in the order.
+// forward moves the item at the index from to a random earlier position in the order.
 func forward(order []int32, from int, rng *rand.Rand) []int32 {
 	x := order[from]
 	return slices.Insert(slices.Delete(order, from, from+1), rng.IntN(from+1), x)
