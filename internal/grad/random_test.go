@@ -41,7 +41,7 @@ func (w *writer) line(format string, args ...any) {
 	w.body = append(w.body, "  "+w.indent+fmt.Sprintf(format, args...))
 }
 
-// split returns one of the given ways to split an extent for which the extent is divisible, or "".
+// split returns one of the given ways to split an extent that divides it evenly, or "".
 func (w *writer) split(extent int, ways ...string) string {
 	way := pick(w, ways...)
 	n := 1

@@ -121,8 +121,8 @@ func (c *call) weight(i int, rows string, t *ir.Type) {
 	c.giveWeight(i, rows, split(t, n))
 }
 
-// giveWeight contributes a sum of rows in the wider type to operand i, rounded to the type of the operand. partial is
-// as in contribution.
+// giveWeight contributes a sum of rows in the wider type to operand i, rounded to the type of the operand. The argument
+// partial has the meaning of contribution.partial.
 func (c *call) giveWeight(i int, sum string, partial bool) {
 	w := c.argType(i)
 	if wider(w.DType) == w.DType {

@@ -111,7 +111,7 @@ func (c *cutter) live(i int) []string {
 	return list
 }
 
-// cuts reports whether the function can be cut before statement i.
+// cuts is a predicate: it reports whether the function can be cut before statement i.
 func (c *cutter) cuts(i int) bool {
 	if i > 0 && c.stmts[i-1].Nested {
 		return false
@@ -119,7 +119,7 @@ func (c *cutter) cuts(i int) bool {
 	return !slices.ContainsFunc(c.live(i), func(name string) bool { return !passes(c.defined[name]) })
 }
 
-// passes reports whether s can be a result of one program and a parameter of another.
+// passes is a predicate: it reports whether s can be a result of one program and a parameter of another.
 func passes(s *ir.Sym) bool { return s != nil && s.Kind == ir.SymValue && concrete(s.Type) }
 
 // concrete reports whether the extents of t depend only on dims, and t is not a partial sum.

@@ -56,7 +56,7 @@ func (g *grid) coord(rank int64, axis int) int64 {
 	return rank % g.sizes[axis]
 }
 
-// index is a rank's place in the order of axes, the first major.
+// index is the position of a rank in the order of its coordinates along axes, the first axis major.
 func (g *grid) index(rank int64, axes []int) int64 {
 	i := int64(0)
 	for _, a := range axes {

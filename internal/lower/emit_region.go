@@ -118,7 +118,8 @@ func (e *emitter) byBlocks(name string, t *ir.Type) string {
 	return view
 }
 
-// blockShape returns the local extents of t with rows rows in each block.
+// blockShape returns the local extents of t, with the dimension of the rows divided into blocks that have the given
+// number of rows.
 func (e *emitter) blockShape(t *ir.Type, rows *ir.Expr) []*ir.Expr {
 	var out []*ir.Expr
 	for i, d := range t.LocalType().Dims {

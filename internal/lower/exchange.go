@@ -102,7 +102,7 @@ func (e *emitter) enter(stream string, rounds int) {
 
 func (e *emitter) ranks() *ir.Expr { return sizeOfAxes(e.Axes) }
 
-// me returns this rank's number in the team. If the number is not simply a coordinate, a let gives it a name.
+// me returns this rank's number in the team. If the number is not simply a coordinate, a let statement gives it a name.
 func (e *emitter) me() *ir.Expr {
 	n := number(e.Axes, e.Axes, ir.Rank)
 	if len(e.Axes) == 1 {

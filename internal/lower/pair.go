@@ -253,9 +253,8 @@ func (r *region) cut(rows int) {
 	r.Rows, r.blocked = rows, r.comm.Op != ir.OpAllReduce && rows == r.Axis
 }
 
-// operandsOf divides the operands of s into two lists. To compute a piece of the result, the operands in byRow are
-// needed for the same rows only, and the operands in whole are needed completely. If s cannot be computed by rows of
-// the dimension rows, ok is false.
+// operandsOf divides the operands of s into two lists. A piece of the result needs only the same rows of the operands
+// in byRow, but all rows of the operands in whole. If s cannot be computed by rows of the dimension rows, ok is false.
 func (f *pairFinder) operandsOf(s *ir.Stmt, rows int, across bool) (byRow, whole []string, ok bool) {
 	if !pure(s) || s.Op.Info().Class != ir.ClassTensor || !f.isValue(s) {
 		return nil, nil, false

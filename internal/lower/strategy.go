@@ -16,9 +16,9 @@ const (
 	// Chunked cuts the rows into chunks; the communication of one chunk runs on a separate stream while another chunk
 	// is computed.
 	Chunked
-	// Exchange sends blocks directly between ranks, in rank-rotated order. A rank computes its own block first if the
-	// collective is an all_gather, and last if it is a reduction. If blocks are cut into several parts, the rank
-	// computes one part of every block, then the next part of every block.
+	// Exchange sends blocks directly between ranks, in an order that is rotated for each rank. A rank computes its own
+	// block first if the collective is an all_gather, and last if it is a reduction. If blocks are cut into several
+	// parts, the rank computes one part of every block, then the next part of every block.
 	Exchange
 )
 

@@ -75,7 +75,7 @@ type Description struct {
 
 // Error describes the distribution of prediction errors, as fractions of the measured times.
 type Error struct {
-	// Of describes the measured layers, and Layers is their number.
+	// The field Of describes the measured layers, and the field Layers is their number.
 	Of     string `json:"of"`
 	Layers int    `json:"layers"`
 	// Half of the predictions had an error of at most Median, and nine of ten at most Most. Bias is the mean; it is

@@ -233,8 +233,8 @@ func TestAcross(t *testing.T) {
 	small.Message, small.Moved = 1024, 768
 	near := gather
 	near.Members = 2
-	// Half of the gathered tensor crosses to each node, for each of its members: 8 MiB at 2 GB/s. In a sum, each member's
-	// part of the data of the two others crosses in each of the two steps.
+	// Half of the gathered tensor crosses to each node, for each of its members: 8 MiB at 2 GB/s. In a sum, each
+	// member's part of the data of the two members on the other node crosses in each of the two steps.
 	for _, tc := range []struct {
 		what     string
 		c        Collective

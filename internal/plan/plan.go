@@ -102,7 +102,7 @@ type Coll struct {
 	Seq     int32 // position among the collectives of the channel, from 0, in each run
 	Red     ir.Red
 	Root    int32 // for ops with a root: the root's index in the team
-	Axis    int32 // the axis of concatenation or of the split; for all_to_all, that of concatenation
+	Axis    int32 // the axis along which tensors are concatenated or split; for all_to_all, the one along which they are concatenated
 	Split   int32 // for all_to_all: the axis that is split
 	AnyOrd  bool  // the program permits any order of summation (order=any)
 	Algo    string
