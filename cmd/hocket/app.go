@@ -25,7 +25,8 @@ import (
 type app struct {
 	measurements
 	columns int // width of the timeline
-	// bounded is set by a command that ends within a bounded time after an interrupt, so that main can wait for its end.
+	// bounded is set by a command that ends within a bounded time after an interrupt, so that main can wait until the
+	// command has ended.
 	bounded atomic.Bool
 }
 
@@ -58,7 +59,7 @@ type session struct {
 	limit   time.Duration
 	// warnings are shown before the final result or error.
 	warnings hocket.Diagnostics
-	// ofPlan are the warnings about --plan and --shard. Other warnings are added to them.
+	// ofPlan holds the warnings about --plan and --shard, which are shown before all others.
 	ofPlan hocket.Diagnostics
 }
 
@@ -75,7 +76,7 @@ func wantsJSON(args []string) bool {
 	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 }
 
-// execute runs the command. It converts a panic to an error that asks the user to report the bug.
+// execute runs the command. If the command panics, execute returns an error that asks the user to report the bug.
 func (a *app) execute(ctx context.Context, args []string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -184,7 +185,7 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 }
 
 // rootCommand returns the tree of commands for a command line that consists of words. If the command line has no
-// command, the root command suggests some.
+// command, the root command suggests commands.
 func (a *app) rootCommand(words []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hocket COMMAND",

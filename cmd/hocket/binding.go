@@ -138,7 +138,7 @@ func bindsByItself(p *hocket.Program) bool {
 	return err == nil
 }
 
-// openDims lists the dims that have no value in the bound function and in the functions that it calls.
+// openDims lists the dims without a value in the function that b selects and in the functions that it calls.
 func openDims(p *hocket.Program, b hocket.Binding) []string {
 	known := map[string]bool{}
 	for _, d := range p.IR().Dims {
@@ -157,7 +157,7 @@ func openDims(p *hocket.Program, b hocket.Binding) []string {
 	return p.IR().OpenDims(fn, known)
 }
 
-// funcOf returns the bound function, or nil if the program has no function of that name.
+// funcOf returns the function that b selects, or nil if the program has no function of that name.
 func funcOf(p *hocket.Program, b hocket.Binding) *ir.Func {
 	funcs := p.IR().Funcs
 	if b.Func == "" && len(funcs) > 0 {

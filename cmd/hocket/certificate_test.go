@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestCertificate runs a program with its certificate, with one that was changed, and with that of another plan.
+// TestCertificate runs a program with its certificate, with a changed certificate, and with the certificate of another
+// plan.
 func TestCertificate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mlp.cert")
 	const program = "../../examples/mlp.hkt"

@@ -102,8 +102,8 @@ func (o *checkFlags) check() error {
 	return checkStrategy(o.strategy)
 }
 
-// refuted records, for the JSON output, that err refutes the program, if it does. An error that reports that a program
-// is too large to unroll does not refute it.
+// refuted adds to the JSON output that the program is refuted, if err is a refutation. The error about a program that
+// is too large to unroll is none.
 func (a *session) refuted(err error) {
 	var ds hocket.Diagnostics
 	limit := func(d *ir.Diagnostic) bool { return d.Kind == "limit" || ofInput(d) }
@@ -149,7 +149,7 @@ func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 	return a.conclude(v)
 }
 
-// conclude prints a verdict. It returns a failure for every verdict except a proof.
+// conclude prints a verdict. conclude returns a failure unless the program is proved.
 func (a *session) conclude(v hocket.Verdict) error {
 	if v.Kind == hocket.Refuted {
 		return ofDiagnostics(v.Diagnostics)

@@ -12,11 +12,11 @@ import (
 	"testing"
 )
 
-// comparisons is how many random mutants and rewritings are compared.
+// comparisons is the number of random mutants, and of random equivalent programs, that are compared.
 var comparisons = flag.Int("comparisons", 200, "how many random programs are compared")
 
-// TestMutants changes random programs and wants every comparison with the original to
-// find it, or to say that it cannot tell.
+// TestMutants changes random programs. The comparison of each changed program with the original must find a difference,
+// or be undecided.
 func TestMutants(t *testing.T) {
 	found, skipped := map[int]int{}, 0
 	r := rand.New(rand.NewPCG(1, 1))
@@ -24,7 +24,7 @@ func TestMutants(t *testing.T) {
 		right := randomTerm(r, 4)
 		what, wrong := mutated(right, r)
 		if wrong == nil || !changes(right, wrong) {
-			skipped++ // the same function, or nearly everywhere
+			skipped++ // the mutant computes the same function, or almost the same
 			continue
 		}
 		n++
@@ -40,7 +40,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// TestRewritings compares programs that compute the same function in other ways.
+// TestRewritings compares pairs of different programs that compute the same function.
 func TestRewritings(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	kinds := map[string]int{}
@@ -105,7 +105,7 @@ func runText(t *testing.T, src string, flags ...string) (int, string) {
 	return code, string(text)
 }
 
-// side is the extent of all matrices here.
+// side is the number of rows and of columns of all matrices in these tests.
 const side = 8
 
 // term is an expression on side×side matrices. Terms are immutable and may be shared.
@@ -137,7 +137,7 @@ func randomTerm(r *rand.Rand, depth int) *term {
 	return &term{op: "scale", c: []float64{-2, -0.5, 0.25, 2, 3}[r.IntN(5)], args: []*term{randomTerm(r, depth-1)}}
 }
 
-// terms lists t and all below it.
+// terms lists t and all its subterms.
 func (t *term) terms() []*term {
 	out := []*term{t}
 	for _, a := range t.args {
@@ -146,7 +146,7 @@ func (t *term) terms() []*term {
 	return out
 }
 
-// replaced is t with another term in the place of old.
+// replaced returns t with the subterm old replaced by another term.
 func (t *term) replaced(old, by *term) *term {
 	if t == old {
 		return by
@@ -159,7 +159,8 @@ func (t *term) replaced(old, by *term) *term {
 	return &out
 }
 
-// mutated changes one constant, op or operand of t; nil where there is none to change.
+// mutated returns t with one constant, op or operand changed, and the name of the change. The term is nil if t has none
+// of these.
 func mutated(t *term, r *rand.Rand) (string, *term) {
 	all := t.terms()
 	old := all[r.IntN(len(all))]
@@ -183,7 +184,7 @@ func mutated(t *term, r *rand.Rand) (string, *term) {
 	return what, t.replaced(old, &by)
 }
 
-// rewritings give another term for the same function, or nil.
+// rewritings are functions, by name, that return another term for the same value, or nil if they do not apply to t.
 var rewritings = map[string]func(t *term, r *rand.Rand) *term{
 	"x + x = scale 2": func(t *term, _ *rand.Rand) *term {
 		switch {
@@ -247,7 +248,7 @@ var rewritings = map[string]func(t *term, r *rand.Rand) *term{
 	},
 }
 
-// rewritten applies a rewriting at a place of t that it fits; nil where there is none.
+// rewritten applies a random rewriting to a subterm of t to which it applies, and returns nil if there is none.
 func rewritten(t *term, r *rand.Rand) (string, *term) {
 	var names []string
 	for name := range rewritings {
@@ -270,7 +271,7 @@ func (t *term) String() string { return fmt.Sprint(t.op, t.c, t.from, t.args) }
 // matrix holds side×side numbers.
 type matrix [side * side]float64
 
-// at computes t in float64, knowing nothing of hocket.
+// at computes the value of t in float64, without any code of hocket.
 func (t *term) at(params []*matrix) *matrix {
 	if t.op == "param" {
 		return params[t.from]
@@ -315,8 +316,8 @@ func (t *term) at(params []*matrix) *matrix {
 	return &y
 }
 
-// changes reports whether two terms differ in one of sixteen elements, by a hundredth of
-// the largest, on random reals.
+// changes evaluates two terms on random reals. It reports whether at least one in sixteen elements differs by more than
+// a hundredth of the largest element.
 func changes(a, b *term) bool {
 	r := rand.New(rand.NewPCG(3, 3))
 	differ, all := 0, 0
@@ -342,8 +343,8 @@ func changes(a, b *term) bool {
 	return differ*16 > all
 }
 
-// refining is a program of two functions, the second of which refines the first, on
-// tensors of a random type and layout.
+// refining returns a program of two functions on tensors of a random type and layout. The second function is declared
+// to compute the same as the first (refines).
 func refining(right, other *term, r *rand.Rand) string {
 	dt := []string{"f32", "f32", "f64", "bf16"}[r.IntN(4)]
 	layouts := []string{"[8, 8]", "[8/tp, 8]", "[8, 8/tp]"}
@@ -353,7 +354,7 @@ func refining(right, other *term, r *rand.Rand) string {
 		other.text() + "}\n"
 }
 
-// text is the body of a function that returns t.
+// text returns the body of a function that returns t.
 func (t *term) text() string {
 	var b strings.Builder
 	n := 0

@@ -94,8 +94,7 @@ func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) 
 	return m, nil
 }
 
-// ofExport classifies an error of an import: either the model cannot be converted to a program, or the file is
-// malformed.
+// ofExport classifies an error of an import: the model cannot be converted to a program, or the file is malformed.
 func ofExport(err error) error {
 	if errors.Is(err, torchexport.ErrUnsupported) || errors.Is(err, stablehlo.ErrUnsupported) ||
 		errors.Is(err, modelprogram.ErrUnsupported) || errors.Is(err, graph.ErrTooLarge) {
@@ -123,7 +122,7 @@ func (a *programs) parseExport(arg string, b *hocket.Binding) (*hocket.Program, 
 	return a.programOf(m.Model)
 }
 
-// programOf returns the program that an import has made.
+// programOf returns the program into which an import has converted the model m.
 func (a *programs) programOf(m *modelprogram.Model) (*hocket.Program, error) {
 	a.source = m.Text
 	p, err := hocket.New(m.Info.Prog)

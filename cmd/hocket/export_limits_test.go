@@ -10,7 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// exportCase is a command line about a model of the corpus: its exit code, and a text that it prints.
+// exportCase is a command line that reads an exported model, with the expected exit code and a text that the output
+// must contain.
 type exportCase struct {
 	line string // words; MODELS is the folder of the models
 	code int
@@ -31,8 +32,8 @@ func runExportCases(t *testing.T, cases []exportCase) string {
 	return last
 }
 
-// TestRangeOfExport checks that a dim is limited to the range of the export. As in torch, a lower limit of 2 permits 0
-// and 1, too, since torch writes 2 for dimensions that it has only traced with more.
+// TestRangeOfExport checks that a dim must be in the range with which the model was exported. As in torch, a lower
+// limit of 2 permits 0 and 1, too, since torch writes 2 for dimensions that it has only traced with more.
 func TestRangeOfExport(t *testing.T) {
 	runExportCases(t, []exportCase{
 		{"check MODELS/gpt_neox/dynamic.pt2 --dim T=128", 0, "proved"},
@@ -43,7 +44,7 @@ func TestRangeOfExport(t *testing.T) {
 	})
 }
 
-// TestOutputsDoNotReplaceArchives checks that an archive and a plan stay as they are if -o names them.
+// TestOutputsDoNotReplaceArchives checks that an archive and a plan are not overwritten if -o names them.
 func TestOutputsDoNotReplaceArchives(t *testing.T) {
 	models := exportedModels(t)
 	model, plan := filepath.Join(models, "llama", "static.pt2"), filepath.Join(models, "llama", "tp_plan.json")
@@ -116,7 +117,8 @@ func TestNaNWeights(t *testing.T) {
 	}
 }
 
-// TestGeneratedIds checks that generated ids are in the range of the table, whether or not --in names the parameter.
+// TestGeneratedIds checks that generated token ids are less than the number of rows of the embedding table, whether or
+// not --in names the parameter.
 func TestGeneratedIds(t *testing.T) {
 	runExportCases(t, []exportCase{
 		{"run MODELS/llama/static.pt2 --in input_ids=rand:1", 0, "random reals (rand:1) for %input_ids"},
@@ -124,8 +126,8 @@ func TestGeneratedIds(t *testing.T) {
 	})
 }
 
-// TestRanksThatDoNotDivide checks that one error names the numbers of ranks that divide a model. The Llama has 8 heads
-// of queries and 4 of keys and values.
+// TestRanksThatDoNotDivide checks that the error about a number of ranks that does not divide a model names those that
+// do. This Llama has 8 query heads and 4 key-value heads.
 func TestRanksThatDoNotDivide(t *testing.T) {
 	llama := "MODELS/llama/static.pt2 --plan MODELS/llama/tp_plan.json -n 3"
 	for _, command := range []string{"check ", "run ", "import "} {
@@ -139,8 +141,9 @@ func TestRanksThatDoNotDivide(t *testing.T) {
 		"the extent 256 of %c_fc cannot be split over 3 ranks: use 1, 2, 4, 8, 16, 32 or 64\n"}})
 }
 
-// TestInputsOfModels checks that the output distinguishes the archive's weights from files of the command line, and
-// that errors about files name both files, or the reason before the names.
+// TestInputsOfModels checks that the output distinguishes weights in the archive from weights in files on the command
+// line. An error about two files must name both, and an error about a tensor must state the reason before the tensors'
+// names.
 func TestInputsOfModels(t *testing.T) {
 	llama := "run MODELS/llama/static.pt2 -n 2 --plan MODELS/llama/tp_plan.json "
 	expected := "MODELS/llama/expected.safetensors"

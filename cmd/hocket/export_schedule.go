@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/schedule/ours"
 )
 
-// planned lists the collectives of which export writes plans.
+// planned lists the collectives for which the export command writes execution plans.
 const planned = "all_reduce, reduce_scatter, all_gather and all_to_all"
 
 func (a *app) exportCommand() *cobra.Command {

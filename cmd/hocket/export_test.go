@@ -51,8 +51,8 @@ func logitsError(t *testing.T, dir, saved string) (float64, ir.DType) {
 	return worst / most, got.DType
 }
 
-// TestExportedModels runs models as torch exported them, on ranks of the CPU. Their logits are torch's
-// within a tolerance for the floating point of another program: 2e-5 of the largest logit in f32, 2e-2 in bf16.
+// TestExportedModels runs models that torch exported, on ranks of the CPU. Their logits must equal torch's within a
+// tolerance for torch's different rounding: 2e-5 of the largest logit in f32, 2e-2 in bf16.
 func TestExportedModels(t *testing.T) {
 	models := exportedModels(t)
 	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2", "mixtral",
@@ -95,7 +95,8 @@ func TestExportedModels(t *testing.T) {
 	}
 }
 
-// TestExportedWeights: weights of a safetensors file count more than the archive's. With all of them zero, logits are.
+// TestExportedWeights checks that weights in a safetensors file replace those in the archive: if all weights in the
+// file are zero, the logits are zero.
 func TestExportedWeights(t *testing.T) {
 	dir := filepath.Join(exportedModels(t), "llama")
 	args := []string{"run", filepath.Join(dir, "static.pt2"), "-n", "2", "--shard", "layers.*.mlp.up_proj=colwise",
@@ -142,7 +143,8 @@ func TestExportedWeights(t *testing.T) {
 	}
 }
 
-// TestExportedExperts: weights of experts that a file has under transformers' older names are found, and packed.
+// TestExportedExperts checks that weights of experts in a file are found by the names that older versions of
+// transformers use, and are packed.
 func TestExportedExperts(t *testing.T) {
 	dir := filepath.Join(exportedModels(t), "mixtral")
 	saved := t.TempDir()
@@ -158,7 +160,7 @@ func TestExportedExperts(t *testing.T) {
 	}
 }
 
-// TestExportedBench: bench takes a model's weights from files as run does.
+// TestExportedBench checks that hocket bench reads a model's weights from files as hocket run does.
 func TestExportedBench(t *testing.T) {
 	dir := filepath.Join(exportedModels(t), "llama")
 	args := []string{"bench", filepath.Join(dir, "decode.pt2"), "--rounds", "1", "--runs", "2", "--strategy",
@@ -173,7 +175,7 @@ func TestExportedBench(t *testing.T) {
 	}
 }
 
-// TestExportedCommands: other commands take archives, and say what is wrong with them.
+// TestExportedCommands checks that the other commands accept archives, and report the faults of invalid ones.
 func TestExportedCommands(t *testing.T) {
 	dir := filepath.Join(exportedModels(t), "llama")
 	model, plan := filepath.Join(dir, "static.pt2"), filepath.Join(dir, "tp_plan.json")
@@ -216,8 +218,8 @@ func TestExportedCommands(t *testing.T) {
 	}
 }
 
-// TestPlanFits: a plan or --shard that lays out no weight is refused. Unused entries of a plan are a warning, and so
-// is a plan without -n.
+// TestPlanFits checks that a plan or a --shard that matches no weight is refused. Unused entries of a plan, and a plan
+// without -n, must lead to warnings.
 func TestPlanFits(t *testing.T) {
 	const model = "../../testdata/layers.pt2"
 	plan := func(text string) string {
@@ -269,7 +271,7 @@ func TestPlanFits(t *testing.T) {
 	}
 }
 
-// TestModelsPage: the programs on docs/models.md are what import prints.
+// TestModelsPage checks that the programs in docs/models.md are those that hocket import prints.
 func TestModelsPage(t *testing.T) {
 	models := exportedModels(t)
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "models.md"))
@@ -292,9 +294,9 @@ func TestModelsPage(t *testing.T) {
 	}
 }
 
-// forumArchive writes the forum's model as torch exports it, without the contents of its weights: linears without bias,
-// each, if reduces, with dist.all_reduce of its result, which torch exports as a functional collective, a wait and a
-// copy.
+// forumArchive writes the model of a forum's question as torch exports it, without the contents of its weights. The
+// model is a sequence of linears without bias. If reduces is set, dist.all_reduce is called for the result of each;
+// torch exports this call as a functional collective, a wait and a copy.
 func forumArchive(t *testing.T, layers, batch, dim int, reduces bool) string {
 	t.Helper()
 	type object = map[string]any
@@ -374,7 +376,8 @@ func forumArchive(t *testing.T, layers, batch, dim int, reduces bool) string {
 	return path
 }
 
-// TestForumExport: the forum's module as torch exports it takes as much as examples/forum.hkt, waiting memory included.
+// TestForumExport checks that the model of a forum's question, as torch exports it, needs as much memory as
+// examples/forum.hkt, including freed memory that waits for other streams.
 func TestForumExport(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	peak := regexp.MustCompile(`(?m)^peak .*? (\d+) bytes|^simulated.*$`)
@@ -392,8 +395,8 @@ func TestForumExport(t *testing.T) {
 	}
 }
 
-// TestQuantizedRun checks that run --quantize prints how much results differ from those of the unquantized model: the
-// figures are those of the saved results of both.
+// TestQuantizedRun checks that run --quantize prints how much results differ from those of the unquantized model. The
+// printed differences must equal those between the saved results of the two runs.
 func TestQuantizedRun(t *testing.T) {
 	dir := filepath.Join(exportedModels(t), "qwen2")
 	args := []string{"run", filepath.Join(dir, "static.pt2"), "-n", "2", "--plan", filepath.Join(dir, "tp_plan.json"),

@@ -21,7 +21,7 @@ func f(%x: f32[1024/tp, 1024], %w: f32[1024, 1024]) -> f32[1024/tp, 1024] {
 }
 `
 
-// TestTimeoutFlight: a run that the limit of --timeout ends leaves its flight record.
+// TestTimeoutFlight checks that a run that exceeds --timeout writes its flight record.
 func TestTimeoutFlight(t *testing.T) {
 	dir := t.TempDir()
 	program, flight := filepath.Join(dir, "long.hkt"), filepath.Join(dir, "flight.json")
@@ -33,7 +33,8 @@ func TestTimeoutFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	// A limit that is over before a kernel has begun leaves no record, or an empty one: then the run is given longer.
+	// If the time limit passes before a kernel has begun, there is no flight record, or an empty one. The test then
+	// repeats the run with a longer limit.
 	var last []byte
 	for wait := 100 * time.Millisecond; wait < time.Minute; wait *= 4 {
 		ctx, cancel := context.WithCancelCause(t.Context())

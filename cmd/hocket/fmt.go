@@ -62,7 +62,7 @@ func worst(a, b error) error {
 	return a
 }
 
-// format formats one file. It writes the file only if the formatted text differs.
+// format formats one file. The file is written only if the formatted text differs from the old text.
 func (a *app) format(ctx context.Context, arg string, o *fmtFlags) error {
 	if arg == "-" && o.write {
 		return usagef("-w cannot write back to standard input")

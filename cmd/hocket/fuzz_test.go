@@ -17,8 +17,8 @@ func f(%x: f32[T/tp, K]) -> f32[T/tp, K] {
 }
 `
 
-// FuzzBinding gives check any dims and definitions: no panic, a code of the
-// contract, and an explanation of every failure.
+// FuzzBinding runs hocket check with arbitrary dims and definitions. The command must not panic, must return one of the
+// documented exit codes, and must explain every failure.
 func FuzzBinding(f *testing.F) {
 	f.Add("T=8", "K=T*2", "2")
 	f.Add("K=-1", "C=size(tp)", "0")
@@ -39,8 +39,8 @@ func FuzzBinding(f *testing.F) {
 	})
 }
 
-// FuzzInputs gives --in any text. What it accepts keeps its meaning when it is
-// printed and read again.
+// FuzzInputs parses arbitrary values of --in. An accepted value must have the same meaning after it is printed and
+// parsed again.
 func FuzzInputs(f *testing.F) {
 	f.Add("x=ints:1")
 	f.Add("%x=a=b.safetensors#c")
@@ -63,7 +63,8 @@ func FuzzInputs(f *testing.F) {
 	})
 }
 
-// FuzzBytes: a number of bytes is positive, and the same in the units that it is written in.
+// FuzzBytes checks that a parsed number of bytes is positive, and stays the same if it is written with a unit and
+// parsed again.
 func FuzzBytes(f *testing.F) {
 	for _, s := range []string{"1048576", "64K", "16MiB", "2GB", "0", "-1", "9223372036854775807", "4194304T", "K",
 		"1KK", "i", "1ib", "1.5G", "2 K"} {

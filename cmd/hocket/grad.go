@@ -72,8 +72,8 @@ a scalar. Its results are those of the function, followed by %dx for each parame
 		if err != nil {
 			return err
 		}
-		// A program that is invalid for its own dims is refused here, where errors have its lines and not those of the
-		// printed program.
+		// A program that is invalid for the dims in its text is refused before it is differentiated, so that errors
+		// have the lines of the program and not those of the printed gradient program.
 		if b := (hocket.Binding{Func: o.fn, Dims: binding.Dims}); funcOf(p, b) != nil && len(openDims(p, b)) == 0 {
 			if _, err := bind(p, b); err != nil {
 				return err

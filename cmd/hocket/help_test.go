@@ -17,7 +17,7 @@ const (
 	screenLines, screenColumns = 40, 100
 )
 
-// everyCommand lists the root and what is below it.
+// everyCommand lists the root command and all its subcommands.
 func everyCommand() []*cobra.Command {
 	a, _, _ := testApp(strings.NewReader(""))
 	root := a.rootCommand(nil)
@@ -30,8 +30,8 @@ func everyCommand() []*cobra.Command {
 	return list
 }
 
-// TestHelpFitsAScreen: all help is at most 40 lines of 100 columns, what few need left to
-// help --all, and every flag is in one of the two.
+// TestHelpFitsAScreen checks that the help text of every command has at most 40 lines of 100 columns, and that help
+// --all shows every flag.
 func TestHelpFitsAScreen(t *testing.T) {
 	for _, c := range everyCommand() {
 		var short, all strings.Builder
@@ -60,8 +60,8 @@ func TestHelpFitsAScreen(t *testing.T) {
 	}
 }
 
-// TestHelpExamplesWork runs every example of every --help, and what hocket alone says to try,
-// but for those that need a GPU. Each command has one that runs here.
+// TestHelpExamplesWork runs every example in the help of every command, and in the text that hocket prints without
+// arguments, except those that need a GPU. Each command must have an example that needs no GPU.
 func TestHelpExamplesWork(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs many processes")
@@ -78,7 +78,7 @@ func TestHelpExamplesWork(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "printed.txt"), []byte(printed), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	models := testcorpus.Folder(t, "models") // the example of an exported model runs where the corpus is
+	models := testcorpus.Folder(t, "models") // "" without the corpus
 	if models != "" {
 		for name, file := range map[string]string{"model.pt2": "static.pt2", "tp_plan.json": "tp_plan.json"} {
 			if err := os.Symlink(filepath.Join(models, "llama", file), filepath.Join(dir, name)); err != nil {
@@ -89,7 +89,7 @@ func TestHelpExamplesWork(t *testing.T) {
 	run := func(t *testing.T, text string) (ran int) {
 		for line := range strings.Lines(text) {
 			line, indented := strings.CutPrefix(line, "  ")
-			line, _, _ = strings.Cut(strings.TrimRight(line, "\n"), "   ") // without the explanation on the right
+			line, _, _ = strings.Cut(strings.TrimRight(line, "\n"), "   ") // without the explanation
 			if !indented || !strings.HasPrefix(line, "hocket ") || strings.Contains(line, "-m cuda") ||
 				models == "" && strings.Contains(line, ".pt2") {
 				continue

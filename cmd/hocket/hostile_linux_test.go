@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// hostileFiles makes files that programs and flags are not made for, in the folder.
+// hostileFiles writes files to a folder that are malformed, huge or deeply nested.
 func hostileFiles(t *testing.T, dir string) {
 	t.Helper()
 	must := func(err error) {
@@ -85,7 +85,7 @@ func hostileFiles(t *testing.T, dir string) {
 	must(os.Symlink("loop.json", filepath.Join(dir, "loop.json")))
 }
 
-// hostilePickles writes snapshots and flight records that stand for far more than they hold.
+// hostilePickles writes small pickles of snapshots and flight records that describe very large objects.
 func hostilePickles(write func(name string, b []byte, sparse int64)) {
 	text := func(s string) string {
 		return "X" + string(bits.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s
@@ -123,7 +123,7 @@ func hostilePickles(write func(name string, b []byte, sparse int64)) {
 	write("clocks.json", []byte(clocks.String()), 0)
 }
 
-// nests is loops in each other around a statement.
+// nests returns a statement inside n nested loops.
 func nests(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -132,8 +132,8 @@ func nests(n int) string {
 	return b.String() + "add %x, %x into %y\n" + strings.Repeat("}\n", n)
 }
 
-// TestHostile: files and flags that were made to do harm are told of, with the file or the
-// place and an exit code that help lists, within bounds of time and memory.
+// TestHostile checks that malicious files and flags are refused with limited time and memory. The error must name the
+// file or the position, and the exit code must be one that the help lists.
 func TestHostile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute")
@@ -151,8 +151,8 @@ func TestHostile(t *testing.T) {
 		defer cancel()
 		args := strings.Fields(line)
 		c := exec.CommandContext(ctx, os.Args[0], args...)
-		c.Args[0], c.Dir = "hocket", dir                      // by which testscript.Main knows the command
-		c.Env = append(os.Environ(), "HOME="+dir, "GOGC=100") // as for users, since memory is measured
+		c.Args[0], c.Dir = "hocket", dir                      // testscript.Main selects the command by this name
+		c.Env = append(os.Environ(), "HOME="+dir, "GOGC=100") // Go's default, since memory is measured
 		var out bytes.Buffer
 		c.Stdout, c.Stderr = &out, &out
 		_ = c.Run()

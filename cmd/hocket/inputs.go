@@ -28,16 +28,16 @@ type inputs struct {
 	open  []io.Closer            // the files in which tensors were found
 	// small sets every integer parameter without an input to random values -1, 0 and 1, independent of rest.
 	small bool
-	// others holds the tensors in files that match no parameter by name. If it is nil, such a tensor is an error. The
-	// weights of an exported model have other names than the parameters into which they are stacked.
+	// others holds the tensors in files that have the name of no parameter. If others is nil, these tensors are an
+	// error. The weights of an exported model have other names than the parameters into which they are stacked.
 	others map[string]exported.Source
 	// unnamed holds the files and checkpoints of which no tensor has a parameter's name.
 	unnamed []unnamedFile
-	// rank is the rank whose part of an archive's weights is read, and ranks is the number of ranks. If ranks is 0, the
-	// weights are read whole. sums holds the checksums of weights that are not read whole.
+	// rank is the rank whose part of an archive's weights is read, and ranks is the number of ranks. If ranks is 0, all
+	// elements of the weights are read. sums holds the checksums of weights of which only a part is read.
 	rank, ranks int
 	sums        map[string]string
-	// archived lists the parameters whose values are those of the model's archive.
+	// archived lists the parameters whose values are read from the model's archive.
 	archived []string
 }
 
@@ -259,7 +259,7 @@ func (in *inputs) unset(fn *ir.Func, got map[string]found) *ir.Diagnostic {
 			in.rest)}
 }
 
-// sources says from where the values of a run's parameters are.
+// sources describes the origin of the values of a run's parameters: files, the archive, or generated numbers.
 func (in *inputs) sources(fn *ir.Func, got map[string]*hocket.Tensor) string {
 	var files, archive, zeros []string
 	generated := map[string][]string{}

@@ -10,8 +10,8 @@ import (
 )
 
 // alike returns an error if processes that run a program together have different inputs. Each process reads the blocks
-// of its ranks from whole tensors, so different inputs would be mixed in the results. A nil world means that there is a
-// single process.
+// of its ranks from the whole input tensors. If the processes had different inputs, the results would be computed from
+// a mixture of them. A nil world means that there is a single process.
 func (in *inputs) alike(ctx context.Context, w *hocket.World, sig *hocket.Signature, got map[string]*hocket.Tensor) error {
 	if w == nil {
 		return nil

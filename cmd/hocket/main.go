@@ -29,7 +29,8 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	if ended {
 		return a.finish(ctx, err)
 	}
-	// The interrupted command is still running and uses a and files, so its end is reported through another app.
+	// The interrupted command is still running and uses a and files, so the interruption is reported through another
+	// app.
 	files.RemoveUnfinished()
 	a.progress.End()
 	if err = ctx.Err(); err == nil {

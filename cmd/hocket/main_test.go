@@ -23,16 +23,15 @@ import (
 
 func TestMain(m *testing.M) {
 	version = func() string { return "test" }
-	tuneWithin = 0 // whatever time it takes: pace itself is tested by a clock of its own, in internal/bench
+	tuneWithin = 0 // no time limit: the tests of internal/tune test the limit, with a simulated clock
 	acrossSizes = []int64{4 << 10, 1 << 20}
 	testscript.Main(m, testCommands)
 }
 
-// testCommands are what the test binary is when it is called by such a name.
+// testCommands maps a command's name to the function that the test binary executes if it is called by this name.
 var testCommands = map[string]func(){"hocket": main}
 
-// TestScripts runs testdata/script/*.txtar. Nothing but this test's binary is
-// needed.
+// TestScripts runs testdata/script/*.txtar. The scripts call only commands that this test's binary contains.
 func TestScripts(t *testing.T) {
 	examples, err := filepath.Abs(filepath.Join("..", "..", "examples"))
 	if err != nil {
@@ -54,7 +53,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// exits CODE COMMAND ARGS... runs a command and wants that exit code.
+// exits CODE COMMAND ARGS... runs a command and checks that its exit code is CODE.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE COMMAND ARGS...")
@@ -136,7 +135,7 @@ func cut(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.Truncate(ts.MkAbs(args[0]), n))
 }
 
-// edit PATTERN REGEXP TEXT replaces what matches in the files whose names match.
+// edit PATTERN REGEXP TEXT replaces the matches of REGEXP by TEXT in the files whose names match PATTERN.
 func edit(ts *testscript.TestScript, _ bool, args []string) {
 	files, err := filepath.Glob(ts.MkAbs(args[0]))
 	ts.Check(err)
@@ -176,8 +175,8 @@ func show(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// oneobject wants standard output to be one JSON object with these members, in
-// this order, and no more at its top.
+// oneobject checks that standard output is one JSON object that has exactly these members at its top level, in this
+// order.
 func oneObject(ts *testscript.TestScript, _ bool, args []string) {
 	got, err := members(ts.ReadFile("stdout"))
 	ts.Check(err)

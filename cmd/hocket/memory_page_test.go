@@ -27,7 +27,8 @@ func hocketHere(words ...string) (stdout, stderr string, code int) {
 	return out.String(), errs.String(), code
 }
 
-// TestMemoryPage runs the commands of docs/memory.md: the page shows what they print. -update rewrites it.
+// TestMemoryPage runs the commands in docs/memory.md and compares their output with the page. -update rewrites the
+// page.
 func TestMemoryPage(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	page := filepath.Join("docs", "memory.md")
@@ -59,7 +60,7 @@ func TestMemoryPage(t *testing.T) {
 	}
 }
 
-// The members of --json are a contract.
+// The names of the members of the --json output must not change, because users rely on them.
 func TestMemoryJSON(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	out, errs, code := hocketHere("memory", "examples/layers_all_reduce.hkt", "--func", "layers", "--strategy",
@@ -91,15 +92,16 @@ func TestMemoryJSON(t *testing.T) {
 		}
 		sum += *h.Bytes
 	}
-	// 8 weights of 32×16 f32, the input of 32×32, the input's half, the sum, and two slots of half of it.
+	// The peak consists of 8 weights of 32×16 f32, the 32×32 input, the half of the input, the sum, and two receive
+	// slots of half the size of the sum.
 	want := int64(8*32*16*4 + 32*32*4 + 32*16*4 + 2*32*32*4)
 	if *r.Peak != want || *r.Bound != want || sum != want {
 		t.Errorf("peak %d, bound %d, buffers at it %d; want %d", *r.Peak, *r.Bound, sum, want)
 	}
 }
 
-// Python loads what --viz writes, and finds what torch's viewer reads: a viewer that replays the events ends where the
-// segments say.
+// The snapshot that --viz writes can be loaded by Python and has the fields that torch's viewer reads. Replaying its
+// events must lead to the state that its segments describe.
 func TestVizLoadsInPython(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -147,7 +149,7 @@ for s in d["segments"]:
 	}
 }
 
-// Files that are no snapshots, or hostile, are refused by a sentence.
+// Files that are not snapshots, and malicious snapshots, must be refused with an error message of one sentence.
 func TestMemoryRefuses(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -175,7 +177,8 @@ func TestMemoryRefuses(t *testing.T) {
 	}
 }
 
-// TestMemoryMessages: what is named in place of a program, and what a snapshot's text says to change.
+// TestMemoryMessages checks the errors for arguments that are not programs, and the advice in the output for a
+// snapshot.
 func TestMemoryMessages(t *testing.T) {
 	snapshot, err := filepath.Abs("../../internal/footprint/testdata/forum-record_stream-eager.rank0.pickle.gz")
 	if err != nil {
@@ -247,7 +250,8 @@ func TestMemoryMessages(t *testing.T) {
 	}
 }
 
-// TestMemoryBudget: the waits of a plan that fits, none of which others imply, and where none does the nearest figure.
+// TestMemoryBudget checks that --budget inserts waits until the plan fits, and none that other waits imply. If no plan
+// fits, the output must have the smallest possible size.
 func TestMemoryBudget(t *testing.T) {
 	t.Chdir(t.TempDir())
 	const src = `mesh tp[2]
@@ -283,7 +287,7 @@ func f(%x: bf16[1024, 256], %w: bf16[256, 256]) -> bf16[1024, 256] {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v: %s%s", code, err, out, errs)
 	}
-	// x, y, w and three of the eight chunks.
+	// The peak consists of x, y, w and three of the eight chunks.
 	if want := int64(512+512+128+3*64) << 10; r.Peak != want || r.Bound != want || len(r.Fit.Waits) != 5 ||
 		r.Fit.After < r.Fit.Before || r.Fit.Before <= 0 {
 		t.Errorf("%+v, want %d bytes by 5 waits", r, want)

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/terminal"
 )
 
-// mistyped are command lines as people mistype them: the exit code, what the one sentence of
-// the error says, and what the help line shows as the way out.
+// mistyped lists command lines with typical mistakes. Each has the expected exit code, a part of the error message,
+// which must be one sentence, and a part of the help line, which must show the correction.
 var mistyped = []struct {
 	line string
 	code int
@@ -172,7 +172,7 @@ var mistyped = []struct {
 	{"check empty.hkt", 1, "expected a function, found end of file", ""},
 }
 
-// TestMistyped: each ends with its exit code, says one clear sentence, and shows a way out.
+// TestMistyped checks the exit code, the message and the help line of each mistyped command line.
 func TestMistyped(t *testing.T) {
 	if len(mistyped) < 60 {
 		t.Fatalf("%d command lines; 60 are promised", len(mistyped))
@@ -220,7 +220,7 @@ func TestMistyped(t *testing.T) {
 	}
 }
 
-// TestColours: NO_COLOR and a terminal that cannot show them turn colours off.
+// TestColours checks that colours are off if NO_COLOR is set or the terminal cannot show colours.
 func TestColours(t *testing.T) {
 	for _, test := range []struct {
 		term, none string

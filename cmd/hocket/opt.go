@@ -57,7 +57,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		if err != nil {
 			return err
 		}
-		// Lowering does not need the values of dims. Only the dims on the command line must fit the program.
+		// Lowering does not need the values of dims. The program must declare the dims that the command line sets.
 		if sig, err := bind(p, b); err == nil {
 			a.out.note(sig)
 		} else if flags.set(c) || o.explain || o.strategy == "auto" || o.svg != "" {

@@ -81,7 +81,7 @@ func (a *programs) page(p *hocket.Program, file string, opts hocket.LowerOptions
 		page.Unexplained = firstMessage(err)
 	}
 	if page.Explanation != nil && page.Explanation.Ranks <= mostPlanned {
-		page.Memory, _ = p.PlanMemory(opts) // a plan that is too large has no picture
+		page.Memory, _ = p.PlanMemory(opts) // a plan that is too large is not drawn
 	}
 	return writeOutput(file, func(w io.Writer) error { return l.WriteHTML(w, page) })
 }
@@ -126,8 +126,8 @@ func (j *job) page(write func(w io.Writer, title, program string) error) error {
 	return writeOutput(j.flags.html, func(w io.Writer) error { return write(w, title, j.app.source) })
 }
 
-// pageOfRefutation writes the page of --html about a program that err refutes by its plan. It returns err, or the
-// reason why there is no page.
+// pageOfRefutation writes the --html page about a program if err reports a fault that the proof of its plan found. It
+// returns err, or the reason why there is no page.
 func (j *job) pageOfRefutation(err error, b hocket.Binding) error {
 	if j.flags.html == "" || j.sig == nil {
 		return err

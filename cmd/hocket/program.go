@@ -34,7 +34,7 @@ type programs struct {
 	session
 	stdin  io.Reader
 	limits hocket.Limits   // of programs
-	source string          // text of the program that was read last
+	source string          // source is the text of the program that was read last
 	plan   planFlags       // layouts of the parameters of exported models
 	export *exported.Model // the model that was read last, if it is an archive of torch.export
 }

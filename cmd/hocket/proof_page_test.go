@@ -17,8 +17,8 @@ var (
 	pageCommand = regexp.MustCompile("(?s)```\n\\$ hocket ([^\n]*)\n.*?```\n")
 )
 
-// TestProofPage runs the commands of docs/proof.md on the programs that stand
-// there: the page shows what they print. -update rewrites it.
+// TestProofPage runs the commands in docs/proof.md on the programs in that page, and compares their output with the
+// page. -update rewrites the page.
 func TestProofPage(t *testing.T) {
 	page, err := filepath.Abs("../../docs/proof.md")
 	if err != nil {
@@ -58,7 +58,7 @@ func TestProofPage(t *testing.T) {
 	}
 }
 
-// writePrograms writes the programs that a page holds, or makes from others.
+// writePrograms writes the programs that a page contains, and those that its commands derive from the examples.
 func writePrograms(t *testing.T, page, examples string) {
 	t.Helper()
 	write := func(name, text string) {

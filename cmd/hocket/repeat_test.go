@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/terminal"
 )
 
-// TestMedian: of an even number of times it is the mean of the two in the middle.
+// TestMedian checks that the median of an even number of times is the mean of the two in the middle.
 func TestMedian(t *testing.T) {
 	for _, test := range []struct{ list, want []time.Duration }{
 		{[]time.Duration{7}, []time.Duration{7}},
@@ -25,7 +25,8 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestRepeatTellsTheMedian: text and JSON tell what a run takes of several, and say of how many.
+// TestRepeatTellsTheMedian checks that the text and the JSON of run --repeat have the median time of a run and the
+// number of runs.
 func TestRepeatTellsTheMedian(t *testing.T) {
 	t.Chdir("../..")
 	stdout, stderr, code := hocketHere("run", "examples/mlp.hkt", "--repeat", "5")
@@ -47,8 +48,8 @@ func TestRepeatTellsTheMedian(t *testing.T) {
 	}
 }
 
-// TestTimeoutCoversAll: the time of --timeout is over whatever the command is at, and the error
-// says at what it was. The context tells what can stop; for the rest the channel is closed.
+// TestTimeoutCoversAll checks that --timeout ends a command in every stage, and that the error names the stage. Stages
+// that can stop watch the context; for the others the channel expired is closed.
 func TestTimeoutCoversAll(t *testing.T) {
 	a, _, _ := testApp(strings.NewReader(""))
 	a.expired = make(chan struct{})
@@ -62,7 +63,7 @@ func TestTimeoutCoversAll(t *testing.T) {
 		f.Error() != "the command did not end within 1ms: it was evaluating the reference" {
 		t.Errorf("%v", err)
 	}
-	// A run's own watchdog leaves the word to it.
+	// If --timeout has passed, the watchdog of the run returns its error instead of a separate one.
 	guarded, dog := watch(ctx, time.Hour)
 	defer dog.stop()
 	want := errors.New("a")
@@ -79,14 +80,14 @@ func TestTimeoutCoversAll(t *testing.T) {
 			t.Errorf("hocket %v: exit %d, %s", words, code, stderr)
 		}
 	}
-	// Without it each run has its time, and all of them together have none.
+	// Without --timeout each run has a time limit, and the whole command has none.
 	if o := (&runFlags{}); o.runLimit() != stuck {
 		t.Errorf("a run may take %v", o.runLimit())
 	}
 }
 
-// TestExplainGroupsLayers: layers that are alike are told once, with all their lines, and
-// communication that nothing hides is summed.
+// TestExplainGroupsLayers checks that similar layers are described once, with all their lines, and that exposed
+// communication is summed.
 func TestExplainGroupsLayers(t *testing.T) {
 	t.Chdir("../..")
 	stdout, stderr, code := hocketHere("opt", "examples/llama_layer.hkt", "--explain", "--machine", "h200x4")
@@ -101,14 +102,15 @@ func TestExplainGroupsLayers(t *testing.T) {
 	}
 	stdout, _, _ = hocketHere("opt", "examples/mlp.hkt", "--explain", "--machine", "h200x4",
 		"--dim", "T=8192", "--dim", "H=8192", "--dim", "F=28672")
-	// Alone the two collectives take 261 and 284 µs, and nothing hides them.
+	// The two collectives take 261 and 284 µs, and under the sequential strategy no computation hides them.
 	const want = "exposed      0.0 µs of communication that no computation overlaps, sequential 545 µs\n"
 	if !strings.Contains(stdout, want) {
 		t.Errorf("%q is not in\n%s", want, stdout)
 	}
 }
 
-// TestBenchHasNoBoundOnTheCPU: what ranks that share cores take is not held against a rate of copies.
+// TestBenchHasNoBoundOnTheCPU checks that times on the CPU machine, whose ranks share cores, are not compared with a
+// bound computed from the rate of copies.
 func TestBenchHasNoBoundOnTheCPU(t *testing.T) {
 	stdout, stderr, code := hocketHere("bench", "allreduce", "-n", "2", "--sizes", "4K", "--rounds", "1")
 	if code != 0 || !strings.Contains(stdout, "no bound: ranks are threads that share the CPU's cores") {
@@ -116,7 +118,7 @@ func TestBenchHasNoBoundOnTheCPU(t *testing.T) {
 	}
 }
 
-// TestPlanPrints: hocket plan prints the plan that a model of the program runs.
+// TestPlanPrints checks that hocket plan prints the plan that hocket run executes.
 func TestPlanPrints(t *testing.T) {
 	t.Chdir("../..")
 	stdout, stderr, code := hocketHere("plan", "examples/mlp.hkt", "--dim", "T=8", "--dim", "H=4", "--dim", "F=8")

@@ -224,7 +224,7 @@ func (o *runFlags) checkMachine() error {
 type job struct {
 	app     *app
 	flags   *runFlags
-	again   []string // the words of this command line without --schedules, --seed and outputs
+	again   []string // the words of this command line without --schedules, --seed and the flags of output files
 	program *hocket.Program
 	archive string // file name of the program
 	inputs  *inputs
@@ -238,13 +238,13 @@ type job struct {
 	arena   int64                     // memory limit of a rank in bytes; 0 if the device determines it
 	machine *hocket.Machine
 	model   *hocket.Model
-	// judged is set after the plan has been made and, if required, proved. Later errors do not refute the program.
+	// judged is set after the plan has been made and, if required, proved. Errors after that do not refute the program.
 	judged      bool
 	batch       []hocket.Args              // arguments, one element for each repetition
 	refs        []*hocket.Reference        // references of the repetitions, evaluated when needed
 	layers      [][]hocket.LayerComparison // layer comparisons of the repetitions, computed when needed
 	verdict     hocket.Comparison          // the weakest verdict so far
-	unquantized map[string]*hocket.Tensor  // results of the last repetition by unquantized weights; nil without --quantize
+	unquantized map[string]*hocket.Tensor  // results of the last repetition with original weights, with --quantize
 	took        []time.Duration            // sorted durations of the runs; empty if the machine records no times
 }
 
@@ -256,8 +256,8 @@ func (o *runFlags) runLimit() time.Duration {
 	return stuck
 }
 
-// times returns the sorted durations of several runs. The duration of a run is measured from its begin, or from the end
-// of the preceding run if that is later, to its end. times returns nil if the machine does not record times.
+// times returns the sorted durations of several runs. The duration of a run begins at the start of the run, or at the
+// end of the preceding run if that is later. The function times returns nil if the machine does not record times.
 func times(reports []*hocket.Report) []time.Duration {
 	var list []time.Duration
 	last := time.Duration(math.MinInt64)
@@ -279,7 +279,7 @@ func median(list []time.Duration) time.Duration {
 	return (list[(n-1)/2] + list[n/2]) / 2
 }
 
-// run executes the job. It performs all other steps that can fail before it generates the inputs, which may take long.
+// run executes the job. Generating the inputs may take long, so run performs all other steps that can fail before that.
 func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	w, err := j.join(ctx)
 	if err != nil {
@@ -404,7 +404,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		return err
 	}
 	j.arena = j.flags.arena
-	if j.arena == 0 && free > 0 && j.flags.kind.OnHost { // for other machines, the device reports its free memory
+	if j.arena == 0 && free > 0 && j.flags.kind.OnHost { // on other machines the devices report their free memory
 		j.arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	if err := j.flags.known(j.sig.Dims); err != nil {

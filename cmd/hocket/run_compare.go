@@ -50,8 +50,8 @@ func ofReference(err error) error {
 		help: "reduce dims with --dim, or run without --compare and --schedules"}
 }
 
-// compare compares the report of each repetition with its reference and records the weakest verdict. A result that
-// differs is an error.
+// compare compares the report of each repetition with its reference and records the weakest verdict. It returns an
+// error for a result that differs from the reference.
 func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 	if err := j.reference(ctx); err != nil {
 		return err
@@ -80,13 +80,14 @@ func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 	return nil
 }
 
-// wantsLayers reports whether the program must also be compared layer by layer. It must if the comparison as a whole is
-// undecided. It must also for models, whose comparison as a whole is almost always undecided.
+// wantsLayers reports whether the program must also be compared layer by layer. Programs are compared layer by layer if
+// the comparison of the whole program is undecided. Exported models always are, because their comparison as a whole is
+// almost always undecided.
 func (j *job) wantsLayers(c hocket.Comparison) bool {
 	return c.Verdict == hocket.Undecided || j.app.export != nil
 }
 
-// layer compares the layers of every repetition, if that has not been done yet.
+// layer compares the results of each layer, for every repetition, unless it has done so before.
 func (j *job) layer(ctx context.Context) error {
 	if len(j.layers) < len(j.batch) {
 		j.app.progress.At("comparing layer by layer", len(j.batch), 0)
@@ -102,7 +103,7 @@ func (j *job) layer(ctx context.Context) error {
 	return nil
 }
 
-// tolerated ends a command in which --rtol decides whether the results are right.
+// tolerated returns an error if the largest error of the results exceeds the tolerance --rtol.
 func (j *job) tolerated() error {
 	worst, ok := j.verdict.Worst()
 	if j.flags.rtol == 0 || !ok || worst.Quotient() <= j.flags.rtol {
@@ -155,8 +156,8 @@ func (j *job) writeErrors() {
 	}
 }
 
-// confirms reports whether a comparison is repeated with other inputs. It is if the command line does not set the
-// inputs of all parameters.
+// confirms reports whether a comparison is repeated with other inputs. A comparison is repeated unless the command line
+// sets the inputs of all parameters.
 func (j *job) confirms() bool {
 	if j.inputs.fixed {
 		return false
@@ -231,7 +232,7 @@ func (j *job) realFailure(err error) error {
 	return &shown
 }
 
-// undecided ends a command whose comparison reached no decision.
+// undecided returns an error if the comparison of the results reached no decision.
 func (j *job) undecided() error {
 	if j.verdict.Against == "" || j.verdict.Verdict != hocket.Undecided || j.flags.rtol > 0 {
 		return nil
@@ -240,8 +241,8 @@ func (j *job) undecided() error {
 		err: errors.New(j.verdict.String())}
 }
 
-// explore runs the batch under many schedules and compares each. Faults that the plan shows are reported before the
-// reference is evaluated, which takes long and finds less.
+// explore runs the batch under many schedules and compares each. Faults that can be found in the plan are reported
+// first, because evaluating the reference takes long.
 func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
 	if err := j.model.Explore(ctx, j.batch, hocket.ExploreOptions{}, nil); err != nil {
 		return nil, j.ofLoad(err)
@@ -283,9 +284,9 @@ func (j *job) once(ctx context.Context, batch []hocket.Args) (reports []*hocket.
 	return reports, j.ofLoad(err)
 }
 
-// failed adds to the error of a schedule the command line that runs it alone. This command line contains the seed of
-// the inputs, because its --seed determines the schedule. Errors that do not depend on the schedule, and errors with a
-// help text, are returned unchanged.
+// failed adds, to an error that occurred under one schedule, the command line that runs this schedule alone. This
+// command line sets the inputs by --in, because its --seed determines the schedule. Errors that do not depend on the
+// schedule, and errors with a help text, are returned unchanged.
 func (j *job) failed(seed int64, err error) error {
 	var f *failure
 	if !errors.As(err, &f) || f.kind != "differs" && f.kind != "deadlock" && (f.kind != "machine" || f.help != "") {

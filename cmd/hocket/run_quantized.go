@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// runUnquantized runs the last repetition by the model with the weights of its archive, if --quantize is set. The model
-// is closed before the quantized one is loaded, so that only one of them is in memory.
+// If --quantize is set, runUnquantized runs the last repetition with the original weights of the archive. The
+// unquantized model is closed before the quantized one is loaded, so that only one of them is in memory.
 func (j *job) runUnquantized(ctx context.Context, m *hocket.Machine, w *hocket.World, b hocket.Binding) (err error) {
 	if j.app.plan.quantize == "" {
 		return nil
@@ -47,7 +47,8 @@ func (j *job) runUnquantized(ctx context.Context, m *hocket.Machine, w *hocket.W
 	return nil
 }
 
-// quantizationErrors compares the results of the quantized model, which are in rep, with those of the unquantized one.
+// quantizationErrors compares the results of the quantized model, which rep contains, with those of the unquantized
+// model.
 func (j *job) quantizationErrors(rep *hocket.Report) {
 	for _, name := range rep.OutNames {
 		want := (*tensor.Tensor)(j.unquantized[name])

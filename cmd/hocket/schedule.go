@@ -26,27 +26,27 @@ type scheduleResult struct {
 	Name       string              `json:"name"`
 	Format     string              `json:"format"` // "mscclpp", "msccl"
 	Collective schedule.Collective `json:"collective,omitempty"`
-	Launches   int                 `json:"launches"` // 1, or 2 for any number
+	Launches   int                 `json:"launches"` // number of launches that were proved: 1, or 2 for any number
 	Findings   []*schedule.Finding `json:"findings,omitempty"`
 	Warnings   []*schedule.Finding `json:"warnings,omitempty"`
 	Notes      []string            `json:"notes,omitempty"`
 	// Fix describes the change that --fix made, and Text is the changed plan.
 	Fix  string `json:"fix,omitempty"`
 	Text string `json:"text,omitempty"`
-	// Redundant lists the synchronizations each of which can be omitted if the others remain. Looked is the number of
-	// synchronizations that were checked.
+	// Redundant lists the synchronizations that can be omitted singly: each is redundant only if all others remain.
+	// Looked is the number of synchronizations that were checked.
 	Redundant []schedule.Place `json:"redundant,omitempty"`
 	Looked    int              `json:"looked_at,omitempty"`
 	Syncs     int              `json:"synchronizations,omitempty"`
 	// Interleavings is the number of interleavings that run executed, or the number that check --redundant executed
-	// with one of these synchronizations omitted.
+	// with one of the redundant synchronizations omitted.
 	Interleavings int `json:"interleavings,omitempty"`
 }
 
-// byteOrder is the mark with which some editors begin a text in UTF-8.
+// byteOrder is the byte order mark, with which some editors begin a text in UTF-8.
 const byteOrder = "\ufeff"
 
-// aSchedule is what errors call a collective schedule.
+// aSchedule is the term for a collective schedule in error messages.
 const aSchedule = "a collective schedule"
 
 // schedules implements the commands that check and run collective schedules.
@@ -275,7 +275,7 @@ func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error
 			err, code, kind = schedule.Differ(p, got.Memory, in), exitHocket, "differs"
 		}
 		switch {
-		case ctx.Err() != nil: // also if the run did not notice it
+		case ctx.Err() != nil: // return the context's error even if the run succeeded
 			return ended(ctx.Err())
 		case err != nil:
 			f := &failure{code: code, kind: kind, err: fmt.Errorf("interleaving %d of %d: %w", i+1, n, err)}

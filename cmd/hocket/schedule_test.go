@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/internal/testcorpus"
 )
 
-// pairOf writes an algorithm of MSCCL with another protocol, and returns the file.
+// pairOf writes a file with an algorithm of MSCCL that uses the given protocol, and returns the file's name.
 func pairOf(t *testing.T, proto string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../internal/schedule/testdata/pair.xml")
@@ -32,7 +32,8 @@ func pairOf(t *testing.T, proto string) string {
 	return path
 }
 
-// exchangeWithout writes the example schedule with a text replaced, and returns the file.
+// exchangeWithout writes a copy of the example schedule in which the text old is replaced by new, and returns the
+// file's name.
 func exchangeWithout(t *testing.T, old, new string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../examples/schedules/exchange.json")
@@ -62,7 +63,8 @@ func hocketRun(t *testing.T, words ...string) (code int, out, errs string) {
 	return a.finish(t.Context(), err), stdout.String(), stderr.String()
 }
 
-// TestCheckSchedule: exit codes, verdicts and places of collective schedules, and a repair that is written and proved.
+// TestCheckSchedule checks the exit code, the verdict and the reported position for collective schedules, and that a
+// repaired schedule is written and proved.
 func TestCheckSchedule(t *testing.T) {
 	const nop, signal = `"name": "nop"`, `"name": "signal"`
 	race := exchangeWithout(t, nop, `"name": "copy", "src_buff": [{"type":"s","index":0,"size":1}], "dst_buff": [{"type":"s","index":0,"size":1}]`)
@@ -126,8 +128,9 @@ func TestCheckSchedule(t *testing.T) {
 	}
 }
 
-// TestRefutedSchedule: check prints every finding with the state of its blocks before the warnings, and limits both. A
-// run without the proof says that nothing was proved, and names the seed that repeats a wrong result.
+// TestRefutedSchedule checks that hocket check prints every finding with the state of its thread blocks before the
+// warnings, and limits the number of both. hocket run --no-prove must report that nothing was proved, and name the seed
+// that repeats a wrong result.
 func TestRefutedSchedule(t *testing.T) {
 	hasty := exchangeWithout(t, `"name": "wait"`, `"name": "nop"`)
 	code, out, errs := hocketRun(t, "check", hasty, "--launches", "1")
@@ -190,7 +193,8 @@ func TestRefutedSchedule(t *testing.T) {
 	}
 }
 
-// TestScheduleCertificate runs a schedule with its certificate, and refuses what it does not prove, with the cause.
+// TestScheduleCertificate runs a schedule with its certificate. A certificate that does not prove the schedule must be
+// refused, with the cause.
 func TestScheduleCertificate(t *testing.T) {
 	const schedule = "../../examples/schedules/exchange.json"
 	file := filepath.Join(t.TempDir(), "exchange.cert")
@@ -225,7 +229,8 @@ func TestScheduleCertificate(t *testing.T) {
 	}
 }
 
-// TestRunScheduleCompare: --compare adds the verdict to what a run of a schedule prints, as for programs.
+// TestRunScheduleCompare checks that run --compare adds the verdict to the output for a schedule, as it does for
+// programs.
 func TestRunScheduleCompare(t *testing.T) {
 	schedule := "../../examples/schedules/exchange.json"
 	if code, out, errs := hocketRun(t, "run", schedule); code != exitDone || strings.Contains(out, "result:") {
@@ -245,11 +250,11 @@ func TestRunScheduleCompare(t *testing.T) {
 	}
 }
 
-// TestLaunchesOfSchedules: by default check proves any number of launches. The line of a schedule that is right for one
-// launch only says under which condition.
+// TestLaunchesOfSchedules checks that hocket check by default proves a schedule for any number of launches. If a
+// schedule is correct for a single launch only, the line of its verdict must say so.
 func TestLaunchesOfSchedules(t *testing.T) {
 	const double = "../../internal/schedule/testdata/double_broadcast.json"
-	// Without the last wait a kernel ends while its peer still writes the output.
+	// If the last wait is missing, a kernel ends while its peer still writes the output.
 	text, err := os.ReadFile("../../examples/schedules/exchange.json")
 	if err != nil {
 		t.Fatal(err)
@@ -278,7 +283,7 @@ func TestLaunchesOfSchedules(t *testing.T) {
 			t.Errorf("%s: exit %d, %s%s", c.words, code, out, errs)
 		}
 	}
-	// run and import prove one launch, and say if that is all.
+	// hocket run and hocket import prove one launch, and warn if several launches are not proved.
 	for _, words := range [][]string{{"run", double}, {"import", double, "-o", filepath.Join(t.TempDir(), "d.hkt")}} {
 		code, _, errs := hocketRun(t, words...)
 		const says = "warning: one launch is proved, but launches after each other are not: race: rank "
@@ -299,8 +304,8 @@ func TestLaunchesOfSchedules(t *testing.T) {
 	}
 }
 
-// TestScheduleByContent: check, run and import recognize a schedule by its content if the suffix is not a schedule's,
-// and ignore the mark of byte order that some editors write.
+// TestScheduleByContent: check, run and import recognize a schedule by its content if the suffix is not that of a
+// schedule, and ignore the byte order mark that some editors write.
 func TestScheduleByContent(t *testing.T) {
 	dir := t.TempDir()
 	for name, file := range map[string]string{"plan": "../../examples/schedules/exchange.json",
@@ -327,8 +332,8 @@ func TestScheduleByContent(t *testing.T) {
 	}
 }
 
-// TestEndedScheduleRun: a run of a schedule that is interrupted, or exceeds --timeout, fails as a program's does. No
-// single interleaving of a small schedule notices the end.
+// TestEndedScheduleRun checks that a run of a schedule that is interrupted, or exceeds --timeout, fails like that of a
+// program. A single interleaving of a small schedule is too short to check its context.
 func TestEndedScheduleRun(t *testing.T) {
 	const schedule = "../../examples/schedules/exchange.json"
 	code, out, errs := hocketRun(t, "run", schedule, "--schedules", "1000000000", "--timeout", "1ns")
@@ -346,8 +351,9 @@ func TestEndedScheduleRun(t *testing.T) {
 	}
 }
 
-// TestImportCorpus: the programs of proved schedules are proved and compute the collective; those of others are
-// refused, refuted or wrong. One reads scratch that nobody writes, and no result is defined for it.
+// TestImportCorpus imports the schedules of the corpus. If a schedule is proved, its program must be proved and compute
+// the collective; otherwise the import must be refused, or the program refuted or wrong. One schedule reads scratch
+// memory that is never written, so it has no defined result.
 func TestImportCorpus(t *testing.T) {
 	dir := testcorpus.Need(t, "schedules")
 	var files []string
@@ -363,7 +369,7 @@ func TestImportCorpus(t *testing.T) {
 		if info, err := os.Stat(file); err != nil || info.Size() > int64(longtest.Of(12<<10, 1<<30)) {
 			continue
 		}
-		proved, _, _ := hocketRun(t, "check", file, "--launches", "1") // the program waits for all ranks at both ends
+		proved, _, _ := hocketRun(t, "check", file, "--launches", "1") // programs wait for all ranks at both ends
 		failed := ""
 		for _, words := range [][]string{{"import", file, "-o", program}, {"check", program},
 			{"run", program, "--compare"}} {
@@ -391,8 +397,8 @@ func TestImportCorpus(t *testing.T) {
 	}
 }
 
-// TestImportSchedule: a schedule is a program that is proved and computes its collective. What programs cannot say is
-// refused by its place.
+// TestImportSchedule checks that the program of an imported schedule is proved and computes the collective. Operations
+// that programs cannot express must be refused with their position.
 func TestImportSchedule(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "exchange.hkt")
 	for _, schedule := range []string{"../../examples/schedules/exchange.json",
@@ -417,7 +423,8 @@ func TestImportSchedule(t *testing.T) {
 	}
 }
 
-// TestFixDropsComments checks that --fix says that the comments of an algorithm in XML are not written, if it has some.
+// TestFixDropsComments checks that --fix says that the comments of an algorithm in XML are not written, but only if it
+// has comments.
 func TestFixDropsComments(t *testing.T) {
 	for _, comment := range []string{"", "<!-- by hand -->"} {
 		path := pairOf(t, "Simple")

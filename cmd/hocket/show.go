@@ -77,8 +77,8 @@ type comparison struct {
 	Layers  []layerError  `json:"layers,omitempty"`
 }
 
-// resultError describes the distance of a result from the reference. Error and Quotient are omitted if they are not
-// finite.
+// resultError has the measured error of a result, compared with the reference. Error and Quotient are omitted if they
+// are not finite.
 type resultError struct {
 	Name     string   `json:"name"`
 	Error    *float64 `json:"error,omitempty"`
@@ -86,8 +86,8 @@ type resultError struct {
 	Quotient *float64 `json:"quotient,omitempty"`
 }
 
-// layerError describes the distance of a layer's results from the reference. The layer's inputs were those that the
-// reference computed.
+// layerError has the measured error of a layer's results, compared with the reference. The layer was run on inputs that
+// the reference computed.
 type layerError struct {
 	Name    string        `json:"name"`
 	Line    int32         `json:"line"`
@@ -103,8 +103,8 @@ type overlap struct {
 	Bytes    int64  `json:"bytes"`
 	// Algorithm names the algorithm of a collective.
 	Algorithm string `json:"algorithm,omitempty"`
-	// BusyUS is the time that the communication took, and ExposedUS is the part of it that no computation hides, in
-	// microseconds. Both are omitted if the machine does not record times.
+	// BusyUS is the duration of the communication in microseconds. ExposedUS is the part of this time in which no
+	// computation ran concurrently. Both are omitted if the machine does not record times.
 	BusyUS    *float64 `json:"busy_us,omitempty"`
 	ExposedUS *float64 `json:"exposed_us,omitempty"`
 }
@@ -168,13 +168,13 @@ func (a *session) writeResult(ds hocket.Diagnostics) error {
 	return nil
 }
 
-// writeUnsaid prints, in place of the result, the reason why the result cannot be encoded as JSON, and returns the exit
-// code.
+// If the result cannot be encoded as JSON, writeUnsaid prints an object with the reason instead, and returns the
+// failure.
 func (a *session) writeUnsaid(err error) *failure {
 	f := &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("the result cannot be printed as JSON: %w", err),
 		help: "run without --json to print it as text; infinite numbers and NaNs result from extreme values in the inputs or dims"}
 	a.out = result{Hocket: a.out.Hocket, Command: a.out.Command, Exit: f.code}
-	_ = a.writeResult(f.diagnostics()) // this object can always be encoded
+	_ = a.writeResult(f.diagnostics()) // the object with the reason can always be encoded
 	return f
 }
 

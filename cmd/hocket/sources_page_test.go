@@ -9,19 +9,19 @@ import (
 	"testing"
 )
 
-// claim is a command of docs/sources.md.
+// claim is a command in docs/sources.md, with claims of that page about its output.
 type claim struct {
 	command string
 	page    string // the document that is PAGE.txt
-	more    string // that the page leaves to the reader, such as dims
+	more    string // further arguments, such as dims, that the page omits
 	code    int
-	// prints has parts of the output. Those in double quotes are claims, which the page has too.
+	// prints lists texts that the output must contain. A text in double quotes must be in the page, too.
 	prints []string
 }
 
 const nvfuserPage, vllmPage = "nvfuser-%s.txt", "vllm-24111-symmetric-memory-all-reduce.txt"
 
-// claims are all commands of the page.
+// claims returns all commands in docs/sources.md.
 func claims() []claim {
 	document := func(name string) string { return fmt.Sprintf(nvfuserPage, name) }
 	cache, ipc, loops := document("4466-allocation-cache"), document("5325-ipc-handle-exchange"),
@@ -61,8 +61,8 @@ func claims() []claim {
 	}
 }
 
-// TestSourcesPage runs the commands of docs/sources.md on the documents. Each command that begins with hocket and has
-// operands is run, and their figures are those of the page.
+// TestSourcesPage runs the commands of docs/sources.md on the documents. The test runs each command in the page that
+// begins with hocket and has operands. The numbers in its output must be those in the page.
 func TestSourcesPage(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {

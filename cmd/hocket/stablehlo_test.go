@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestStableHLOCorpus runs programs as JAX printed them on ranks of the CPU. Results are JAX's, and gradients torch's
-// in f64, within 1e-4 of the largest value: another program's floating point.
+// TestStableHLOCorpus runs programs that JAX printed, on ranks of the CPU. Results must equal those of JAX, and
+// gradients those of torch in f64, within 1e-4 of the largest value: other programs round differently.
 func TestStableHLOCorpus(t *testing.T) {
 	dir := filepath.Join("..", "..", "..", "shared", "corpus", "stablehlo")
 	programs, err := filepath.Glob(filepath.Join(dir, "*.mlir"))
@@ -116,7 +116,8 @@ func TestGradOfStableHLO(t *testing.T) {
 	}
 }
 
-// apart returns the largest difference of two tensors of one shape, and the largest magnitude of the second.
+// apart returns the largest difference between elements of two tensors of the same shape, and the largest magnitude in
+// the second tensor.
 func apart(x, y *tensor.Tensor) (worst, most float64) {
 	if fmt.Sprint(x.Shape) != fmt.Sprint(y.Shape) {
 		return math.Inf(1), 0
@@ -137,7 +138,8 @@ const sharded = `module @jit_f attributes {mhlo.num_partitions = 2 : i32} {
 }
 `
 
-// TestStableHLOCommands: commands take StableHLO, from files and standard input, and say what is wrong with it.
+// TestStableHLOCommands checks that commands read StableHLO from files and standard input, and report the faults of
+// invalid programs.
 func TestStableHLOCommands(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

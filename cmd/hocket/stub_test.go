@@ -22,17 +22,17 @@ type stubs struct {
 	dir string
 }
 
-// TestBrokenGPUs has everything about a GPU be missing or fail that can: each
-// time the exit code is 3, the message says what was looked for or asked, and the
-// way out, and nothing that was made stays.
+// TestBrokenGPUs makes each part of the GPU software missing, or each call of it fail. Each time the exit code must be
+// 3, the message must name the missing library or the failed call and a way out, and all created objects must be
+// released.
 func TestBrokenGPUs(t *testing.T) {
 	s := newStubs(t)
 	for _, c := range []struct {
 		stub    string
 		env     []string
-		program string // all.hkt for the one with a collective by NCCL
+		program string // all.hkt is the program with a collective by NCCL
 		words   []string
-		lost    bool // a lost device gives nothing back
+		lost    bool // the device is lost, so its objects cannot be released
 	}{
 		{stub: "no device", words: []string{"finds no GPU", "CUDA_VISIBLE_DEVICES"}},
 		{stub: "no GPUs", words: []string{"finds no GPU", "CUDA_VISIBLE_DEVICES"}},
@@ -71,8 +71,8 @@ func TestBrokenGPUs(t *testing.T) {
 	}
 }
 
-// TestDoctorMulticast wants the doctor to say whether the user opted in, and how many
-// GPUs could.
+// TestDoctorMulticast checks that hocket doctor reports whether the user opted in to multicast, and how many GPUs
+// support it.
 func TestDoctorMulticast(t *testing.T) {
 	s := newStubs(t)
 	for env, want := range map[string]string{"HOCKET_MULTICAST=": "off (HOCKET_MULTICAST=on opts in); 2 of 2 GPUs support it", "HOCKET_MULTICAST=on": "on; 2 of 2 GPUs support it"} {
@@ -84,7 +84,8 @@ func TestDoctorMulticast(t *testing.T) {
 	}
 }
 
-// newStubs builds the libraries with the functions that hocket says it misses.
+// newStubs builds stub libraries with all functions that hocket needs, which it learns from the errors about missing
+// functions.
 func newStubs(t *testing.T) *stubs {
 	t.Helper()
 	if !cabi.Callable {
@@ -119,7 +120,7 @@ func newStubs(t *testing.T) *stubs {
 			t.Skipf("the C compiler: %v\n%s", err, out)
 		}
 	}
-	// Each library in turn says what it lacks, which is then added.
+	// The error names the functions that one library lacks; these are added, and the next library is tried.
 	var rest strings.Builder
 	has := string(stub)
 	build("", "int nothing;")
@@ -145,14 +146,14 @@ func newStubs(t *testing.T) *stubs {
 
 func (s *stubs) library() string { return filepath.Join(s.dir, "libstub.so") }
 
-// run runs the program on the stubs, one of which fails as told, and returns what
-// was made and not given back.
+// run runs the program on the stub libraries, in which the call that the argument stub names fails. It also returns the
+// objects that were created and not released.
 func (s *stubs) run(stub string, env []string, program string) (code int, text, left string) {
 	s.Helper()
 	return s.hocket(stub, env, "run", filepath.Join(s.dir, program), "-m", "cuda")
 }
 
-// hocket is run for any command line.
+// hocket is like run, but for any command line.
 func (s *stubs) hocket(stub string, env []string, args ...string) (code int, text, left string) {
 	s.Helper()
 	counts := filepath.Join(s.dir, "left")

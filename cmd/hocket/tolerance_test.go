@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// deep grows by layers until the bounds of the whole say nothing.
+// deep is a program with so many layers that the error bound of its result is too large for a decision.
 const deep = `mesh tp[2]
 func deep(%x: bf16[4, 16], %w: bf16[24, 16, 16/tp]) -> bf16[4, 16] {
   %y = for %l in 0..24 carry %h = %x {
@@ -19,7 +19,7 @@ func deep(%x: bf16[4, 16], %w: bf16[24, 16, 16/tp]) -> bf16[4, 16] {
 }
 `
 
-// TestToleranceOfOnesOwn: --rtol decides by the measured error alone.
+// TestToleranceOfOnesOwn checks that with --rtol only the measured error determines the exit code.
 func TestToleranceOfOnesOwn(t *testing.T) {
 	code, out := runText(t, deep, "--compare", "--in", "rand:1")
 	if code != exitDone || !strings.Contains(out, "in each of ") || !strings.Contains(out, "layers: 24 compared") {
@@ -40,7 +40,7 @@ func TestToleranceOfOnesOwn(t *testing.T) {
 	}
 }
 
-// TestMeasuredInJSON: JSON has the error of each result and layer.
+// TestMeasuredInJSON checks that the JSON output has the measured error of each result and each layer.
 func TestMeasuredInJSON(t *testing.T) {
 	code, out := runText(t, deep, "--compare", "--in", "rand:1", "--json")
 	var got result
@@ -61,7 +61,8 @@ func TestMeasuredInJSON(t *testing.T) {
 	}
 }
 
-// TestCompareModels: --compare decides models that torch exported, layer by layer.
+// TestCompareModels checks that run --compare reaches a decision for models that torch exported, by comparing each
+// layer.
 func TestCompareModels(t *testing.T) {
 	models := exportedModels(t)
 	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2",

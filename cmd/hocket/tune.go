@@ -150,7 +150,7 @@ func (a *measurements) tune(ctx context.Context, o *tuneFlags, opts tune.Options
 	if err != nil {
 		return err
 	}
-	if figures == nil { // figures list all measurements that are exported
+	if figures == nil { // if figures is set, only these measurements are exported
 		u, err := a.tuned(ctx, o, opts)
 		if err != nil {
 			return tuneFailure(o, err)
@@ -182,8 +182,8 @@ func tuneFailure(o *tuneFlags, err error) error {
 // concurrent copies and NCCL use separate streams.
 const tuneStreams = 8
 
-// tuneWithin is the time limit of a quick tuning, including the time to open the GPUs. Only the parts that tuning can
-// omit are subject to it. Tests remove the limit, since no tuning meets it on a busy machine.
+// tuneWithin is the time limit of a quick tuning, including the time to open the GPUs. Only optional parts of the
+// tuning are subject to this limit. Tests remove it, since a tuning on a busy machine would exceed it.
 var tuneWithin = 4800 * time.Millisecond
 
 // tuned returns the existing table, or measures the missing entries and stores them.
@@ -225,7 +225,7 @@ const peersMost = 16 << 20
 // and FILE#H100,B200 those on two machines.
 func readPeers(names []string) ([]contest.Peer, error) {
 	var all []contest.Peer
-	from := map[contest.Peer]string{} // by measurement, without its times: the file that contains it
+	from := map[contest.Peer]string{} // the file that contains a measurement, by the measurement without its times
 	for _, name := range names {
 		file, machines := name, []string(nil)
 		if at := strings.LastIndexByte(name, '#'); at > 0 {
@@ -298,7 +298,7 @@ func figuresOf(peers []contest.Peer) ([]tune.Figures, error) {
 	var list []tune.Figures
 	for _, name := range contest.PeerMachines(peers) {
 		if architectures[name] == "" {
-			return nil, usagef("--peers: the compute capability of %s is not known, and vLLM's limits are by it", name).
+			return nil, usagef("--peers: the compute capability of %s is not known, and vLLM's limits need it", name).
 				helping("name a machine that is known in the heading, or with FILE#MACHINE: %s",
 					strings.Join(slices.Sorted(maps.Keys(architectures)), ", "))
 		}

@@ -124,7 +124,7 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 		w.Size(), version(), host, time.Now().Format(time.DateOnly))}
 	for _, c := range []struct {
 		fn    string
-		shots int64 // number of times that each byte of a block crosses the network
+		shots int64 // how often each byte of a block is sent through the network
 		to    *[]described.Point
 	}{{"all_gather", 1, &t.AllGather}, {"reduce_scatter", 1, &t.ReduceScatter}, {"all_reduce", 2, &t.AllReduce}} {
 		for _, bytes := range sizes {

@@ -21,7 +21,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// members returns the keys of the one JSON object that text is, in order.
+// members returns the keys of a JSON object, in order. The text must consist of one object.
 func members(text string) ([]string, error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -56,7 +56,8 @@ func testApp(stdin io.Reader) (*app, *bytes.Buffer, *bytes.Buffer) {
 	return a, &out, &errs
 }
 
-// TestUnsaid: a result that JSON has no words for is one object that says so, and code 4.
+// TestUnsaid checks that, if a result cannot be encoded as JSON, the output is one object with this reason, and the
+// exit code is 4.
 func TestUnsaid(t *testing.T) {
 	a, out, errs := testApp(nil)
 	endless := math.Inf(1)
@@ -143,7 +144,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// JSON names the command that was interrupted, also where it goes on.
+// The JSON output must name the command that was interrupted, even if the command is still running.
 func TestLeftBehind(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
@@ -228,8 +229,8 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// TestHelpOfMismatch: what is said to be wrong where copies differ is not what was proved not
-// to be.
+// TestHelpOfMismatch checks that, if copies of a result differ, the advice does not suggest a missing wait if the plan
+// was proved.
 func TestHelpOfMismatch(t *testing.T) {
 	for proved, want := range map[bool]string{true: "no wait is missing", false: "usual cause is a missing wait"} {
 		if got := classify(t.Context(), ofMachine(&hocket.MismatchError{Proved: proved})); !strings.Contains(got.help,
@@ -239,7 +240,7 @@ func TestHelpOfMismatch(t *testing.T) {
 	}
 }
 
-// A reader larger than any program is left after maxProgram bytes.
+// Reading a program must end after maxProgram bytes, even if the reader returns more.
 func TestProgramSizeIsBounded(t *testing.T) {
 	_, err := readText(context.Background(), "zeros", zeros{})
 	var f *failure
@@ -263,8 +264,8 @@ func TestQuoted(t *testing.T) {
 	}
 }
 
-// An interrupted command that does not look at its context is left behind; one
-// that does may say how it ended.
+// If an interrupted command ignores its context, the caller does not wait for it. If it ends in time, its error is
+// returned.
 func TestAwait(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -72,14 +72,14 @@ func (w *watchdog) stop() {
 // explain converts an error that the watchdog has caused to an error about the time limit.
 func (w *watchdog) explain(ctx context.Context, err error) error {
 	if context.Cause(ctx) == errLimit {
-		return err // the caller that has set the limit returns this error
+		return err // the caller that set the time limit reports it
 	}
 	if context.Cause(ctx) != errTimeout {
 		return ofMachine(err)
 	}
 	f := &failure{code: exitMachine, kind: "timeout", err: fmt.Errorf("the run did not end within %v", w.limit)}
 	if text := err.Error(); text != context.Canceled.Error() {
-		f.err = fmt.Errorf("%w: %s", f.err, text) // what was under way, and where
+		f.err = fmt.Errorf("%w: %s", f.err, text) // the text names the commands in progress, and their positions
 	}
 	return f.helping("raise --timeout for a larger program")
 }

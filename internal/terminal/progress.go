@@ -19,7 +19,7 @@ type Progress struct {
 	begun       time.Time // the command
 	stage       string
 	since       time.Time // start time of the stage
-	done, total int       // parts of the stage; total is 0 if parts are not counted
+	done, total int       // numbers of finished and of all parts of the stage; total is 0 if parts are not counted
 	most        time.Duration
 	shown       bool
 	stop        chan struct{}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestProgress: nothing is said in the first two seconds, then the stage with what is left of
-// it; and it is erased at the end.
+// TestProgress checks that nothing is shown in the first two seconds, then the stage and its remaining time, and that
+// the line is erased at the end.
 func TestProgress(t *testing.T) {
 	var out strings.Builder
 	clock := time.Unix(0, 0)

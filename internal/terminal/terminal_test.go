@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestHarmless: what would steer a terminal is shown as signs, however writes cut the text.
+// TestHarmless checks that control characters are replaced by visible symbols, however the text is divided among calls
+// of Write.
 func TestHarmless(t *testing.T) {
 	const text = "// \x1b]0;title\a\x1b[2J ünïcode → ✓\ttab\nend \u009b31m\r"
 	const want = "// ␛]0;title␇␛[2J ünïcode → ✓\ttab\nend \ufffd31m␍"
