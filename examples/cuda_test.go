@@ -10,8 +10,8 @@ import (
 	_ "hocket.example/hocket/internal/longtest" // collects garbage less often
 )
 
-// TestExamplesOnCUDA runs every example many times on GPUs, with one rank on
-// each GPU if there are enough, and otherwise with several.
+// TestExamplesOnCUDA runs every example many times on GPUs, with one rank on each GPU if there are enough GPUs, and
+// otherwise with several ranks on a GPU.
 func TestExamplesOnCUDA(t *testing.T) {
 	machine := gpus(t)
 	for _, file := range files(t) {
@@ -54,8 +54,8 @@ func TestStrategiesOnCUDA(t *testing.T) {
 	}
 }
 
-// gpus returns a machine for the given number of ranks, with a GPU for each if
-// there are enough. It skips the test if there is no GPU.
+// gpus returns a machine for the given number of ranks, with a separate GPU for each rank if there are enough GPUs. It
+// skips the test if there is no GPU.
 func gpus(t *testing.T) func(ranks int) device.Machine {
 	t.Helper()
 	one, err := cuda.New(cuda.Options{})

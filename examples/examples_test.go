@@ -1,5 +1,6 @@
-// Package examples_test runs every example. Under many schedules its result must be correct, and certified exact unless
-// ops round. With any one synchronisation removed, some schedule must give a wrong result.
+// Package examples_test runs every example. The result of an example must be correct under many schedules, and
+// certified exact unless its ops round. If any one synchronisation is removed, the result must be wrong under some
+// schedule.
 package examples_test
 
 import (
@@ -25,7 +26,7 @@ import (
 
 var schedules = flag.Int("schedules", 20, "how many schedules each example is run under")
 
-// backToBack is how many runs follow each other without a barrier (S13).
+// backToBack is the number of runs that follow each other without a barrier (acceptance case S13).
 const backToBack = 3
 
 // mutantSchedules bounds the search for a schedule that shows a missing
@@ -47,13 +48,13 @@ var adjusted = map[string]func(x *tensor.Tensor, name string){
 	"model_32.hkt": sparse,
 }
 
-// rounded lists the examples whose results are not exact for any integers, because
-// norms, softmax and attention divide. They must be within the bound.
+// rounded lists the examples whose results are not exact for any integers, because norms, softmax and attention divide.
+// These results must be within the error bound.
 var rounded = map[string]bool{"llama_layer.hkt": true, "decode.hkt": true, "adamw.hkt": true, "fp8_mlp.hkt": true,
 	"experts.hkt": true}
 
-// example is the explicit function of one example with given dims, and the inputs
-// and expected results of several runs.
+// example is an example with given dims, lowered to an explicit program, with the inputs and expected results of
+// several runs.
 type example struct {
 	name    string
 	prog    *ir.Program
@@ -151,8 +152,8 @@ func saturate(x *tensor.Tensor, name string) {
 	}
 }
 
-// sparse keeps 32 layers from doubling their input 32 times: every fourth
-// layer has a weight, and that has one entry of ±1 a row.
+// sparse sets weights so that 32 layers do not double their input 32 times: only every fourth layer has a nonzero
+// weight, with one entry of ±1 in each row.
 func sparse(x *tensor.Tensor, name string) {
 	if name == "x" {
 		return
@@ -223,8 +224,7 @@ func TestExamplesUnderSchedules(t *testing.T) {
 	}
 }
 
-// synchronisations lists the statements of the program's last function whose
-// removal is tried.
+// synchronisations lists the statements of the program's last function that the test removes, one at a time.
 func synchronisations(p *ir.Program) []*ir.Stmt {
 	var out []*ir.Stmt
 	p.Funcs[len(p.Funcs)-1].Body.Walk(func(s *ir.Stmt) {
@@ -270,9 +270,8 @@ func redundant(t *testing.T) map[string]bool {
 	return out
 }
 
-// TestEverySynchronisationCounts removes each wait, signal, barrier and record
-// of each example: some schedule must then show a wrong result, unless the
-// planner refuses the mutant or the removed line is listed as redundant.
+// TestEverySynchronisationCounts removes each wait, signal, barrier and record of each example. The result must then be
+// wrong under some schedule, unless the planner refuses the changed program or the removed line is listed as redundant.
 func TestEverySynchronisationCounts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("removes every synchronisation and searches schedules: not in -short")
@@ -298,7 +297,8 @@ func TestEverySynchronisationCounts(t *testing.T) {
 	}
 }
 
-// mutant removes the i-th synchronisation and returns the resulting fault, or "".
+// mutant removes the i-th synchronisation and returns a description of the fault that this causes, or "" if none was
+// found.
 func (e *example) mutant(t *testing.T, i int) string {
 	t.Helper()
 	prog := e.prog.Clone()

@@ -25,10 +25,10 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// The pipelines that nvFuser's Host IR is tested with (AG+MM, MM+AR, all-gather),
-// at their full size, on two GPUs. Elements are small integers, so that f32 holds
-// every partial sum, whatever its order: all pipelines and strategies must
-// give the same bits, and these must be right in random places and under random projections.
+// These tests run the pipelines of nvFuser's Host IR tests (all-gather and GEMM, GEMM and all-reduce, all-gather), at
+// their full size, on two GPUs. Elements are small integers, so that f32 holds every partial sum, exactly, in any order
+// of summation. All pipelines and strategies must give the same bits. Random elements and random projections of the
+// result are compared with expected values.
 
 // pipeline is one pipeline, with R rows, contraction K, N columns and S blocks.
 type pipeline struct {
@@ -107,11 +107,11 @@ func TestPipelines(t *testing.T) {
 	runPipelines(t, cpu.New(cpu.Options{}), map[string]int64{"S": 8, "R": 8, "K": 64, "N": 16})
 }
 
-// TestPipelinesCUDA runs the pipelines at full size, call by call and by graph, on two GPUs or on one
-// that both ranks share; in short tests at a sixteenth of the size.
+// TestPipelinesCUDA runs the pipelines at full size, call by call and by graph, on two GPUs or on one that both ranks
+// share; with -short at a sixteenth of the size.
 func TestPipelinesCUDA(t *testing.T) {
 	machine := gpus(t)
-	const need = 24 << 30 // of host memory: a and its blocks, twice
+	const need = 24 << 30 // bytes of host memory: two copies of a and of its blocks
 	if free := hostMemory(); free < need {
 		t.Skipf("needs %s of host memory, %s are free", tensor.Size(need), tensor.Size(free))
 	}
@@ -197,7 +197,8 @@ func (pl *pipeline) plan(t *testing.T, dims map[string]int64, strategy string) *
 	return pn
 }
 
-// run runs a pipeline's plan; a graph twice, since its form is chosen before the second run.
+// run runs a pipeline's plan. With graph it runs the plan twice, since the fastest form of the graph is chosen before
+// the second run.
 func (pl *pipeline) run(t *testing.T, m device.Machine, pn *plan.Plan, graph bool, p *product, x *tensor.Tensor) *tensor.Tensor {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -257,7 +258,7 @@ func integers(t *testing.T, name string, n int64) *tensor.Tensor {
 	return x
 }
 
-// inParallel runs f on parts of [0, n), which are the same on every machine.
+// inParallel divides [0, n) into parts and runs f on them concurrently. The parts are the same on every machine.
 func inParallel(n int64, f func(lo, hi int64)) {
 	const parts = 64
 	var wg sync.WaitGroup
@@ -273,7 +274,7 @@ func inParallel(n int64, f func(lo, hi int64)) {
 	wg.Wait()
 }
 
-// product is y = a·b of integers, rows×k times k×n.
+// product is the matrix product y = a·b, where a is a rows×k and b a k×n matrix of integers.
 type product struct {
 	rows, k, n int64
 	a, b       *tensor.Tensor
@@ -322,8 +323,8 @@ func (p *product) check(y *tensor.Tensor) error {
 	return nil
 }
 
-// TestProductCheck: check finds one wrong element among many, by projections if no
-// sample is that element.
+// TestProductCheck checks that check detects a single wrong element, by projections if the element is not among the
+// recomputed ones.
 func TestProductCheck(t *testing.T) {
 	p := product{512, 8, 512, integers(t, "a", 512*8), integers(t, "b", 8*512)}
 	y := integers(t, "y", p.rows*p.n)
@@ -345,7 +346,7 @@ func TestProductCheck(t *testing.T) {
 	}
 }
 
-// times computes rows lo to hi of x·v.
+// times computes elements lo to hi of the product of the matrix x and the vector v.
 func times(x *tensor.Tensor, cols int64, v, out []float64, lo, hi int64) {
 	for i := lo; i < hi; i++ {
 		sum := 0.0

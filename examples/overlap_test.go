@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// sharded lists the examples that are layers with shardings and nothing else,
-// and the strategies that their functions are lowered with.
+// sharded lists the examples that consist only of sharded layers, each with the strategies with which its functions are
+// lowered.
 var sharded = map[string][]string{
 	"ag_linear_two_axes.hkt":   {"chunked(3)", "exchange", "exchange(2)"},
 	"column_parallel.hkt":      {"chunked(3)", "exchange", "exchange(2)"},
@@ -28,8 +28,8 @@ var sharded = map[string][]string{
 	"model_32.hkt":             {"chunked(2)", "exchange"},
 }
 
-// TestShardedExamplesOverlapped lowers each sharded example with each strategy,
-// proves it for two runs back to back (S13), and runs it so under schedules.
+// TestShardedExamplesOverlapped lowers each sharded example with each strategy, proves it for two runs back to back
+// (acceptance case S13), and runs it so under many schedules.
 func TestShardedExamplesOverlapped(t *testing.T) {
 	for file, strategies := range sharded {
 		for _, s := range strategies {
@@ -71,8 +71,8 @@ func (e *example) overlapped(t *testing.T, strategy string) *compile.Unit {
 	return unit
 }
 
-// TestSixPatterns: of the six linears forward and backward four are overlapped.
-// For the gradients of the two weights a reason is printed.
+// TestSixPatterns checks that four of the six linears of a forward and backward pass are overlapped, and that the
+// reason is printed why those that compute the gradients of the two weights are not.
 func TestSixPatterns(t *testing.T) {
 	src, err := os.ReadFile("tp_sp_linears.hkt")
 	if err != nil {
@@ -99,8 +99,8 @@ func TestSixPatterns(t *testing.T) {
 	}
 }
 
-// TestSymbolicRows runs one lowered text for many numbers of rows: what a
-// strategy writes does not depend on bound dims.
+// TestSymbolicRows runs one lowered program with many numbers of rows, because the text that a strategy generates must
+// not depend on the values of dims.
 func TestSymbolicRows(t *testing.T) {
 	for _, s := range []string{"sequential", "chunked(3)", "exchange"} {
 		for _, rows := range []int64{4, 8, 20, 36} {
@@ -112,8 +112,8 @@ func TestSymbolicRows(t *testing.T) {
 	}
 }
 
-// TestAnyRowsOnAnyRanks does the same with numbers of rows that are not multiples
-// of the number of chunks, and with several numbers of ranks.
+// TestAnyRowsOnAnyRanks runs lowered programs with numbers of rows that are not multiples of the number of chunks, and
+// with several numbers of ranks.
 func TestAnyRowsOnAnyRanks(t *testing.T) {
 	for _, s := range []string{"sequential", "chunked(3)", "exchange", "exchange(2)"} {
 		for ranks := int64(1); ranks <= 8; ranks++ {
@@ -131,8 +131,8 @@ func TestAnyRowsOnAnyRanks(t *testing.T) {
 	}
 }
 
-// oneTextFor runs the text that a strategy makes of an example, with the given
-// dims. The text does not depend on the dims.
+// oneTextFor runs the program that a strategy generates from an example, with the given dims. The text of the program
+// must not depend on the dims.
 func oneTextFor(t *testing.T, file, strategy string, dims map[string]int64) {
 	t.Helper()
 	if u, res := textFor(t, file, strategy, dims); res != u.Lowered {
@@ -140,7 +140,7 @@ func oneTextFor(t *testing.T, file, strategy string, dims map[string]int64) {
 	}
 }
 
-// textFor runs the text that a strategy makes of an example for these dims, and returns it.
+// textFor runs the program that a strategy generates from an example for these dims, and returns its text.
 func textFor(t *testing.T, file, strategy string, dims map[string]int64) (*compile.Unit, *lower.Result) {
 	t.Helper()
 	e := loadWith(t, file, dims)

@@ -20,7 +20,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A kernel that does not end within a run's deadline.
+// These tests launch a kernel that does not end within a run's deadline.
 
 var spin = flag.Duration("spin", 10*time.Second,
 	"how long the kernel of TestEndlessCUDA takes, at most a minute; from 40s on closing gives the GPU up")
@@ -54,16 +54,16 @@ func init() {
 	})
 }
 
-// endless is the work of a process that runs the kernel.
+// endless has the parameters of a process that runs the kernel.
 type endless struct {
 	Machine        string
 	Dir            string
 	Spin, Deadline time.Duration // the deadline 0 for none
 	Trace          bool
-	Close          bool // the machine, while the kernel runs
+	Close          bool // whether to close the machine while the kernel runs
 }
 
-// endlessEnd is the output of that process.
+// endlessEnd is the output of a process that ran the kernel.
 type endlessEnd struct {
 	Run, Close string // errors
 	Expired    bool   // by the deadline
@@ -74,7 +74,7 @@ type endlessEnd struct {
 	Flight     json.RawMessage
 }
 
-// flightStream is the entry of a stream in a flight record.
+// flightStream is the part of a flight record that describes a stream.
 type flightStream struct {
 	Rank  int
 	Since string
@@ -83,7 +83,8 @@ type flightStream struct {
 
 const endlessVariable = "HOCKET_TEST_ENDLESS"
 
-// TestEndlessProcess is that process. It exits while the kernel runs, unless it closes the machine.
+// TestEndlessProcess is the process that the other tests start. It exits while the kernel runs, unless it closes the
+// machine.
 func TestEndlessProcess(t *testing.T) {
 	text := os.Getenv(endlessVariable)
 	if text == "" {
@@ -190,7 +191,8 @@ func (e endless) start(t *testing.T) (end endlessEnd) {
 	return end
 }
 
-// TestEndless runs the Go function that replaces the kernel, and for which a run waits.
+// TestEndless runs a Go function in place of the kernel. The function cannot be interrupted, so the run returns only
+// after it.
 func TestEndless(t *testing.T) {
 	t.Parallel()
 	endlessOn(t, "cpu", 2*time.Second, 100*time.Millisecond)
@@ -222,7 +224,7 @@ func TestEndlessCUDA(t *testing.T) {
 	}
 }
 
-// endlessOn requires that a run ends at its deadline, with an error that describes its state.
+// endlessOn requires that a run ends at its deadline, with an error that describes the state of the run.
 func endlessOn(t *testing.T, machine string, spin, deadline time.Duration) {
 	t.Helper()
 	end := endless{Machine: machine, Spin: spin, Deadline: deadline, Trace: true}.start(t)

@@ -22,7 +22,8 @@ func TestLaunch(t *testing.T) {
 	}
 }
 
-// TestLaunchSchedules tries orders that a machine may choose, with poisoned memory.
+// TestLaunchSchedules runs the example under many schedules of its streams, with memory that is overwritten when it may
+// no longer be read.
 func TestLaunchSchedules(t *testing.T) {
 	text, err := os.ReadFile("swish.hkt")
 	if err != nil {
@@ -44,7 +45,8 @@ func TestLaunchSchedules(t *testing.T) {
 	}
 }
 
-// sharded is an MLP whose activation is a kernel on each rank's own part. The pairs around it are overlapped.
+// sharded is an MLP whose activation is a kernel on each rank's own part. The collectives and GEMMs before and after
+// the kernel are overlapped.
 const sharded = `dim P = 2
 dim T = 64
 dim H = 32
@@ -64,7 +66,7 @@ func mlp(%x: f32[T/tp, H], %w: f32[F/tp, H]) -> f32[T/tp, F] {
 
 var strategies = []string{"sequential", "chunked", "exchange", "exchange(2)"}
 
-// TestLaunchStrategies overlaps the pairs around a launch.
+// TestLaunchStrategies overlaps collectives with the GEMMs before and after a launched kernel.
 func TestLaunchStrategies(t *testing.T) {
 	prog, err := hocket.Parse("sharded.hkt", sharded)
 	if err != nil {
@@ -84,7 +86,7 @@ func TestLaunchStrategies(t *testing.T) {
 	}
 }
 
-// compared runs a program like the example, and compares.
+// compared runs a program like the example, and compares its results with the reference.
 func compared(t *testing.T, m *hocket.Machine, prog *hocket.Program, ranks int, opts hocket.LoadOptions) error {
 	model, err := m.Load(prog, hocket.Binding{Dims: map[string]int64{"P": int64(ranks)}}, opts)
 	if err != nil {
@@ -153,7 +155,7 @@ func init() {
 	}
 }
 
-// TestLaunchTriton runs such a kernel compiled by Triton, as PTX and as a cubin.
+// TestLaunchTriton runs the swish kernel as compiled by Triton, from PTX and from a cubin.
 func TestLaunchTriton(t *testing.T) {
 	m := modeltest.GPUs(t)
 	python, err := exec.LookPath("python3")
@@ -186,7 +188,7 @@ func TestLaunchTriton(t *testing.T) {
 	}
 }
 
-// withLaunch puts another launch into a program that has one.
+// withLaunch replaces the launch statement of a program by another one.
 func withLaunch(t *testing.T, text, call string) string {
 	t.Helper()
 	from := strings.Index(text, `launch "`)

@@ -73,7 +73,7 @@ func (c *config) settle() error {
 	case min(c.Hidden, c.Inner, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.Vocab) < 1:
 		return fmt.Errorf("sizes are missing: %+v", *c)
 	case c.Heads%c.KVHeads != 0 || c.HeadDim%2 != 0:
-		return fmt.Errorf("%d heads of %d elements for %d of keys", c.Heads, c.HeadDim, c.KVHeads)
+		return fmt.Errorf("%d query heads of %d elements for %d key-value heads", c.Heads, c.HeadDim, c.KVHeads)
 	case c.Act != "silu":
 		return fmt.Errorf("the activation %q", c.Act)
 	case c.AttnBias || c.MLPBias:

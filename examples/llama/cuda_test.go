@@ -17,9 +17,9 @@ var (
 	batchFlag = flag.Int("batches", 25, "how many batches TestFixedCUDA draws")
 )
 
-// TestLargeCUDA runs steps with given tokens of a model in bf16 that is too large for the evaluator. Its logits must
-// not differ more from those in f32 than the logits of Hugging Face transformers in bf16 do, neither in the mean nor at
-// most. tools/llama_large.py wrote both.
+// TestLargeCUDA runs a bf16 model on given tokens that is too large for the evaluator. The mean and the largest
+// difference between its logits and those of the f32 model must not exceed the differences that Hugging Face
+// transformers have in bf16. tools/llama_large.py wrote both.
 func TestLargeCUDA(t *testing.T) {
 	if *largeFlag == "" {
 		t.Skip("no folder with a large model: -large, see tools/README.md")
@@ -68,7 +68,8 @@ func TestLargeCUDA(t *testing.T) {
 	}
 }
 
-// errorsOf returns the distances of rows of logits from other rows, relative to the lengths of the other rows.
+// errorsOf returns the mean and the largest error of rows of logits: the Euclidean distance from the expected row,
+// divided by the length of that row.
 func errorsOf(got, want []float64, vocab int) (mean, most float64) {
 	var all []float64
 	for at := 0; at < len(want); at += vocab {
@@ -83,9 +84,10 @@ func errorsOf(got, want []float64, vocab int) (mean, most float64) {
 	return mean / float64(len(all)), slices.Max(all)
 }
 
-// TestFixedCUDA: with fixed algorithms, the tokens of a sequence in bf16 do not depend on its batch or on the chunks,
-// although kernels for many rows differ from those for few. Concurrent runs that miss their deadlines lose no state.
-// There are two ranks, on two GPUs or, with HOCKET_RANKS_PER_GPU=2, on one.
+// TestFixedCUDA: with fixed algorithms, the tokens of a sequence in bf16 do not depend on the other sequences of its
+// batch or on how its prompt is divided into chunks, although many rows use other kernels than few rows. Concurrent
+// runs that miss their deadlines lose no state. There are two ranks, on two GPUs or, with HOCKET_RANKS_PER_GPU=2, on
+// one.
 func TestFixedCUDA(t *testing.T) {
 	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "bfloat16", Layers: 3, Hidden: 1024, Inner: 2816,
 		Heads:   16,

@@ -68,8 +68,8 @@ func machine(t *testing.T) *hocket.Machine {
 	return m
 }
 
-// TestGolden: logits of prompts read in chunks and of 64 teacher-forced steps, of sequences of different
-// lengths in one batch, are within the evaluator's bound, and so are those of the golden file.
+// TestGolden decodes sequences of different lengths in one batch: prompts in chunks, then 64 steps with given tokens.
+// The logits, and those of the golden file, must be within the evaluator's error bound.
 func TestGolden(t *testing.T) {
 	for _, name := range []string{"tied", "untied"} {
 		dir := filepath.Join("testdata", name)
@@ -112,7 +112,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// forced runs the sequences: prompts in chunks, then token by token.
+// forced decodes the golden sequences and returns their logits: it runs the prompts in chunks, then one given token at
+// a time.
 func forced(t *testing.T, l *llama, g *golden) [][]float64 {
 	t.Helper()
 	room := 0
@@ -153,7 +154,8 @@ func forced(t *testing.T, l *llama, g *golden) [][]float64 {
 	}
 }
 
-// whole runs and evaluates all tokens of all sequences at once, by the same program without argmax.
+// whole runs all tokens of all sequences at once, by the same program without argmax, and evaluates the reference of
+// this run.
 func whole(
 	t *testing.T, m *hocket.Machine, c *config, dir string, tp int, g *golden,
 ) (*hocket.Report, *hocket.Reference) {
@@ -205,7 +207,7 @@ func whole(
 	return rep, ref
 }
 
-// with returns a copy of a report with other logits for the tokens that exist.
+// with returns a copy of a report in which the logits of all tokens, except padding, are replaced.
 func with(t *testing.T, rep *hocket.Report, logits [][]float64, vocab int) *hocket.Report {
 	t.Helper()
 	was := rep.Out["logits"]
@@ -223,8 +225,8 @@ func with(t *testing.T, rep *hocket.Report, logits [][]float64, vocab int) *hock
 }
 
 // TestAloneAsInBatch: the tokens of a sequence do not depend on the other sequences of its batch, on the number of
-// ranks, on the chunks, or on the earlier contents of the state. Concurrent runs that miss their deadlines lose no
-// state.
+// ranks, on how its prompt is divided into chunks, or on the earlier contents of the state. Concurrent runs that miss
+// their deadlines lose no state.
 func TestAloneAsInBatch(t *testing.T) {
 	c, err := ofSize("60K")
 	if err != nil {
@@ -235,7 +237,8 @@ func TestAloneAsInBatch(t *testing.T) {
 	x.run(t, longtest.Of(12, 1000))
 }
 
-// aloneAsInBatch compares sequences alone with the same in batches.
+// aloneAsInBatch compares the tokens of sequences that are decoded alone with those of the same sequences decoded in
+// batches.
 type aloneAsInBatch struct {
 	machine *hocket.Machine
 	config  *config
@@ -321,8 +324,8 @@ func (b *batch) hurry(t *testing.T, rng *rand.Rand) (end func() int) {
 	return func() int { cancel(); return <-done }
 }
 
-// TestCommand: the command reads and writes lines, and returns the most likely tokens by the golden logits. Invalid
-// lines are errors.
+// TestCommand: the command reads and writes lines, and returns the tokens that are most likely by the golden logits.
+// Invalid lines are errors.
 func TestCommand(t *testing.T) {
 	dir := filepath.Join("testdata", "untied")
 	g := readGolden(t, dir)

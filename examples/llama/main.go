@@ -1,6 +1,6 @@
-// Command llama generates tokens by a Llama whose weights are split over ranks. The weights are a checkpoint in
-// Hugging Face's layout, or random. Each line of standard input is a prompt: a JSON array of token ids. All prompts
-// are decoded greedily as one batch. For each prompt it writes a line with a JSON array of the new ids.
+// Command llama generates tokens by a Llama whose weights are split over ranks. The weights are a checkpoint in Hugging
+// Face's layout, or random. Each line of standard input is a prompt: a JSON array of token ids. All prompts are decoded
+// greedily as one batch. For each prompt the command writes a line with a JSON array of the generated ids.
 //
 //	go run ./examples/llama -random 15M -tp 4 -n 8 <<< '[1, 2, 3]'
 package main
@@ -30,7 +30,7 @@ func main() {
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (err error) {
 	f := flag.NewFlagSet("llama", flag.ContinueOnError)
 	dir := f.String("model", "", "directory of the checkpoint, with its config.json")
-	random := f.String("random", "", "random weights instead, about as many: 15M")
+	random := f.String("random", "", "use random weights; the value is their approximate number: 15M")
 	seed := f.Uint64("seed", 0, "seed of random weights")
 	tp := f.Int("tp", 1, "ranks that the weights are split over")
 	n := f.Int("n", 16, "new tokens of each prompt")

@@ -6,9 +6,10 @@
 //	curl localhost:8080/metrics
 //
 // The model is a program with the parameters and results of examples/llama/llama.hkt, with random weights unless
-// -weights names a safetensors file. Or it is an archive of torch.export (.pt2), with its weights, that has the inputs
-// ids, at and sees and the next tokens as its result. The first dimension of its buffers is the number of slots,
-// and at position 0 of a sequence the model ignores what the buffers contain for its slot.
+// -weights names a safetensors file. The model can also be an archive of torch.export (.pt2), with its weights. It must
+// have the inputs ids, at and sees, and the next tokens as its result. The first dimension of its buffers must be the
+// number of slots, and at position 0 of a sequence it must ignore the earlier contents of the buffers for the
+// sequence's slot.
 package main
 
 import (
@@ -132,8 +133,8 @@ type request struct {
 	IDs  []int32         // the prompt, followed by the generated tokens
 	N    int             // the number of tokens that are still to be generated
 	MS   int64           // the time that the request may take, in milliseconds
-	ctx  context.Context // ends at the deadline, and if the client disconnects
-	at   int             // the number of tokens that are in the state
+	ctx  context.Context // cancelled at the deadline, and if the client disconnects
+	at   int             // the number of tokens whose keys and values are in the state
 	done chan error      // receives the outcome of the sequence
 }
 
@@ -168,7 +169,7 @@ func (s *server) decode(ctx context.Context) error {
 					r = nil
 				}
 			}
-			if slots[i] = r; r != nil { // position -1 leaves the state of the other slots unchanged
+			if slots[i] = r; r != nil { // at position -1 the state of a slot is not changed
 				ids[i], at[i], sees[i] = r.IDs[r.at], int32(r.at), int32(r.at+1)
 			}
 		}
@@ -206,7 +207,7 @@ func (s *server) decode(ctx context.Context) error {
 			if r == nil {
 				continue
 			}
-			if r.at++; r.at == len(r.IDs) { // the whole prompt is in the state
+			if r.at++; r.at == len(r.IDs) { // the keys and values of the whole prompt are in the state
 				r.IDs = append(r.IDs, int32(next))
 				r.N--
 			}
@@ -248,12 +249,12 @@ const mostMS = 60 * 60 * 1000 // the longest time of a request, in milliseconds
 // read reads the body of a request, a JSON object.
 func read(from io.Reader) (*request, error) {
 	body := struct {
-		IDs []*int32 // pointers, because null would otherwise be the id 0
+		IDs []*int32 // pointers, because null would otherwise be read as the id 0
 		N   int
 		MS  int64
 	}{MS: 60_000}
 	d := json.NewDecoder(from)
-	d.DisallowUnknownFields() // a misspelled ms would otherwise be a minute
+	d.DisallowUnknownFields() // otherwise a misspelled ms would be ignored
 	err := d.Decode(&body)
 	var kind *json.UnmarshalTypeError
 	var syntax *json.SyntaxError

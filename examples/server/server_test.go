@@ -39,7 +39,7 @@ const (
 	vocab = 16 // of llama.hkt
 )
 
-// served is a server behind HTTP. Its requests wait until decode is started.
+// served is a server that answers HTTP requests. The requests wait until decode is started.
 type served struct {
 	*server
 	t   testing.TB
@@ -111,7 +111,7 @@ func body(ids []int32, n int, d time.Duration) string {
 	return string(text)
 }
 
-// wants checks that a request is answered by a sequence, or refused.
+// wants sends a request and checks the status and the sequence or the message in the answer.
 func (s *served) wants(body string, status int, ids []int32, message string) {
 	s.t.Helper()
 	got, is, text, err := s.send(context.Background(), body)
@@ -161,7 +161,7 @@ func newEvaluator(t testing.TB) *evaluator {
 	return &evaluator{t, one, all}
 }
 
-// sequence returns ids and the n tokens that follow, decoded alone.
+// sequence returns ids followed by n tokens, which it decodes without other sequences.
 func (e *evaluator) sequence(ids []int32, n int) []int32 {
 	e.t.Helper()
 	out := slices.Clone(ids)
@@ -222,8 +222,8 @@ func (e *evaluator) agrees(prompt int, ids []int32) {
 	}
 }
 
-// TestBatched: sequences of different lengths that share a batch, and slots that are used again, give the tokens of
-// each sequence alone, which the reference evaluator confirms.
+// TestBatched decodes sequences of different lengths in one batch, and in reused slots. The tokens must be those of
+// each sequence decoded alone, which the reference evaluator confirms.
 func TestBatched(t *testing.T) {
 	s, e := serve(t, 3, 100), newEvaluator(t)
 	s.start()
@@ -289,8 +289,8 @@ func TestWeights(t *testing.T) {
 	e.agrees(2, e.sequence([]int32{6, 2}, 8))
 }
 
-// TestImported: an archive of torch.export is served, too. Its slots give the tokens of each sequence alone, whose runs
-// equal the reference.
+// TestImported: an archive of torch.export is served, too. The tokens of each sequence must be those of the sequence
+// decoded alone, whose runs must match the reference.
 func TestImported(t *testing.T) {
 	const file = "testdata/recurrent.pt2"
 	s, alone := serveFile(t, file, 0, 0, 100), serveFile(t, file, 0, 0, 0)
@@ -379,7 +379,8 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// TestOverloaded: when as many requests wait as may, the next is refused at once, and those that wait are answered.
+// TestOverloaded checks that, if the queue of requests is full, another request is refused at once, and those in the
+// queue are answered.
 func TestOverloaded(t *testing.T) {
 	s, e := serve(t, 2, 2), newEvaluator(t)
 	want := e.sequence([]int32{5, 6}, 3)
@@ -418,7 +419,7 @@ func TestDeadlines(t *testing.T) {
 	s.wants(body([]int32{1, 2}, 9, time.Minute), 200, e.sequence([]int32{1, 2}, 9), "")
 }
 
-// TestCancelled: a client that disconnects frees the slot of its request for one that waits.
+// TestCancelled: a client that disconnects frees the slot of its request for another request.
 func TestCancelled(t *testing.T) {
 	s, e := serve(t, 2, 100), newEvaluator(t)
 	s.start()
@@ -448,7 +449,7 @@ func TestCancelled(t *testing.T) {
 	others.Wait()
 }
 
-// TestMilliseconds: a request without ms has a minute.
+// TestMilliseconds checks that a request without ms has the default time limit of a minute.
 func TestMilliseconds(t *testing.T) {
 	s, e := serve(t, 1, 1), newEvaluator(t)
 	s.start()
@@ -474,7 +475,8 @@ func TestLostState(t *testing.T) {
 	}
 }
 
-// TestRanks: on two ranks the server gives the tokens that the evaluator computes, and the weights are split.
+// TestRanks checks that a server on two ranks returns the tokens that the evaluator computes, and that the weights are
+// split.
 func TestRanks(t *testing.T) {
 	e := newEvaluator(t)
 	s := serveFile(t, llama, 2, 2, 100)
@@ -488,7 +490,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestMain runs the server in place of the tests if the environment says so.
+// TestMain runs the server in place of the tests if the environment variable HOCKET_TEST_SERVER is set.
 func TestMain(m *testing.M) {
 	if os.Getenv("HOCKET_TEST_SERVER") == "" {
 		os.Exit(m.Run())
@@ -632,7 +634,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestPage: the code in docs/library.md is in the example, and the requests there get the answers that the page shows.
+// TestPage: the code in docs/library.md is in the example, and the requests in that page get the answers that it shows.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/library.md")
 	if err != nil {
@@ -670,8 +672,9 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestLoad sends correct, wrong, cancelled and late requests at the same time. All correct ones get the tokens of their
-// sequences alone, at the end all slots are free, and memory and goroutines do not grow.
+// TestLoad sends correct, wrong, cancelled and late requests at the same time. Each correct request must get the tokens
+// of its sequence decoded alone. At the end all slots must be free, and the numbers of goroutines and of bytes in use
+// must not have grown.
 func TestLoad(t *testing.T) {
 	d := *loadFlag
 	if d == 0 {
@@ -737,7 +740,7 @@ func TestLoad(t *testing.T) {
 		}
 		clients.Wait()
 		http.DefaultClient.CloseIdleConnections()
-		for range 4 { // all slots at the same time
+		for range 4 { // one request for each slot, at the same time
 			clients.Go(func() {
 				s.wants(body(list[0].ids, len(list[0].all)-len(list[0].ids), time.Minute), 200, list[0].all, "")
 			})
