@@ -21,8 +21,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// The acceptance cases are named by the ids under which nvFuser's tests were collected. Their
-// expected results are computed here from the inputs, in plain loops, independent of the evaluator.
+// The names of the acceptance cases are the ids of the tests of nvFuser that they reproduce. Their expected results are
+// computed in this file from the inputs, in plain loops, independent of the evaluator.
 
 // root is the path from this package to the repository's root.
 const root = "../.."
@@ -135,8 +135,8 @@ type testCase struct {
 	want func(in map[string]tens) tens
 }
 
-// check executes the runs back to back, on concurrent streams and under schedules, and requires
-// exact results.
+// check executes the runs of a case back to back: on concurrent streams, and under many random schedules of the
+// streams. All results must be exact.
 func (c testCase) check(t *testing.T) *plan.Plan {
 	t.Helper()
 	p, err := hocket.Parse("case.hkt", c.src)
@@ -293,7 +293,7 @@ func fresh(n, bound int, shape ...int64) []map[string]tens {
 
 func same(in map[string]tens) tens { return in["x"] }
 
-// count returns how many commands of a rank satisfy f.
+// count returns the number of a rank's commands for which f returns true.
 func count(p *plan.Plan, rank int32, f func(*plan.Cmd) bool) int {
 	n := 0
 	for i := range p.Cmds {
@@ -355,7 +355,7 @@ func TestAcceptanceReshards(t *testing.T) {
 			"C11 back": {src: `func f(%x: f16[D, 3 * D/d]) -> f16[D/d, 3 * D] { return %x }`,
 				runs: fresh(2, 9, d, 3*d), want: same},
 		}
-		for _, id := range slices.Sorted(maps.Keys(cases)) { // all processes must run them in the same order
+		for _, id := range slices.Sorted(maps.Keys(cases)) { // all processes must run the cases in the same order
 			c := cases[id]
 			t.Run(fmt.Sprintf("%s/%d", id, d), func(t *testing.T) {
 				c.src = main + c.src
@@ -415,8 +415,8 @@ func TestAcceptanceSubmeshes(t *testing.T) {
 	}
 }
 
-// TestAcceptanceTransfers runs C13 to C15: rings of gets, puts, sends and receives. It executes
-// many runs back to back, with values that identify rank and run.
+// TestAcceptanceTransfers runs the cases C13 to C15: rings of gets, puts, sends and receives. It executes many runs
+// back to back, with values that identify rank and run.
 func TestAcceptanceTransfers(t *testing.T) {
 	ring := func(runs int, dtype string, n, d int64, body string) testCase {
 		c := testCase{src: fmt.Sprintf(`dim D = %d
@@ -499,7 +499,7 @@ func f(%%x: %s[D/d, %d]) -> %s[D/d, %d] {
 	})
 }
 
-// TestAcceptanceStreams runs P1 and P2: collectives inside a loop over streams.
+// TestAcceptanceStreams runs the cases P1 and P2: collectives inside a loop over streams.
 func TestAcceptanceStreams(t *testing.T) {
 	for d := int64(1); d <= 4; d++ {
 		head := fmt.Sprintf("dim D = %d\nmesh d[D]\n", d)
@@ -650,8 +650,8 @@ func f(%%x: f32[7 * DP/dp, 5, 3], %%u: f32[12/tp, 3], %%v: f32[3, 12/tp]) -> f32
 	}
 }
 
-// TestAcceptancePipelines runs P12: M=64, K=32, N=16, S=8 chunks, 3 streams, four runs with fresh
-// inputs, as rings and with collectives.
+// TestAcceptancePipelines runs the case P12: pipelines of a GEMM with M=64, K=32 and N=16, in 8 chunks on 3 streams, as
+// rings and with collectives. Each has four runs with different inputs.
 func TestAcceptancePipelines(t *testing.T) {
 	gather := map[string][]int64{"x": {64, 32}, "w": {16, 32}}
 	for _, d := range []int64{1, 2, 4} {
@@ -718,7 +718,7 @@ func TestAcceptancePipelines(t *testing.T) {
       %sum = alloc[2] f32[8, 16]
       %in = alloc f32[8, 16]
       for %i in 0..%n {
-        let %j = (%r + 2 * %n - %i - 1) mod %n // whose rows pass through here now
+        let %j = (%r + 2 * %n - %i - 1) mod %n // the rank whose rows pass through this rank in iteration i
         %rows = chunk %x, axis=0, %j * %c + %k of 8
         linear %rows, %w into %sum[%i mod 2]
         if %i > 0 { add %sum[%i mod 2], %in into %sum[%i mod 2] }
@@ -752,7 +752,7 @@ func TestAcceptancePipelines(t *testing.T) {
   return %y
 }`,
 		}
-		for _, name := range slices.Sorted(maps.Keys(cases)) { // all processes must run them in the same order
+		for _, name := range slices.Sorted(maps.Keys(cases)) { // all processes must run the cases in the same order
 			src := cases[name]
 			t.Run(fmt.Sprintf("P12/%s/%d", name, d), func(t *testing.T) {
 				testCase{src: src, runs: runsOf(4, 3, gather), want: xw}.check(t)
@@ -856,8 +856,8 @@ func TestAcceptanceHost(t *testing.T) {
 	})
 }
 
-// TestAcceptanceSymmetric runs S1: symmetric buffers of several sizes. A rank reads the copies of
-// all peers as one tensor.
+// TestAcceptanceSymmetric runs the case S1: a rank reads the copies of a symmetric buffer on all ranks as one tensor.
+// The buffers have several sizes.
 func TestAcceptanceSymmetric(t *testing.T) {
 	for _, c := range []struct {
 		d, a, b int64
@@ -868,7 +868,7 @@ mesh d[D]
 func f(%%x: f32[D/d, %d, %d]) -> f32[D, %d, %d] {
   %%b = alloc f32[1, %d, %d] symmetric
   %%y = alloc f32[D, %d, %d]
-  barrier over=d // peers have read my copy of the run before
+  barrier over=d // until the peers have read this rank's copy in the run before
   copy %%x into %%b
   barrier over=d
   for %%i in 0..size(d) {

@@ -65,7 +65,7 @@ func BenchmarkWeights(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				run() // loads the plan, and uploads weights that stay on the devices
+				run() // the first run loads the plan, and uploads the bound weights
 				run() // records the graph
 				for b.Loop() {
 					run()
@@ -78,8 +78,7 @@ func BenchmarkWeights(b *testing.B) {
 	}
 }
 
-// BenchmarkMissed measures the run after one that missed its deadline halfway through, with bound
-// weights.
+// BenchmarkMissed measures a run with bound weights that follows a run whose deadline passed halfway through.
 func BenchmarkMissed(b *testing.B) {
 	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
 	if err != nil {
@@ -105,7 +104,7 @@ func BenchmarkMissed(b *testing.B) {
 		b.Run(fmt.Sprint("grace ", grace), func(b *testing.B) {
 			var half time.Duration
 			missed := 0
-			for range 5 { // loads the plan and records the graph
+			for range 5 { // the first two runs load the plan and record the graph
 				began := time.Now()
 				if err := run(b.Context()); err != nil {
 					b.Fatal(err)
@@ -134,9 +133,8 @@ func BenchmarkMissed(b *testing.B) {
 	}
 }
 
-// BenchmarkState measures a run that adds a row to all rows of its state, on the machine of
-// -soak.machine: with state in the host's memory, with copies on the devices, and in place in the
-// state.
+// BenchmarkState measures a run that adds a row to all rows of its state, on the machine of -soak.machine: with state
+// in the host's memory, with state that is copied on the devices, and with state that is updated in place.
 func BenchmarkState(b *testing.B) {
 	m, err := hocket.Open(b.Context(), hocket.MachineOptions{Name: *soakMachine})
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// gpt2Plan is a layout plan for GPT-2: transformers has none.
+// gpt2Plan is a tensor-parallel plan for GPT-2, because Hugging Face transformers has none.
 var gpt2Plan = map[string]string{"h.*.attn.c_attn": "packed_colwise", "h.*.attn.c_proj": "rowwise",
 	"h.*.mlp.c_fc": "colwise", "h.*.mlp.c_proj": "rowwise"}
 
-// TestDecode decodes token by token with models that torch exported; their caches are states on the
-// devices. The logits must be those that torch computes for the whole prompt, within a tolerance
-// for different floating-point operations: 2e-5 of the largest logit in f32, 2e-2 in bf16. After
-// Reset the logits must have the same bits again.
+// TestDecode decodes token by token with models that torch exported; their caches of keys and values stay on the
+// devices as state. The logits must be those that torch computes for the whole prompt, within a tolerance for different
+// floating-point operations: 2e-5 of the largest logit in f32, 2e-2 in bf16. After Reset the logits must have the same
+// bits again.
 func TestDecode(t *testing.T) {
 	models := testcorpus.Need(t, "models")
 	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2"} {

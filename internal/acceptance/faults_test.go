@@ -151,7 +151,7 @@ func readFault() *fault {
 	return &fault{words[0], words[1], time.Duration(us) * time.Microsecond}
 }
 
-// at is called when a phase begins.
+// A worker calls the method at when a phase begins.
 func (f *fault) at(phase string) {
 	if phase != f.phase {
 		return
@@ -192,7 +192,7 @@ func (c faultCase) String() string {
 	return fmt.Sprintf("%s at %s of %d after %d µs", c.kind, c.phase, c.rank, c.after)
 }
 
-// TestFaults tests a random part of all faults, by a seed that it prints; a long run tests all.
+// TestFaults tests a random part of all faults, by a seed that it prints. In long tests it tests all faults.
 func TestFaults(t *testing.T) {
 	var all []faultCase
 	rng := rand.New(rand.NewPCG(longtest.Drawn(t), 0))
@@ -219,7 +219,7 @@ func TestFaults(t *testing.T) {
 	}
 	dir := t.TempDir()
 	var running sync.WaitGroup
-	free := make(chan struct{}, 4) // cases running at a time: workers mostly wait
+	free := make(chan struct{}, 4) // limits the number of concurrent cases, whose workers mostly wait
 	for i, c := range all {
 		free <- struct{}{}
 		running.Go(func() {
@@ -230,7 +230,7 @@ func TestFaults(t *testing.T) {
 		})
 	}
 	running.Wait()
-	// The next world must find no resources left by earlier ones.
+	// Workers of the next world check that earlier worlds left no resources.
 	if err := (faultCase{kind: "nothing"}).check(t, dir, t.Name()+" good"); err != nil {
 		t.Errorf("the next world: %v", err)
 	}
@@ -240,10 +240,10 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// check runs three workers, one of which has the fault.
+// check runs three workers, in one of which the fault occurs.
 func (c faultCase) check(t *testing.T, dir, id string) error {
 	join := time.Minute
-	if c.phase == "start" && c.kind != "nothing" { // the others wait for it until the timeout
+	if c.phase == "start" && c.kind != "nothing" { // the other workers wait for the faulty one until the timeout
 		join = stallTimeout
 	}
 	workers := startWorkers(t, 3, dir, id, func(rank int) []string {
@@ -265,7 +265,7 @@ func (c faultCase) check(t *testing.T, dir, id string) error {
 		if rank == c.rank && stopped {
 			continue
 		}
-		_ = p.wait(t) // the state of the process has the details
+		_ = p.wait(t) // judge reads the process's exit state
 		if err := c.judge(rank, p); err != nil {
 			return fmt.Errorf("process %d: %w\n%s", rank, err, p.out.String())
 		}
@@ -295,7 +295,7 @@ func (c faultCase) judge(rank int, p *process) error {
 		if code == 3 {
 			return errors.New("it blames others")
 		}
-	case code == 0: // a missing process does not matter once all runs are done
+	case code == 0: // after all runs, the other workers may succeed without the faulty one
 		if late := slices.Index(phases, c.phase) >= slices.Index(phases, "ran") || c.after > 0; !late {
 			return errors.New("it took no notice")
 		}

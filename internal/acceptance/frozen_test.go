@@ -18,8 +18,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// freeze updates the table of frozen results. It is separate from -update, since a change of
-// results must be deliberate.
+// freeze updates the table of frozen results. The flag is separate from -update, since a change of results must be
+// deliberate.
 var freeze = flag.String("freeze", "", "add results to the frozen ones: new, or all, which overwrites what they were")
 
 const frozenFile = "testdata/outputs.txt"
@@ -38,7 +38,7 @@ const frozenHead = `# What every example and acceptance case gives: the hash of 
 #   go test ./internal/acceptance -run 'Frozen|Acceptance|Slots' -freeze all    overwrites those that changed, which needs a reason
 `
 
-// frozen are the rows of frozenFile.
+// frozen holds the table of frozen results in frozenFile, and which of its rows the tests have used.
 var frozen = struct {
 	sync.Mutex
 	rows  map[string]string
@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if w, err := joined(); w != nil && err == nil {
-		_ = w.Leave() // tests have reported why the world ended
+		_ = w.Leave() // ignore the error, because the tests have reported why the world ended
 	}
 	if code == 0 {
 		if err := finishFrozen(); err != nil {
@@ -77,7 +77,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if w, err := joined(); err == nil && w != nil {
-		if err := w.Leave(); err != nil && code == 0 { // otherwise the others would report that this process died
+		if err := w.Leave(); err != nil && code == 0 { // otherwise other processes report a crash
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -128,7 +128,7 @@ func finishFrozen() error {
 	return nil
 }
 
-// frozenName returns the name of a test's next case, which contains a number.
+// frozenName returns the row's name for the next case of a test: the test's name and a number.
 func frozenName(t testing.TB) string {
 	frozen.Lock()
 	defer frozen.Unlock()
@@ -139,7 +139,7 @@ func frozenName(t testing.TB) string {
 	return t.Name()
 }
 
-// wantFrozen compares the reports of a case's runs with the table.
+// wantFrozen compares the results of a case's runs with the table of frozen results.
 func wantFrozen(t testing.TB, name, where string, reports []*hocket.Report) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestLaunchers checks that processes started by mpirun, torchrun and hocket itself have the same
-// results as one process.
+// TestLaunchers checks that processes started by mpirun, torchrun and hocket itself compute the same results as one
+// process.
 func TestLaunchers(t *testing.T) {
 	dir := t.TempDir()
 	hocket := filepath.Join(dir, "hocket")

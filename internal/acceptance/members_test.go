@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// These tests have members of a world that are goroutines of one process, each with a separate
-// machine. They check what the members agree on if they differ.
+// In these tests the members of a world are goroutines of one process, each with a separate machine. The tests check
+// that members with different memory, arguments or contexts come to the same decision.
 
 // members runs f in each of n members. memory is the memory per rank of each member's machine.
 func members(t *testing.T, memory []int64, f func(w *world.World, m *hocket.Machine) error) {
@@ -104,8 +104,8 @@ func TestEvictionAgreed(t *testing.T) {
 	})
 }
 
-// TestLocalBlocks checks that a member passes and receives the blocks of its own ranks, and that a
-// result of which another member holds a part is not returned as a global tensor.
+// TestLocalBlocks checks that a member passes arguments and receives results as the blocks of its own ranks. A result
+// with blocks on another member's ranks must not be returned as a global tensor.
 func TestLocalBlocks(t *testing.T) {
 	members(t, []int64{1 << 30, 1 << 30}, func(w *world.World, m *hocket.Machine) error {
 		p, err := hocket.Parse("blocks.hkt", `dim T = 8
@@ -182,8 +182,8 @@ func f(%x: f32[T/d, 2], %k: f32[2]) -> (f32[T/d, 2], f32[T, 2]) {
 	})
 }
 
-// TestLocalBlocksStay checks that the caller owns the blocks of a run, even if they are columns of
-// a whole result and are copied through storage that later runs reuse.
+// TestLocalBlocksStay checks that later runs do not change the blocks that a run returned, even if the blocks are
+// columns of a whole result and are copied through storage that later runs reuse.
 func TestLocalBlocksStay(t *testing.T) {
 	members(t, []int64{1 << 30, 1 << 30}, func(w *world.World, m *hocket.Machine) error {
 		p, err := hocket.Parse("columns.hkt", "mesh d[2]\nfunc f(%x: f32[3, 4/d]) -> f32[3, 4/d] { return %x }")
@@ -270,8 +270,8 @@ func step(%s: inout f32[4/d]) -> f32[4] {
 	})
 }
 
-// TestExpiredRun checks that a run whose context ends while it waits for another member ends the
-// world, and that the other member's error names the member whose run that was.
+// TestExpiredRun checks that a run whose context ends while it waits for another member ends the world, and that the
+// other member's error names the member of that run.
 func TestExpiredRun(t *testing.T) {
 	members(t, []int64{1 << 30, 1 << 30}, func(w *world.World, m *hocket.Machine) error {
 		p, err := hocket.Parse("member.hkt", memberProgram)
@@ -290,7 +290,7 @@ func TestExpiredRun(t *testing.T) {
 			return err
 		}
 		ctx := t.Context()
-		if w.Process() == 0 { // the other member does not run
+		if w.Process() == 0 { // only member 0 runs
 			late, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			ctx = late

@@ -15,12 +15,11 @@ import (
 	"hocket.example/hocket/internal/device/devicetest"
 )
 
-// These tests run all collectives between nodes, with all element types and sizes from no elements
-// to 64 MiB. The processes are on one host, divided into two nodes. Expected results are computed
-// here.
+// These tests run all collectives between nodes, with all element types and with sizes from 0 to 64 MiB. The processes
+// are on one host, divided into two nodes. Expected results are computed here.
 
-// TestNodeCollectives runs them with one and with two processes per node. With -cuda they run on
-// two GPUs, which two processes share if there are four.
+// TestNodeCollectives runs all collectives with one and with two processes per node. With -cuda they run on two GPUs,
+// each of which two processes share if there are four.
 func TestNodeCollectives(t *testing.T) {
 	if w := ofWorld(t); w != nil {
 		runNodeCollectives(t, w)
@@ -65,11 +64,11 @@ var nodeTypes = []struct {
 
 // nodeOp is one collective of n ranks. Each rank has n rows.
 type nodeOp struct {
-	text string // the statement, from %x into %y
+	text string // the statement, which reads %x and writes %y
 	rows int    // rows of the result
-	wide int    // how many blocks of columns a row of the result has
-	// want returns the expected element of rank me's result at a row, a block of columns, and a
-	// column within the block.
+	wide int    // number of blocks of columns in a row of the result
+	// want returns the expected element in the result of rank me, given the row, the block of columns, and the column
+	// within the block.
 	want func(me, row, block, col int) float64
 }
 
@@ -151,7 +150,7 @@ func nodeOps(n int, dtype string) []nodeOp {
 	// others to the last rank. all_to_allv sends two rows of rank r to each rank whose parity
 	// differs from r's.
 	gathered, scattered, sent := make([]string, n), make([]string, n), make([]string, n)
-	var from [][2]int // rank and row of each gathered row
+	var from [][2]int // the rank and row from which each row of the result is gathered
 	for r := range n {
 		gathered[r], scattered[r], sent[r] = fmt.Sprint(r), "0", fmt.Sprintf("2 * ((rank(d) + %d) mod 2)", r)
 		for row := range r {
@@ -200,7 +199,7 @@ func third(dtype string, v float64) float64 {
 	return v / 3
 }
 
-// nodeProgram returns a program that runs ops for each number of columns, one after another.
+// nodeProgram returns a program that executes the collectives ops one after another, for each number of columns.
 func nodeProgram(n int, dtype string, ops []nodeOp, columns []int) string {
 	var params, types, names []string
 	var body strings.Builder
@@ -256,7 +255,7 @@ func nodeRow(dtype string, n int, v func(col int) float64) []byte {
 	return whole[:len(b)/nodePeriod*n]
 }
 
-// runNodeCollectives is the test in one process.
+// runNodeCollectives is the part of TestNodeCollectives that each process executes.
 func runNodeCollectives(t *testing.T, w *hocket.World) {
 	options := hocket.MachineOptions{World: w}
 	if *onCUDA {
@@ -300,7 +299,7 @@ func runNodeCollectives(t *testing.T, w *hocket.World) {
 				return
 			}
 			// The larger of a rank's operand and result has 64 MiB.
-			groups := map[int][]nodeOp{} // by the number of rows of the operand or result, whichever has more
+			groups := map[int][]nodeOp{} // ops by the larger number of rows: of the operand or of the result
 			for _, op := range ops {
 				units := max(n, op.rows*op.wide)
 				groups[units] = append(groups[units], op)

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// TestNodeKilled kills all processes of a node, in each phase. The processes of the other node must
-// end soon with exit code 3, and name one of them.
+// TestNodeKilled kills all processes of a node, in each phase. The processes of the other node must end soon with exit
+// code 3, and name one of the killed processes.
 func TestNodeKilled(t *testing.T) {
 	dir := t.TempDir()
 	for _, phase := range []string{"joined", "load", "loaded", "run"} {

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// inlineDump is a dump written for this test. The dumps cover every type of communication, over
-// meshes other than 0, 1, 2, …
+// inlineDump is a dump written for this test. The dumps have every type of communication, on meshes whose devices are
+// not simply numbered 0, 1, 2, …
 type inlineDump struct {
 	name, src string
 	want      func(in map[string]tens) tens
@@ -132,7 +132,7 @@ var inlineDumps = []inlineDump{
 		}},
 }
 
-// matmulDump returns a dump of one matmul of tensors with the printed axes.
+// matmulDump returns a dump of one matmul. The arguments are the axes of its tensors, as nvFuser prints them.
 func matmulDump(name, a, b, out string) inlineDump {
 	a, b, out = "T0_g_float["+a+"]", "T1_g_float["+b+"]", "T2_g_float["+out+", rS12{5}]"
 	return inlineDump{name, fmt.Sprintf("%%HostIrContainer { (%s, %s) -> (%s) :\n  %s\n     = matmul(%s,\n              %s)\n} // %%HostIrContainer\n",
@@ -144,7 +144,7 @@ func matmulDump(name, a, b, out string) inlineDump {
 func matmulAll(in map[string]tens) tens {
 	a, b := in["T0"], in["T1"]
 	batch := max(len(a.shape), len(b.shape)) - 2
-	// extent returns x's extent at the result's batch dimension i; index returns x's index there.
+	// extent returns the extent of x in the result's batch dimension i; index returns the index of x in that dimension.
 	extent := func(x tens, i int) int64 {
 		if i -= batch + 2 - len(x.shape); i >= 0 {
 			return x.shape[i]
@@ -179,7 +179,7 @@ func init() {
 		"  T2_l_float[iS4{2}, iS5{3}]\n     = slice( T0_g_float[iS0{5}, iS1{4}], { {2, 4, 1} {1, 4, 1} } )\n  T1_g", 1)
 }
 
-// TestCommunications runs these dumps, also under schedules.
+// TestCommunications runs the dumps of each type of communication, concurrently and under random schedules.
 func TestCommunications(t *testing.T) {
 	for _, c := range inlineDumps {
 		t.Run(c.name, func(t *testing.T) {

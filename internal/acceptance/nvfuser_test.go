@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// These tests run nvFuser's dumps. Expected results are computed from the inputs by plain loops.
-// All extents differ, so that swapped axes give wrong results.
+// These tests run nvFuser's dumps. The expected results of these tests are computed from the inputs by plain loops. All
+// extents differ, so that swapped axes give wrong results.
 
 // corpus returns the text of a dump of the corpus, which is not in this repository. HOCKET_CORPUS
 // is its folder.
@@ -45,7 +45,7 @@ var (
 	printedSize = regexp.MustCompile(`size=\d+, `)
 )
 
-// resized replaces the extents of axes, by their numbers.
+// resized replaces the extents of axes in a dump. The keys of extents are the numbers of the axes.
 func resized(src string, extents map[int]int) string {
 	if extents == nil {
 		return src
@@ -61,17 +61,17 @@ func resized(src string, extents map[int]int) string {
 	})
 }
 
-// dumpCase is a dump of the corpus with a function for its expected result.
+// dumpCase is a dump of the corpus with a function that computes its expected result.
 type dumpCase struct {
 	file    string
 	extents map[int]int
 	dims    map[string]int64
 	defines map[string]string
 	want    func(in map[string]tens) tens
-	// edit changes the text. If parsed is set, it is run instead.
+	// edit, if set, changes the text of the dump. If parsed is set, this program is run instead of the dump.
 	edit   func(string) string
 	parsed *hocket.Program
-	// races says that some schedule has a wrong result.
+	// races reports that the dump has a race: its result is wrong under some schedule.
 	races bool
 }
 
@@ -240,7 +240,7 @@ func (c dumpCase) load(t *testing.T, runs int) (*hocket.Model, []hocket.Args, []
 	return model, batch, want
 }
 
-// wrong describes how a report differs from the expected result; empty if it does not.
+// wrong describes how the result in a report differs from the expected one; it returns "" if they are equal.
 func wrong(r *hocket.Report, want tens) string {
 	got := r.Out[r.OutNames[0]]
 	if !slices.Equal(got.Shape, want.shape) {
@@ -261,7 +261,7 @@ func (c dumpCase) name() string {
 func TestDumpsRun(t *testing.T) {
 	for _, c := range dumpCases {
 		t.Run(c.name(), func(t *testing.T) {
-			if c.races { // on streams it is correct only by chance
+			if c.races { // on concurrent streams a program with a race is correct only by chance
 				model, batch, want := c.load(t, 1)
 				c.evaluate(t, model, batch[0], want[0])
 				return
@@ -271,7 +271,8 @@ func TestDumpsRun(t *testing.T) {
 	}
 }
 
-// run evaluates the case, and runs it back to back, on concurrent streams and under schedules.
+// run evaluates the reference of the case, and runs the case back to back: on concurrent streams, and under random
+// schedules.
 func (c dumpCase) run(t *testing.T, runs, schedules int) {
 	t.Helper()
 	model, batch, want := c.load(t, runs)
@@ -329,7 +330,7 @@ func TestCorpusIsProved(t *testing.T) {
 		"pr3606-22.txt":   "may run at the same time",
 		"tutorial-35.txt": "it is not known what HostUnit2 computes",
 	}
-	corpus(t, "pr3606-22.txt") // skips the test if there is no corpus
+	corpus(t, "pr3606-22.txt") // this call skips the test if the corpus is missing
 	files, err := filepath.Glob(filepath.Join(corpusDir(), "*.txt"))
 	if err != nil || len(files) < 17 {
 		t.Fatalf("%d dumps, %v", len(files), err)
@@ -356,9 +357,8 @@ func TestCorpusIsProved(t *testing.T) {
 	}
 }
 
-// TestDumpsUnderSchedules checks that, of all dumps, only the one in which workers never wait for
-// the caller's stream has a wrong result under some schedule, and that it is correct with the wait
-// that nvFuser added later.
+// TestDumpsUnderSchedules runs all dumps under random schedules. Only the dump in which worker streams never wait for
+// the caller's stream may have a wrong result. With the wait that nvFuser added later, this dump must be correct.
 func TestDumpsUnderSchedules(t *testing.T) {
 	schedules := 30
 	if testing.Short() {
@@ -378,7 +378,7 @@ func TestDumpsUnderSchedules(t *testing.T) {
 					return nil
 				})
 			if err != nil && c.races && strings.Contains(err.Error(), "should hold the same elements") {
-				seen, err = err.Error(), nil // ranks have different values of a result, so one of them is wrong
+				seen, err = err.Error(), nil // copies of a result differ, so one is wrong
 			}
 			switch {
 			case err != nil:
@@ -392,7 +392,8 @@ func TestDumpsUnderSchedules(t *testing.T) {
 	}
 }
 
-// repaired returns the dump whose workers do not wait, with a Synchronize added.
+// repaired returns the dump whose worker streams do not wait for the caller's stream, with the missing Synchronize
+// added.
 func repaired() dumpCase {
 	for _, c := range dumpCases {
 		if c.races {

@@ -19,9 +19,8 @@ import (
 // printedWait matches a Wait or Synchronize of a dump.
 var printedWait = regexp.MustCompile(`(Wait|Synchronize)[ (]+[^\n]*\)?`)
 
-// TestDumpsNeedTheirWaits removes each single Wait or Synchronize from the dumps. The checker must
-// refute the result, except for waits that are redundant; without these the results must be right
-// under many schedules.
+// TestDumpsNeedTheirWaits removes each single Wait or Synchronize from the dumps. The checker must refute the dump
+// without it, unless the wait is redundant. Without a redundant wait the results must be right under many schedules.
 func TestDumpsNeedTheirWaits(t *testing.T) {
 	schedules := longtest.Of(100, 1000)
 	if testing.Short() {
@@ -80,8 +79,8 @@ func TestDumpsNeedTheirWaits(t *testing.T) {
 	}
 }
 
-// TestWaitsJoin checks that using a communication's tensors before its Wait, on any path through
-// the program, is refuted, and reported where the communication is posted.
+// TestWaitsJoin checks programs that use the tensors of a communication before its Wait, on any path through the
+// program. They must be refuted, at the line that posts the communication.
 func TestWaitsJoin(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
 	t0, t1, t2 := "T0_g_float[iS0{4}]"+m, "T1_g_float[iS1{4}]"+m, "T2_g_float[iS2{4}]"+m
@@ -136,9 +135,8 @@ func TestWaitsJoin(t *testing.T) {
 		{share + swap("CUDA") + waits(6) + use, hocket.Refuted, 4},
 		{share + put + waits(6) + use, hocket.Proved, 0},
 		{share + put + waits(5) + use, hocket.Refuted, 4},
-		// A send only publishes that its buffer is ready. It does not wait for another send, and
-		// its Wait covers only its own copy. So the first send may still be read when the caller
-		// overwrites its buffer.
+		// A send only publishes that its buffer is ready. A send does not wait for an earlier send, and its Wait covers
+		// only its own copy. The buffer of the first send may therefore still be read when the caller overwrites it.
 		{share + other(share) + swap("CUDA") + other(swap("CUDA")) + waits(5, 6, 7, 8) + use, hocket.Proved, 0},
 		{share + other(share) + swap("CUDA") + other(swap("CUDA")) + waits(6, 7, 8) + use, hocket.Refuted, 6},
 		{coalesced + waits(9) + use, hocket.Proved, 0},
@@ -166,8 +164,8 @@ func TestWaitsJoin(t *testing.T) {
 	}
 }
 
-// TestPastedDumps checks that the programs printed in the source documents run as they were pasted.
-// One lost its indentation, the other lacks three definitions of indices.
+// TestPastedDumps checks that two dumps run in the form in which web pages show them. One dump lost its indentation,
+// and the other lacks the definitions of three indices.
 func TestPastedDumps(t *testing.T) {
 	for _, c := range []struct {
 		dumpCase
@@ -211,7 +209,7 @@ func TestPastedDumps(t *testing.T) {
 			if _, err := model.RunBatch(context.Background(), batch); err != nil {
 				t.Error(err)
 			}
-			// Its results are compared with smaller extents.
+			// The results of this dump are compared with smaller extents.
 			if c.parsed, err = hocket.Parse("paste.txt", resized(paste+end, c.extents)); err != nil {
 				t.Fatal(err)
 			}
@@ -235,7 +233,7 @@ func TestDumpsInLogs(t *testing.T) {
 		return b.String()
 	}
 	lineComment := regexp.MustCompile(`(?m) *//.*$`)
-	// said returns the program of a dump, or the error without positions.
+	// said returns the text of the program that a dump is converted to, or the error without positions.
 	said := func(name, src string, defines map[string]string) string {
 		p, _, err := hocket.Import(name, src, defines)
 		var ds hocket.Diagnostics
@@ -268,11 +266,10 @@ func TestDumpsInLogs(t *testing.T) {
 	}
 }
 
-// TestDisabledRing reads the program of the test that nvFuser's pull request 5325 disabled, in the
-// form in which it would be printed. With the get protocol, a rank copies the next slice on one
-// stream and sends it on the next stream, which does not wait for the copy: the Wait of a recv is
-// empty there. If send and receive are posted in the opposite order, as for put, the same program
-// is proved and has the right result.
+// TestDisabledRing reads the program of the test that nvFuser's pull request 5325 disabled, in the form in which it
+// would be printed. With the get protocol, a rank copies the next slice on one stream and sends it on the next stream,
+// which does not wait for the copy: with get, the Wait of a recv does nothing. If send and receive are posted in the
+// opposite order, as for put, the same program is proved and has the right result.
 func TestDisabledRing(t *testing.T) {
 	read := func(name string) *hocket.Program {
 		src, err := os.ReadFile(filepath.Join(root, "examples", name))
@@ -312,9 +309,9 @@ func TestDisabledRing(t *testing.T) {
 	}}.run(t, 2, 5)
 }
 
-// TestDumpsOfHistory reads the dumps of NVIDIA/Fuser's commit messages, threads and tests, in one
-// file with the surrounding text. All must be found. 30 of them can be read, and are proved, or
-// refuted for faults of their programs. The others are refused with a position and a suggestion.
+// TestDumpsOfHistory reads the dumps of NVIDIA/Fuser's commit messages, threads and tests, in one file with the
+// surrounding text. All dumps must be found. 30 of them can be read, and are proved, or refuted for faults of their
+// programs. The others are refused with a position and a suggestion.
 func TestDumpsOfHistory(t *testing.T) {
 	log := corpus(t, "history.log")
 	_, _, err := hocket.Import("history.log", log, nil)

@@ -17,9 +17,8 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// These tests run examples and acceptance cases in several processes: the tests of this package
-// that compare with frozen results are run again, in processes that share the ranks of every
-// program.
+// These tests run examples and acceptance cases in several processes: they run again the tests of this package that
+// compare with frozen results, in processes that share the ranks of every program.
 
 // casesInProcesses matches these tests.
 const casesInProcesses = "^(TestAcceptance|TestFrozenExamples$|TestSlots)"
@@ -43,8 +42,8 @@ func TestInProcesses(t *testing.T) {
 	}
 }
 
-// TestInNodes checks the same with four processes on two nodes. Programs that access the memory of
-// another node must be refused, with a position in the program.
+// TestInNodes checks that examples and acceptance cases have their frozen results in four processes on two nodes.
+// Programs that access the memory of another node must be refused, with a position in the program.
 func TestInNodes(t *testing.T) {
 	if ofWorld(t) != nil {
 		t.Skip("this process is one of the test's workers")
@@ -127,7 +126,7 @@ func launch(t *testing.T, n int, dir, id string, change func(rank int, p *proces
 	return all
 }
 
-// wait waits for a process, for ten times as long as it may take.
+// wait waits until a process ends. It kills the process after ten times the time that it should take.
 func (p *process) wait(t *testing.T) error {
 	late := time.AfterFunc(5*time.Minute, func() {
 		t.Errorf("process %d did not end", p.Process.Pid)
@@ -166,8 +165,8 @@ func ofWorld(t *testing.T) *hocket.World {
 	return w
 }
 
-// runInProcess runs the ranks of a program that belong to this process, and returns whole results.
-// It returns nothing if the program has fewer ranks than there are processes.
+// runInProcess runs the ranks of a program that belong to this process, and returns the reports with whole results. It
+// returns nil if the program has fewer ranks than there are processes.
 func runInProcess(t *testing.T, w *hocket.World, p *hocket.Program, b hocket.Binding,
 	batch func(m *hocket.Model) []hocket.Args) []*hocket.Report {
 	t.Helper()

@@ -27,8 +27,8 @@ func (c dumpCase) imported(t *testing.T) *hocket.Program {
 	return p
 }
 
-// TestDumpsAreProved checks that, of the corpus, only the dump whose workers never wait for the
-// caller's stream is refuted, for that reason, and that the suggested repair is that wait.
+// TestDumpsAreProved checks that all dumps of the corpus are proved except one, whose worker streams never wait for the
+// caller's stream. It must be refuted for that reason, and the suggested repair must be that wait.
 func TestDumpsAreProved(t *testing.T) {
 	for _, c := range dumpCases {
 		t.Run(c.name(), func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestDumpsAreProved(t *testing.T) {
 	}
 }
 
-// overlaps lists the loops that a verdict reports as serialized.
+// overlaps lists the loops whose iterations run one after another, according to the diagnostics of a verdict.
 func overlaps(v hocket.Verdict) string {
 	var lines []string
 	for _, d := range v.Diagnostics {
@@ -71,9 +71,9 @@ func overlaps(v hocket.Verdict) string {
 	return strings.Join(lines, "; ")
 }
 
-// TestForwardingRings checks the forwarding ring. In its get form a rank copies rows from its left
-// neighbour after that has signalled that it has them. With puts instead of gets, the same order of
-// waits is a race: the right neighbour may not have the rows yet.
+// TestForwardingRings checks the forwarding ring. In the form with gets, a rank copies rows from its left neighbour
+// after the neighbour has signalled that it has them. With puts instead of gets, the same order of waits is a race: the
+// right neighbour may not have the rows yet.
 func TestForwardingRings(t *testing.T) {
 	src, err := os.ReadFile(filepath.Join(root, "examples", "ag_linear_forward_get.hkt"))
 	if err != nil {
@@ -100,9 +100,9 @@ func TestForwardingRings(t *testing.T) {
 	}
 }
 
-// TestSerializedLoops checks the forms that nvFuser's stream loop had over time. The form whose
-// join is inside the loop is correct, but runs one iteration after another. The form whose forks
-// are before the loop and whose joins are after it overlaps.
+// TestSerializedLoops checks the forms that nvFuser's loop over streams had in the course of its development. With the
+// join inside the loop the program is correct, but its iterations run one after another. With the forks before the loop
+// and the joins after it, the iterations overlap.
 func TestSerializedLoops(t *testing.T) {
 	const head = `
 dim C = 5
@@ -156,16 +156,15 @@ func f(%x: f32[T, 8], %w: f32[8, 8]) -> f32[T, 8] {
 		if lost := overlaps(v) != ""; lost != c.lost {
 			t.Errorf("%s: serialized loops are %v, want %v\n%s", name, lost, c.lost, v.Diagnostics.String())
 		}
-		if fits := strings.Contains(c.text, "[4, 8]"); !fits && len(v.ForAll) != 1 { // a program with such extents is proved for this C only
+		if fits := strings.Contains(c.text, "[4, 8]"); !fits && len(v.ForAll) != 1 { // holds for this C only
 			t.Errorf("%s: proved for all of %v, want C", name, v.ForAll)
 		}
 	}
 }
 
-// TestMergedLoops is the open question of nvFuser's #5751: the loop that joins the streams must not
-// be merged into the loop that uses them. In dumps and in native programs, only the merged loop
-// must be reported, together with the wait that serializes it, and must be predicted to take
-// longer.
+// TestMergedLoops tests an open question of nvFuser's pull request 5751: the loop that joins the streams must not be
+// merged into the loop that uses them. In dumps and in native programs, only the merged loop must be reported, together
+// with the wait that serializes it, and must be predicted to take longer.
 func TestMergedLoops(t *testing.T) {
 	for _, c := range []struct {
 		file, apart, merged string

@@ -11,20 +11,19 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// claimWriter writes random layers whose sums over tp are written in many ways. Each layer ends in
-// a claim, or in a buffer that a function returns.
+// claimWriter writes random layers whose sums over the mesh axis tp are written in many forms. Each layer ends in a
+// claim, or in a buffer that a function returns.
 type claimWriter struct {
 	*rand.Rand
 	body, funcs, params []string
 	ranks               int64
-	rows, width, inner  int64 // per rank: activations are [rows, width], and [rows, inner] within a layer
+	rows, width, inner  int64 // on each rank: activations are [rows, width] between layers, [rows, inner] inside
 	rowsType            string
 	layers              []writtenLayer
 }
 
-// writtenLayer is the text of a layer's all_reduce, the text that replaces it when it is deleted,
-// and the beginning of the line that is then wrong: the line claims, or returns, the rank's partial
-// sum.
+// writtenLayer is the text of a layer's all_reduce, the text that replaces it when it is deleted, and the beginning of
+// the line where the checker must report this: the line that claims or returns the rank's partial sum.
 type writtenLayer struct{ reduce, instead, claim string }
 
 // randomClaims writes the program for a seed.
@@ -68,7 +67,7 @@ func (w *claimWriter) layer(i int) {
 	for k := range w.IntN(4) {
 		next := fmt.Sprintf("%%a%d_%d", i, k)
 		op := ops[w.IntN(len(ops))]
-		if op == "relu %s" || op == "mul %s, %[1]s" { // after these operations a relu of a negated value would always be 0
+		if op == "relu %s" || op == "mul %s, %[1]s" { // never negative: a later relu of its negation is 0
 			ops = slices.DeleteFunc(ops, func(o string) bool { return o == "relu %s" })
 		}
 		w.line("%s = %s", next, fmt.Sprintf(op, last))
@@ -96,13 +95,13 @@ func (w *claimWriter) layer(i int) {
 	}
 }
 
-// sum writes the rank's part of the sum to %yI.
+// sum writes statements that compute the rank's part of the sum into the buffer %yI.
 func (w *claimWriter) sum(i int, partial bool) {
 	w.line("%%y%d = alloc f64[%d, %d]", i, w.rows, w.width)
 	switch n := w.inner; {
 	case partial:
 		w.line("copy %%al%d into %%y%d", i, i)
-	case w.IntN(3) == 0: // cut the dimension of the sum into chunks
+	case w.IntN(3) == 0: // divide the summed dimension into chunks
 		w.line("fill into %%y%d, value=0", i)
 		w.line("for %%k%d in 0..%d {", i, n)
 		w.line("  %%p%d = alloc f64[%d, %d]", i, w.rows, w.width)
@@ -134,7 +133,7 @@ func (w *claimWriter) claim(i int, as string) {
 	}
 }
 
-// chunks writes the sum and its reduction in chunks of rows, with or without streams.
+// chunks writes statements that compute the sum and reduce it in chunks of rows, with or without separate streams.
 func (w *claimWriter) chunks(i int, partial bool) {
 	streams := w.IntN(2) == 0
 	reduce := fmt.Sprintf("    all_reduce %%p%d into %%yi%d, over=tp, op=sum", i, i)
@@ -182,7 +181,7 @@ func (w *claimWriter) called(i int, act string) {
 	w.line("%%h%d = call g%d %s, %%d%d", i+1, i, act, i)
 }
 
-// other writes a reduction without an all_reduce.
+// other writes statements that reduce the sum without an all_reduce.
 func (w *claimWriter) other(i int, partial bool) {
 	w.sum(i, partial)
 	switch w.IntN(4) {
@@ -213,9 +212,8 @@ func (w *claimWriter) other(i int, partial bool) {
 	w.claim(i, w.whole())
 }
 
-// TestClaimsOfParts checks that random programs that reduce all parts of their sums are proved. If
-// any of their all_reduces is deleted, the checker must refute them at the claim and name the
-// local.
+// TestClaimsOfParts checks that random programs that reduce all their partial sums are proved. If one all_reduce is
+// deleted, the checker must refute the program at the claim, and name the statement local that took the rank's part.
 func TestClaimsOfParts(t *testing.T) {
 	right, wrong := longtest.Of(300, 1000), longtest.Of(100, 2000)
 	first, deleted := longtest.Seed(t), 0

@@ -75,8 +75,8 @@ func (w *explicitWriter) name() string {
 func (w *explicitWriter) any() *writerBuf      { return w.bufs[w.IntN(len(w.bufs))] }
 func (w *explicitWriter) writable() *writerBuf { return w.bufs[params+w.IntN(len(w.bufs)-params)] }
 
-// peer returns the rank at a random fixed distance, and the rank that has this rank at that
-// distance.
+// peer returns expressions for two ranks: the rank at a random distance after the current one, and the rank at the same
+// distance before it.
 func (w *explicitWriter) peer() (to, from string) {
 	k := w.Int64N(w.ranks)
 	return fmt.Sprintf("(rank(tp) + %d) mod %d", k, w.ranks), fmt.Sprintf("(rank(tp) + %d) mod %d", w.ranks-k, w.ranks)
@@ -129,7 +129,7 @@ func (w *explicitWriter) alloc() {
 	w.bufs = append(w.bufs, b)
 }
 
-// parts returns the same part of several buffers, or all of each.
+// parts returns the names of the same part of several buffers, or of the whole buffers.
 func (w *explicitWriter) parts(bufs ...*writerBuf) []any {
 	lo, c := w.Int64N(w.rows), 1+w.Int64N(3)
 	i := w.Int64N(c)
@@ -151,7 +151,7 @@ func (w *explicitWriter) parts(bufs ...*writerBuf) []any {
 	return names
 }
 
-// step writes one operation, or nothing if the buffers drawn do not allow it.
+// step writes one operation, or nothing if the randomly chosen buffers do not allow it.
 func (w *explicitWriter) step() {
 	x, y, z := w.any(), w.any(), w.writable()
 	kind := w.IntN(10)
@@ -227,8 +227,8 @@ func (w *explicitWriter) engine() string {
 	return []string{"", ", engine=ce", ", engine=sm", ", engine=sm, ctas=1 + size(tp)"}[w.IntN(4)]
 }
 
-// put writes a put between two synchronizations: a barrier, after which the peer's buffer may be
-// written, and a barrier or a signal, after which the peer may read it.
+// put writes a put statement between two synchronizations. After the first, a barrier, the peer's buffer may be
+// written. After the second, a barrier or a signal, the peer may read it.
 func (w *explicitWriter) put(x, z *writerBuf, to string) {
 	w.line("barrier over=tp")
 	p := w.parts(x, z)
@@ -255,8 +255,8 @@ func (w *explicitWriter) loop(x, y, z *writerBuf) {
 	w.line([]string{"copy %s into %s", "all_reduce %s into %s, over=tp, op=min"}[w.IntN(2)]+"\n}", t, parts[2])
 }
 
-// broken deletes a statement of a program, moves one, or lets only one rank execute it. The result
-// may be wrong, or not a valid program.
+// broken deletes a statement of a program, moves it, or lets only one rank execute it. The changed program may compute
+// wrong results, or be invalid.
 func broken(src string, r *rand.Rand) string {
 	lines := strings.Split(src, "\n")
 	simple := func() int {

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// TestRandomHostPrograms writes correct host programs. They must be proved, and their results must
-// equal the evaluator's in repeated runs under many schedules.
+// TestRandomHostPrograms writes correct host programs. The programs must be proved, and their results must equal the
+// evaluator's in repeated runs under many schedules.
 func TestRandomHostPrograms(t *testing.T) {
 	first := longtest.Seed(t)
 	for seed := first; seed < first+uint64(tries()); seed++ {
@@ -29,8 +29,8 @@ func TestRandomHostPrograms(t *testing.T) {
 	}
 }
 
-// TestRandomMutants changes such programs. If a mutant is still proved, its results must be right;
-// otherwise it must be refused with a reason. Both must occur.
+// TestRandomMutants changes a statement of random correct programs. If the changed program is still proved, its results
+// must be right; otherwise the program must be refused with a reason. Both must occur.
 func TestRandomMutants(t *testing.T) {
 	count := map[string]int{}
 	first := 3 * longtest.Seed(t)
@@ -53,7 +53,7 @@ func TestRandomMutants(t *testing.T) {
 			continue
 		}
 		count["proved"]++
-		var mismatch *hocket.MismatchError // a claim about a layout was not proved
+		var mismatch *hocket.MismatchError // the proof does not cover the layout that a claim declares
 		if err := rightUnderSchedules(p, seed); err != nil && !errors.As(err, &mismatch) {
 			t.Fatalf("seed %d: %v\n%s", seed, err, src)
 		}
@@ -65,8 +65,8 @@ func TestRandomMutants(t *testing.T) {
 	}
 }
 
-// TestEmptyUsesNeedNoOrder checks that an unjoined stream may name a result if it accesses none of
-// its bytes.
+// TestEmptyUsesNeedNoOrder checks that a stream that the main stream does not wait for may use a result as an operand
+// if it accesses none of the result's bytes.
 func TestEmptyUsesNeedNoOrder(t *testing.T) {
 	p, err := hocket.Parse("empty.hkt", `func f(%x: f32[2]) -> f32[2] {
   %s = stream

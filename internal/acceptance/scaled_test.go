@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// scaledBy returns a matrix whose elements are multiplied by scales: one, one for each row, or one for each 128 elements
-// of rows rows.
+// scaledBy multiplies the elements of the matrix x by the scales s: one scale for all elements, one for each row, or
+// one for each block of 128 columns and the given number of rows.
 func scaledBy(x, s tens, rows int64) tens {
 	out := newTens(x.shape...)
 	for i := range x.shape[0] {
@@ -25,13 +25,13 @@ func scaledBy(x, s tens, rows int64) tens {
 	return out
 }
 
-// TestAcceptanceScaled runs pipelines of 8-bit operands with scales: a ring that gathers them, and blocks that are
-// summed where they belong. All numbers are small integers, so that results are exact.
+// TestAcceptanceScaled runs pipelines of 8-bit operands with scales: a ring that gathers the operands, and partial sums
+// that are added on the rank that owns the block. All numbers are small integers, so that results are exact.
 func TestAcceptanceScaled(t *testing.T) {
 	const m, n, k = 8, 256, 512
 	for _, form := range []string{"one", "rows", "blocks"} {
 		for _, d := range []int64{1, 2, 4} {
-			// Extents of the scales of x[m/d, k] and w[n, k], and of x[m, k/d] and w[n, k/d].
+			// These are the extents of the scales of four operands: x[m/d, k] and w[n, k], and x[m, k/d] and w[n, k/d].
 			along := map[string][4]string{"one": {"", "", "", ""}, "rows": {"8/d", "256", "8", "256"},
 				"blocks": {"8/d, 4", "2, 4", "8, 4/d", "2, 4/d"}}[form]
 			shapes := map[string][]int64{"x": {m, k}, "w": {n, k}, "sx": {}, "sw": {}}

@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// holders divides the process's resident memory by its users, in bytes.
+// holders has the size in bytes of the process's resident memory, separated by the parts of the process that allocated
+// it.
 type holders struct {
 	goes    int64 // Go's heap
 	mallocs int64 // malloc's heap and arenas: used by C libraries, among them the driver
@@ -33,9 +34,9 @@ func residents() (h holders) {
 	return h
 }
 
-// count adds up a memory map. Go's heap is one region that contains inGo and grows at its end
-// (runtime/malloc.go). All of glibc's arenas but the first begin at multiples of 64 MiB
-// (HEAP_MAX_SIZE in malloc/arena.c).
+// count adds the sizes of the regions in a memory map, as /proc/self/smaps lists them, to h. Go's heap is one region
+// that contains inGo and grows at its end (runtime/malloc.go). All of glibc's arenas but the first begin at multiples
+// of 64 MiB (HEAP_MAX_SIZE in malloc/arena.c).
 func (h *holders) count(text string, inGo uintptr) {
 	const arena = 64 << 20
 	var of *int64
@@ -98,7 +99,7 @@ func TestMalloced(t *testing.T) {
 	if err := lib.Resolve(table); err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range []int64{1 << 16, 1 << 22} { // one from an arena, one mapped
+	for _, n := range []int64{1 << 16, 1 << 22} { // malloc takes the first block from an arena, and maps the second
 		p := table["malloc"].Call(uintptr(n))
 		if more := malloced() - before; more < n || more > n+1<<15 {
 			t.Errorf("%d bytes more are in use, want %d", more, n)
@@ -110,7 +111,7 @@ func TestMalloced(t *testing.T) {
 	}
 }
 
-// TestHolders checks that each line of a memory map is counted for its user.
+// TestHolders checks that each region of a memory map is counted for the part of the process that allocated it.
 func TestHolders(t *testing.T) {
 	var h holders
 	h.count(`00400000-01000000 r-xp 00000000 fe:00 24   /usr/bin/server

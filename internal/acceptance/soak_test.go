@@ -37,13 +37,13 @@ type soakProgram struct {
 	file, dim string
 	step      int64
 	dims      map[string]int64
-	free      bool   // the text does not say what overlaps, a strategy does
+	free      bool   // the program has no explicit overlap, so that strategies apply
 	ranks     int    // required number of ranks; 0 for any
 	text      string // the program, if it is not an example
 }
 
-// soakPrograms cover every way of moving data: collectives, puts and gets, with sizes in the text
-// and sizes that devices compute, between chains and GEMMs.
+// soakPrograms move data by collectives, puts and gets, before and after elementwise chains and GEMMs. The sizes of
+// some are in the text, and those of others are computed on the devices.
 var soakPrograms = []soakProgram{
 	{file: "mlp", dim: "T", step: 8, dims: map[string]int64{"H": 32, "F": 64}, free: true},
 	{file: "row_parallel", dim: "T", step: 24, dims: map[string]int64{"K": 32, "N": 16}},
@@ -79,7 +79,7 @@ type soak struct {
 	ways  []soakWay
 	first *soakProgram // runs continuously
 
-	still sync.Mutex // held while the steady program runs, and while nothing may run
+	still sync.Mutex // locked while the continuous program runs, and while no program may run
 
 	mu    sync.Mutex
 	wants map[string][]byte   // expected results by program, strategy, algorithm, dims and seed
@@ -87,7 +87,7 @@ type soak struct {
 	runs  int
 	late  int // how many runs missed their deadline
 	loads int
-	bound int // how many runs used plans that were loaded for them alone
+	bound int // number of runs with separate plans, because their arguments were bound
 
 	plans planCount
 }
@@ -106,7 +106,7 @@ func (c *planCount) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// soakWay is a program together with one of the ways in which it can run.
+// soakWay is a program with the strategy and the algorithm by which it runs, and whether it runs as a graph.
 type soakWay struct {
 	*soakProgram
 	strategy, algorithm string
@@ -115,7 +115,8 @@ type soakWay struct {
 
 func (w soakWay) String() string { return fmt.Sprint(w.file, " ", w.strategy, " ", w.algorithm) }
 
-// soakWays lists all ways of all programs, alternating between programs.
+// soakWays lists all combinations of a program, a strategy, an algorithm and a mode. Successive entries have different
+// programs.
 func soakWays(own bool) []soakWay {
 	algorithms, graphs := []string{""}, []bool{false}
 	if own {
@@ -140,16 +141,15 @@ func soakWays(own bool) []soakWay {
 	return list
 }
 
-// soakPeriod is the number of different passes through all ways: every second way is traced, and in
-// the next pass the others are.
+// soakPeriod is the number of passes through soakWays after which they repeat: every second entry is traced, and in the
+// next pass the other entries are.
 const soakPeriod = 2
 
-// TestSoak runs small programs for some time. One is replayed continuously, while others are
-// loaded, run for some extents, as a graph and call by call, with collectives as schedules, kernels
-// or by NCCL, and unloaded. Some runs have a deadline, which they may miss; the plan must stay
-// loaded. Every result must have the bits of its first run, and the first must be right. After
-// every program has run in every way, nothing may grow: neither memory of devices or host, nor
-// goroutines, nor threads.
+// TestSoak runs small programs for some time. One program is replayed continuously. Meanwhile others are loaded, run
+// with several extents, and unloaded. They run as graphs and call by call, and their collectives are schedules, kernels
+// or calls of NCCL. Some runs have a deadline, which they may miss; the plan must stay loaded. Every result must be bit
+// for bit that of the first run with the same arguments, which must be right. After the first pass through soakWays,
+// the memory of the devices and the host and the numbers of goroutines and threads must not grow.
 func TestSoak(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), *soakTime+2*time.Minute)
 	defer cancel()
@@ -163,7 +163,7 @@ func TestSoak(t *testing.T) {
 	began := time.Now()
 	stop, steady := make(chan bool), make(chan error, 1)
 	go func() { steady <- s.replay(stop) }()
-	var passes []usage // after each whole pass, with the steady program loaded
+	var passes []usage // usage after each whole pass, while the continuous program is loaded
 	for pass := 0; err == nil && time.Since(began) < *soakTime; pass++ {
 		for i := 0; err == nil && i < len(s.ways) && time.Since(began) < *soakTime; i++ {
 			if err = s.visit(i, (i+pass)%soakPeriod == 0); err == nil && i == len(s.ways)-1 {
@@ -201,11 +201,11 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakSlack is how much the driver's own memory of a device may grow: it allocates 2 MiB at a time,
-// for the largest graphs so far. A leak in every load exceeds that within a few passes. The process
-// may grow by hostSlack, about its variation from pass to pass, and by loadSlack for each load: a
-// fifth of the memory that a leaked description of a GEMM used. Memory in use of malloc varies
-// less; a load may add a quarter of what leaked addresses used on two GPUs.
+// soakSlack is how much the driver's own memory of a device may grow: it allocates 2 MiB at a time, for the largest
+// graphs so far. A leak in every load exceeds that within a few passes. The process may grow by hostSlack, about its
+// variation from pass to pass, and by loadSlack for each load, a fifth of the size of a GEMM description that once
+// leaked. The memory that malloc has allocated varies less: it may grow for each load by a quarter of the size of
+// addresses that once leaked on two GPUs.
 const (
 	soakSlack       = 16 << 20
 	hostSlack       = 24 << 20
@@ -214,8 +214,8 @@ const (
 	mallocLoadSlack = 1 << 10
 )
 
-// grown returns an error that lists what grew from the first of some passes to the last. loads is
-// the number of loads in each pass.
+// grown returns an error that lists the resources whose use grew from the first pass to the last. loads is the number
+// of loads in each pass.
 func grown(passes []usage, ranks, loads int) error {
 	before, after := passes[0], passes[len(passes)-1]
 	loads *= len(passes) - 1
@@ -290,7 +290,7 @@ func (p *soakProgram) parse() (*hocket.Program, error) {
 		"[4 * 4/", "["+n+" * "+n+"/", "f32[4, H]", "f32["+n+", H]").Replace(text))
 }
 
-// load loads a program so that it runs in way w.
+// load loads the program of w with the strategy and algorithm of w.
 func (s *soak) load(w soakWay, trace bool) (*hocket.Model, error) {
 	prog, err := w.parse()
 	if err != nil {
@@ -301,7 +301,7 @@ func (s *soak) load(w soakWay, trace bool) (*hocket.Model, error) {
 	return s.m.Load(prog, hocket.Binding{Dims: w.dims}, opts)
 }
 
-// soakWeights says how a run gets all parameters but the first. They are the same in all runs for
+// soakWeights selects how all parameters but the first are passed to a run. Their values are the same in all runs with
 // the same dims.
 type soakWeights int
 
@@ -311,7 +311,7 @@ const (
 	soakBound                    // bound already
 )
 
-// hurry runs a model as run does, with a deadline that may pass before, during or after the run.
+// hurry is like run, with a deadline that may pass before, during or after the run.
 func (s *soak) hurry(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int,
 	weights soakWeights) error {
 	soon, cancel := context.WithTimeout(ctx, rand.N(500*time.Microsecond))
@@ -341,8 +341,8 @@ func (s *soak) run(ctx context.Context, m *hocket.Model, name string, dims map[s
 	return s.hold(m, name, dims, seed, args, rep)
 }
 
-// runDirect runs a model after run, with all arguments and results on the devices. One time in four
-// the arguments are bound, so that a separate plan works on them in place.
+// runDirect repeats the run of the method run, with all arguments and results in device tensors. One time in four the
+// arguments are bound, so that a separate plan works on these tensors in place.
 func (s *soak) runDirect(ctx context.Context, m *hocket.Model, name string, dims map[string]int64, seed int,
 	weights soakWeights) (err error) {
 	args, err := s.args(m, dims, seed, weights)
@@ -375,7 +375,7 @@ func (s *soak) runDirect(ctx context.Context, m *hocket.Model, name string, dims
 	outs := s.outs[name]
 	s.mu.Unlock()
 	for _, port := range outs {
-		if bound[port] != nil { // an inout parameter: its new contents are read
+		if bound[port] != nil { // the port is an inout parameter, whose new contents are the result
 			direct.DeviceOut[port] = bound[port]
 			continue
 		}
@@ -441,7 +441,7 @@ func (s *soak) args(m *hocket.Model, dims map[string]int64, seed int, weights so
 	return args, nil
 }
 
-// hold compares the results of a run with those of the first run with the same arguments.
+// hold compares the results of a run with the stored results of the first run with the same arguments.
 func (s *soak) hold(m *hocket.Model, name string, dims map[string]int64, seed int, args hocket.Args,
 	rep *hocket.Report) error {
 	var got []byte
@@ -471,7 +471,7 @@ func (s *soak) hold(m *hocket.Model, name string, dims map[string]int64, seed in
 	return nil
 }
 
-// soakTensor returns parameter i of a run.
+// soakTensor returns the value of parameter i for a seed.
 func soakTensor(p hocket.Port, i, seed int) (*hocket.Tensor, error) {
 	x, err := hocket.NewTensor(p.DType, p.Shape...)
 	if err != nil {
@@ -516,11 +516,11 @@ func (s *soak) replay(stop chan bool) (err error) {
 	}
 }
 
-// soakDims is the number of values of T for which a visit runs a program.
+// soakDims is the number of values of its dim with which each call of visit runs a program.
 const soakDims = 3
 
-// visit loads a program in way i, runs it for new values of T, and unloads it. In some ways the
-// first run for a T binds the weights.
+// visit loads the program of entry i of soakWays, runs it with several values of its dim, and unloads it. For some
+// entries the first run with each value binds the weights.
 func (s *soak) visit(i int, trace bool) (err error) {
 	w := s.ways[i]
 	m, err := s.load(w, trace)
@@ -531,7 +531,7 @@ func (s *soak) visit(i int, trace bool) (err error) {
 	defer func() { err = errors.Join(err, m.Close()) }()
 	for k := range soakDims {
 		dims := map[string]int64{w.dim: w.step * int64(1+(i+k)%4)}
-		for rep := range 3 { // the first run of a graph records it
+		for rep := range 3 { // the first run records the graph, and later ones replay it
 			weights := soakGiven
 			if i/2%2 == 0 {
 				weights = min(soakBinds+soakWeights(rep), soakBound)
@@ -551,7 +551,7 @@ func (s *soak) visit(i int, trace bool) (err error) {
 	return nil
 }
 
-// usage is how much the process uses.
+// usage is the use of resources by the process.
 type usage struct {
 	device     int64 // bytes on all devices
 	resident   int64
@@ -584,7 +584,7 @@ func measure(t *testing.T) usage {
 			u.threads = int(n)
 		}
 	}
-	if detectsRaces { // under the race detector, only Go's part of the process's memory is tested
+	if detectsRaces { // under the race detector only Go's heap and stacks are counted
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		u.resident = int64(m.HeapInuse + m.StackInuse)
@@ -592,9 +592,8 @@ func measure(t *testing.T) usage {
 	return u
 }
 
-// heldOnDevices returns the memory that this process uses on all devices, as the driver's tool
-// lists it. If there is no tool, or it does not see this process, heldOnDevices returns the memory
-// that all processes use.
+// heldOnDevices returns the memory that this process uses on all devices, as the driver's tool lists it. If there is no
+// such tool, or it does not list this process, heldOnDevices returns the memory that all processes use.
 func heldOnDevices(t *testing.T) int64 {
 	t.Helper()
 	if *soakMachine == "cpu" {

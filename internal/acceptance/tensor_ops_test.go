@@ -14,9 +14,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// opPrograms use each op that has no separate acceptance case, on values whose layouts require
-// communication, and on buffers. DT stands for an element type. Dims are divisible by every mesh
-// below.
+// opPrograms use each op that has no separate acceptance case, on values whose layouts require communication, and on
+// buffers. DT stands for an element type. The extents are divisible by the sizes of all meshes in TestTensorOps.
 var opPrograms = map[string]string{
 	"pointwise": `(%a: DT[8/dp, 8/tp], %b: DT[8/tp]) -> (DT[8/dp, 8], DT[8/tp, 8], DT[8, 8/(dp,tp)]) {
   %e = exp %a
@@ -144,8 +143,8 @@ var opPrograms = map[string]string{
   return %y, %z, %t, %nn, %sn`,
 }
 
-// TestTensorOps runs each program on meshes of several shapes, concurrently and under schedules,
-// and compares with the evaluation of the original text.
+// TestTensorOps runs each program on meshes of several shapes, concurrently and under schedules, and compares the
+// results with those that the evaluator computes from the original text.
 func TestTensorOps(t *testing.T) {
 	meshes := [][2]int{{1, 1}, {1, 2}, {2, 1}, {2, 2}, {1, 4}}
 	for name, text := range opPrograms {
@@ -268,7 +267,7 @@ func bounded(t *testing.T, src string, args hocket.Args) {
 func TestSlotsSummedAsTheyArrive(t *testing.T) {
 	const src = `mesh tp[4]
 
-// Sums what peers put into slots, as they arrive.
+// Sums the blocks that peers put into slots, in rank order, as they arrive.
 func f(%x: bf16[16, 8/tp], %w: bf16[6, 8/tp]) -> bf16[16/tp, 6] {
   %s = stream
   %slots = alloc bf16[size(tp), 16/tp, 6] symmetric

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// thereAndBack sends each rank's four rows of four elements to the ranks that %n selects, and back.
+// thereAndBack sends the four rows of four elements of each rank to the ranks that %n selects, and then back to their
+// origin.
 const thereAndBack = `func f(%x: f32[4 * D/d, 4], %n: i32[D * D/d]) -> f32[4 * D/d, 4] {
   %tokens = alloc f32[4 * D, 4]
   all_to_allv %x, %n into %tokens, over=d
@@ -31,8 +32,8 @@ func routed(d int64, more float64, counts func(r, to int64) float64) map[string]
 	return map[string]tens{"x": x, "n": n}
 }
 
-// TestAcceptanceUneven runs M1 to M3. A dispatch followed by a combine must return the original
-// values, run after run, and an exchange must join the received blocks in the order of the senders.
+// TestAcceptanceUneven runs M1 to M3. A dispatch followed by a combine must return the original values in each of
+// several runs, and an exchange must join the received blocks in the order of the senders.
 func TestAcceptanceUneven(t *testing.T) {
 	for d := int64(1); d <= 4; d++ {
 		head := fmt.Sprintf("dim D = %d\nmesh d[D]\n", d)
@@ -54,7 +55,7 @@ func TestAcceptanceUneven(t *testing.T) {
 			for i := range int64(7) {
 				c.runs = append(c.runs, routed(d, float64(100*i), func(r, to int64) float64 {
 					if to == (r+i)%d {
-						return float64(i % 5) // of its four rows; the others are not sent
+						return float64(i % 5) // number of rows to send, of four; the others are not sent
 					}
 					return 0
 				}))
@@ -71,7 +72,7 @@ func TestAcceptanceUneven(t *testing.T) {
 	}
 }
 
-// clip zeroes the rows that are not sent to any rank: they do not return.
+// clip sets the rows that are not sent to any rank to zero, because these rows are not sent back.
 func clip(in map[string]tens, d int64) {
 	for r := range d {
 		sent := int64(0)
@@ -84,8 +85,8 @@ func clip(in map[string]tens, d int64) {
 	}
 }
 
-// exchanged is M3: rank s sends (s+d)%3+1 elements to rank d, counting up from 1000 times s. The
-// receiver has space for 3 elements of each sender.
+// exchanged returns the case M3: rank s sends (s+d)%3+1 elements to rank d, counting up from 1000 times s. The receiver
+// has space for 3 elements of each sender.
 func exchanged(head string, d int64, memory bool) testCase {
 	counts := func(s, to int64) int64 { return (s+to)%3 + 1 }
 	operand, text := ", %n", ""

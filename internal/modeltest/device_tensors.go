@@ -30,8 +30,8 @@ func spread(%c: i32[T, 2]) -> i32[T/tp, 2] {
 }
 `
 
-// layout is the layout of a parameter or result of steps: its rows are split, it is replicated, or
-// it is a vector that does not depend on T.
+// layout is the layout of a parameter or result in the program steps: split by rows, replicated, or a replicated vector
+// of a fixed length.
 type layout byte
 
 const (
@@ -90,8 +90,8 @@ type walk struct {
 	models []*hocket.Model // one for each function
 	pool   []*onDevice
 	others Outside
-	bound  []int32          // the values that %n is bound to; nil if it is not bound
-	on     []map[string]int // by model: parameters bound to tensors of the pool, by index
+	bound  []int32          // the values to which the parameter %n is bound; nil if it is not bound
+	on     []map[string]int // for each model: the index in the pool of the tensor to which a parameter is bound
 	given  []*inHost        // results of earlier runs, which belong to the caller
 	log    []string
 }
@@ -298,7 +298,7 @@ func (w *walk) bindDevice(f int) {
 	name := names[w.rand.IntN(len(names))]
 	list := w.fitting(functions[f].ins[name], []int64{2, 4, 6}[w.rand.IntN(3)], nil)
 	if name == "n" {
-		w.bound = nil // a parameter is bound to one of the two
+		w.bound = nil // %n cannot be bound to host values and a device tensor at the same time
 	}
 	if w.rand.IntN(4) == 0 {
 		w.did("unbind %s", name)
@@ -312,8 +312,8 @@ func (w *walk) bindDevice(f int) {
 	w.bindTo(f, name, w.pool[i].DeviceTensor)
 }
 
-// boundTo returns the tensor that a parameter is bound to, if a run with the given number of rows
-// can use it.
+// boundTo returns the index of the device tensor to which a parameter is bound. ok is false if a run with the given
+// number of rows cannot use the tensor.
 func (w *walk) boundTo(f int, name string, rows int64) (i int, ok bool) {
 	i, ok = w.on[f][name]
 	return i, ok && w.pool[i].vals != nil && (w.pool[i].layout == vector || w.pool[i].rows == rows)
@@ -333,7 +333,7 @@ func (w *walk) bind() {
 	}
 }
 
-// fitting lists the tensors with the given layout and rows, without the taken ones.
+// fitting lists the tensors with the given layout and number of rows that are not in taken.
 func (w *walk) fitting(l layout, rows int64, taken map[int]bool) (list []int) {
 	for i, d := range w.pool {
 		if d.layout == l && (l == vector || d.rows == rows) && !taken[i] {
@@ -348,8 +348,8 @@ func (w *walk) run(f int) {
 	rows := 2 * (1 + w.rand.Int64N(3))
 	var batch []hocket.Args
 	var wants []map[string][]int32
-	var host []*inHost                            // arguments of the batch, and tensors for its results
-	on := func(a hocket.Args, name string) bool { // whether a tensor is on the device by default
+	var host []*inHost                            // host tensors that are arguments of the batch or receive its results
+	on := func(a hocket.Args, name string) bool { // whether the bound device tensor is used by default
 		_, bound := w.on[f][name]
 		return bound && a.In[name] == nil && a.DeviceIn[name] == nil && a.Out[name] == nil
 	}
@@ -381,7 +381,7 @@ func (w *walk) run(f int) {
 	}
 }
 
-// args draws where a run's parameters and results are, and computes the expected results.
+// args chooses at random where the parameters and results of a run are, and computes the expected results.
 func (w *walk) args(number int, rows int64, host *[]*inHost) (hocket.Args, map[string][]int32) {
 	f := &functions[number]
 	a := hocket.Args{Out: map[string]*hocket.Tensor{}, In: map[string]*hocket.Tensor{}, DeviceIn: map[string]*hocket.DeviceTensor{}, DeviceOut: map[string]*hocket.DeviceTensor{}}
@@ -446,7 +446,7 @@ func (w *walk) fresh(l layout, rows int64) *inHost {
 	return &inHost{w.tensor(l, vals), l, vals, vals}
 }
 
-// again draws a tensor of that shape that the batch already uses, or none.
+// again returns a random tensor of the layout's shape that the batch already uses, or nil.
 func (w *walk) again(l layout, host []*inHost) *inHost {
 	if w.rand.IntN(2) == 0 {
 		return nil
@@ -459,8 +459,8 @@ func (w *walk) again(l layout, host []*inHost) *inHost {
 	return nil
 }
 
-// receiver draws the tensor for a result: a new one, one that the batch already uses and that is
-// not in taken, or none.
+// receiver chooses the host tensor for a result at random: a new one, one that the batch already uses and that is not
+// in taken, or none.
 func (w *walk) receiver(l layout, rows int64, host []*inHost, taken map[string]*hocket.Tensor) *inHost {
 	switch w.rand.IntN(3) {
 	case 0:

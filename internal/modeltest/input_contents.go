@@ -39,7 +39,7 @@ func step(%ids: i64[T + 2], %at: i32[2], %len: i32[T], %emb: f32[V/tp, 4], %coun
 }
 `
 
-// serverInputs returns valid inputs of serverText, in which some elements of the named one are
+// serverInputs returns valid inputs of serverText, in which some elements of the input with the given name are
 // replaced.
 func serverInputs(t testing.TB, name string, vals ...float64) map[string]*hocket.Tensor {
 	t.Helper()
@@ -54,7 +54,7 @@ func serverInputs(t testing.TB, name string, vals ...float64) map[string]*hocket
 		}
 		in[n] = x
 	}
-	put("ids", ir.I64, []float64{-7, 1, 999, 0, 3, 5000}, 6) // the first and the last are never read
+	put("ids", ir.I64, []float64{-7, 1, 999, 0, 3, 5000}, 6) // no op reads the invalid ids
 	put("at", ir.I32, []float64{-1, 7}, 2)
 	put("len", ir.I32, []float64{0, 1, 8, 3}, 4)
 	put("emb", ir.F32, slices.Repeat([]float64{1}, 4000), 1000, 4)
@@ -63,7 +63,7 @@ func serverInputs(t testing.TB, name string, vals ...float64) map[string]*hocket
 	return in
 }
 
-// wrongContents are inputs of serverText that an op must refuse.
+// wrongContents lists inputs of serverText with an element that an op must refuse.
 var wrongContents = []struct {
 	name  string
 	vals  []float64
@@ -84,9 +84,9 @@ var wrongContents = []struct {
 	{"counts", []float64{-1, 1}, 0, -1, 0, 3, "all_gatherv"},
 }
 
-// InputContents checks that a wrong id, position, length or count is reported as an InputError
-// before the run begins, wherever the inputs and the state are. The state must not change, and the
-// next run must succeed.
+// InputContents checks that a wrong id, position, length or count is reported as an InputError before the run begins,
+// whether the inputs and the state are in host memory or on the devices. The state must not change, and the next run
+// must succeed.
 func InputContents(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, others Outside) {
 	for _, inputs := range []string{"host", "written", "filled", "batch"} {
 		for _, state := range []string{"host", "bound", "in turns"} {
@@ -131,7 +131,7 @@ type serving struct {
 	inputs, where string
 	kv, n         *hocket.Tensor
 	onDevices     map[string]*hocket.DeviceTensor
-	other         map[string]*hocket.DeviceTensor // the second tensor of state that alternates between two tensors
+	other         map[string]*hocket.DeviceTensor // second tensors of state that alternates between two
 }
 
 func newServing(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, others Outside, inputs, where string) *serving {

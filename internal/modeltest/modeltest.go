@@ -19,7 +19,7 @@ var opening sync.Mutex
 func Open(t testing.TB, dev device.Machine) *hocket.Machine {
 	t.Helper()
 	const name = "under test"
-	opening.Lock() // another test, or goroutine, may register its machine under this name
+	opening.Lock() // a unique name, because another test or goroutine may register a machine, too
 	defer opening.Unlock()
 	device.Register(device.Kind{Name: name, Open: func(*world.World) (device.Machine, error) { return dev, nil }})
 	return open(t, name, false)
@@ -32,7 +32,7 @@ func GPUs(t testing.TB) *hocket.Machine {
 	return open(t, "cuda", os.Getenv(devicetest.RequireVariable) == "")
 }
 
-// open opens a machine. If that fails, the test is skipped if optional is set, and fails otherwise.
+// open opens a machine. If the machine cannot be opened, the test is skipped if optional is set, and fails otherwise.
 func open(t testing.TB, name string, optional bool) *hocket.Machine {
 	t.Helper()
 	// The test's own context is cancelled before its cleanup functions run.

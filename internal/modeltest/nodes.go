@@ -26,7 +26,7 @@ func OnNodes(t testing.TB, nodes, processes int) func(rank int, p *exec.Cmd) {
 	return func(rank int, p *exec.Cmd) {
 		node := rank * nodes / processes
 		p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=a token of tests", fmt.Sprint("HOCKET_NODE=", node),
-			fmt.Sprintf("NCCL_HOSTID=%s-%d", l.Addr(), node)) // makes NCCL use shared memory only within such a node
+			fmt.Sprintf("NCCL_HOSTID=%s-%d", l.Addr(), node)) // limits NCCL's shared memory to a node
 		if rank == 0 {
 			p.ExtraFiles = []*os.File{meeting}
 			p.Env = append(p.Env, "HOCKET_MEET_FD=3")

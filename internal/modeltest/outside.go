@@ -8,14 +8,14 @@ import (
 	"hocket.example/hocket"
 )
 
-// Outside does work on the blocks of device tensors that does not go through hocket. The work has
-// ended when a method returns.
+// Outside accesses the blocks of device tensors without hocket's functions. The access is complete when a method
+// returns.
 type Outside interface {
 	Put(b hocket.DeviceBlock, data []byte) error
 	Get(b hocket.DeviceBlock, data []byte) error
 }
 
-// inProcess works on blocks in the process's own memory.
+// inProcess accesses blocks that are in the process's own memory.
 type inProcess struct{}
 
 func (inProcess) Put(b hocket.DeviceBlock, data []byte) error {
@@ -32,8 +32,8 @@ func all(copied int, b hocket.DeviceBlock, data []byte) error {
 	return nil
 }
 
-// part returns the bytes of a block of a tensor with the given values. A block has rows of two
-// elements, or is a vector.
+// part returns the bytes of the block b of a tensor whose values are vals. A block has rows of two elements, or is a
+// vector.
 func part(b hocket.DeviceBlock, vals []int32) []byte {
 	first, n := b.From[0], b.Shape[0]
 	if len(b.Shape) == 2 {
@@ -53,7 +53,7 @@ func (w *walk) reaches(d *onDevice) bool {
 	return w.others != Outside(inProcess{}) || d.Blocks()[0].Host != nil
 }
 
-// fill lets code outside of hocket fill a tensor. It fails one time in four.
+// fill lets code outside of hocket fill a tensor. One time in four, that code reports an error.
 func (w *walk) fill() {
 	w.t.Helper()
 	i := w.rand.IntN(len(w.pool))
