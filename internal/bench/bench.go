@@ -1,6 +1,6 @@
 // Package bench measures collectives, layers under each strategy, and whole programs, and compares layers and programs
-// with their bounds. Every figure is a median with its spread. An algorithm or strategy is reported as faster than
-// another only if the median of the paired differences exceeds their spread.
+// with their bounds. Every reported number is the median of several measurements, with its spread. An algorithm or
+// strategy is reported as faster than another only if the median of the paired differences exceeds their spread.
 package bench
 
 import (
@@ -45,10 +45,10 @@ type Options struct {
 	Rows bool
 	// Cold makes each call of a collective use operands that are not in the GPU's cache.
 	Cold bool
-	// Peers are figures of other programs for comparison.
+	// Peers are measurements of other programs for comparison.
 	Peers []contest.Peer
-	// Turns is a folder for communication with a program of the peers, which times the same layers alternately with
-	// this program; see the type turns. It is empty if there is no such program.
+	// Turns is a folder for communication with another program, which times the same layers alternately with this one
+	// (see the type turns). It is empty if there is no other program.
 	Turns string
 	// Eager omits measurements of graphs.
 	Eager bool
@@ -71,7 +71,7 @@ type Report struct {
 	Table *TableUse `json:"table,omitempty"`
 
 	Collectives []Collective `json:"collectives,omitempty"`
-	// Peers are figures of other programs for layers.
+	// Peers are measurements of layers by other programs.
 	Peers []contest.Peer `json:"peers,omitempty"`
 
 	Wire   *contest.Figure `json:"wire_gbps,omitempty"` // rate of one copy between two ranks, from which bounds are computed
@@ -90,8 +90,8 @@ type job struct {
 type bench struct {
 	name  string
 	sized bool // the benchmark uses Sizes
-	comm  bool // it uses Algorithms, Schedules, DType, Rows, Cold and Peers
-	layer bool // it uses Shapes, Strategies and Peers
+	comm  bool // the benchmark uses Algorithms, Schedules, DType, Rows, Cold and Peers
+	layer bool // the benchmark uses Shapes, Strategies and Peers
 	run   func(*job, context.Context) error
 }
 
@@ -197,7 +197,7 @@ func (o *Options) check(b *bench) error {
 	return nil
 }
 
-// complete sets the options for which the caller wants defaults.
+// complete sets unset options to their defaults.
 func (j *job) complete(b *bench) error {
 	most := j.machine.Caps().MaxRanks
 	if j.Ranks == 0 {
@@ -218,7 +218,7 @@ func (j *job) complete(b *bench) error {
 // graphs reports whether graphs are measured too.
 func (j *job) graphs() bool { return j.machine.Caps().Graphs && !j.Eager }
 
-// embedded reports whether the machine's devices are the host itself. Defaults are then small.
+// embedded reports whether the devices of the machine are the host's CPU. The default sizes are then small.
 func (j *job) embedded() bool { return j.machine.Caps().OnHost }
 
 func (j *job) method(format string, args ...any) {

@@ -50,8 +50,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestEveryBench compares the structure of every report with a golden file: which fields exist, and
-// how long lists are, but no numbers.
+// TestEveryBench compares the structure of every report with a golden file: the fields and the lengths of lists, but
+// not the measured numbers.
 func TestEveryBench(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestRefusedStrategy(t *testing.T) {
 	}
 }
 
-// replayer is the embedded machine with graphs that issue the recorded work again.
+// replayer is the CPU machine with simulated graphs: launching a graph issues the recorded work again.
 type replayer struct{ device.Machine }
 
 func (m replayer) Caps() device.Caps {
@@ -206,7 +206,7 @@ type replayGraph struct {
 func (g replayGraph) Launch(context.Context) error { return g.issue() }
 func (replayGraph) Close() error                   { return nil }
 
-// guesser is a replayer that reports guessed algorithms.
+// guesser is a replayer that reports GEMMs whose algorithms were chosen without timing them.
 type guesser struct{ replayer }
 
 func (m guesser) Open(ctx context.Context, ranks int) (device.World, error) {
@@ -218,7 +218,7 @@ type guessWorld struct{ replayWorld }
 
 func (guessWorld) Guesses() []string { return []string{"8x4x8 bf16", "4x4x8 bf16"} }
 
-// TestLayerGuesses checks that a layer reports the GEMMs that ran by a guess.
+// TestLayerGuesses checks that the report of a layer lists the GEMMs whose algorithms were chosen without timing them.
 func TestLayerGuesses(t *testing.T) {
 	j := &job{Options: Options{Ranks: 2, Rounds: 1, Shapes: []Shape{{8, 8, 8}}},
 		machine: guesser{replayer{cpu.New(cpu.Options{})}}, report: &Report{}}
@@ -235,7 +235,7 @@ func TestLayerGuesses(t *testing.T) {
 	}
 }
 
-// TestLayerLoadsByGraph checks that the programs of layers contain nothing that a graph cannot.
+// TestLayerLoadsByGraph checks that the programs of layers contain no operation that a graph cannot contain.
 func TestLayerLoadsByGraph(t *testing.T) {
 	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR, gemmAG} {
 		for _, strategy := range []string{"sequential", "chunked(2)", "exchange"} {
@@ -256,7 +256,8 @@ type noRoom struct{ device.Machine }
 
 func (m noRoom) Caps() device.Caps { return replayer(m).Caps() }
 
-// TestWithoutGraph checks that, if only graphs fail, this is reported and the rest is measured.
+// TestWithoutGraph checks that, if only the recording of graphs fails, the failure is reported and the other times are
+// measured.
 func TestWithoutGraph(t *testing.T) {
 	j := &job{Options: Options{Ranks: 2, Rounds: 1, Shapes: []Shape{{8, 8, 8}}},
 		machine: noRoom{cpu.New(cpu.Options{})}, report: &Report{}}

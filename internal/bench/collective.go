@@ -31,9 +31,9 @@ type Collective struct {
 
 // TableUse describes the table from which algorithms were chosen.
 type TableUse struct {
-	From    string `json:"from"` // a file, "shipped", or empty for none
+	From    string `json:"from"` // the name of a file, "shipped", or empty if there is no table
 	Hash    string `json:"hash,omitempty"`
-	Ignored string `json:"ignored,omitempty"` // why a tuned table is not used, or which of its entries are ignored
+	Ignored string `json:"ignored,omitempty"` // why a tuned table is not used, or its ignored entries
 }
 
 // tableUse describes a table.
@@ -231,8 +231,8 @@ func (j *job) admit(ctx context.Context, a *contest.Arena, e *contest.Entrant) e
 	return a.Choose(ctx, e)
 }
 
-// entrants opens channels for the algorithm that hocket chooses for a call and for the requested ones. It also
-// returns the requested algorithms that cannot run, with the reasons.
+// entrants opens channels for the call c, each with one algorithm: the one that hocket chooses, and each requested one.
+// It also returns the requested algorithms that cannot run, with the reasons.
 func (j *job) entrants(a *contest.Arena, c contest.Call) (list []*contest.Entrant, refused []contest.Way, err error) {
 	chosen, err := a.Enter(c, a.Dispatch, device.Tuning{}, false)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestCollectivesAreRight checks that every way of every op has the right results, hot and cold,
-// with sizes that the number of ranks does not divide.
+// TestCollectivesAreRight checks that every algorithm of every collective has the right results, with operands in the
+// cache and not in the cache, and with sizes that the number of ranks does not divide.
 func TestCollectivesAreRight(t *testing.T) {
 	for _, b := range benches() {
 		if !b.comm {
@@ -50,7 +50,7 @@ func TestCollectivesAreRight(t *testing.T) {
 	}
 }
 
-// someReport returns a report with known figures.
+// someReport returns a report with fixed times.
 func someReport() *Report {
 	f := func(v float64) *contest.Figure { return &contest.Figure{Median: v, Spread: 0.1} }
 	way := func(name, by string, us float64) contest.Way {
@@ -91,8 +91,8 @@ func TestWriteVLLM(t *testing.T) {
 	if diff := cmp.Diff(wantVLLM, b.String()); diff != "" {
 		t.Error(diff)
 	}
-	// vLLM's own figures of NCCL keep their name, eager figures are left out, and without NCCL
-	// there is no speedup.
+	// vLLM's own times of NCCL keep their name. Times of eager calls are omitted, and without times of NCCL there is no
+	// speedup.
 	b.Reset()
 	r := someReport()
 	r.Collectives[0].Peers = map[string]float64{"pynccl": 15, "torch two-shot, eager": 1}
@@ -132,7 +132,7 @@ func TestCollectiveText(t *testing.T) {
 	}
 }
 
-// TestLayerPeers checks that figures of peers are shown under the layers of their shape.
+// TestLayerPeers checks that the times of other programs are shown below the layers of the same shape.
 func TestLayerPeers(t *testing.T) {
 	o := tiny("ag-gemm")
 	o.Peers = []contest.Peer{{Op: "ag-gemm", Name: "torch fused", Ranks: 2, Shape: "24x20x12", Micros: 1.25},
@@ -148,8 +148,8 @@ func TestLayerPeers(t *testing.T) {
 	}
 }
 
-// TestLackPeers checks that a report mentions figures of peers that do not fit its ranks, sizes or
-// op.
+// TestLackPeers checks that a report has a note if the measurements of other programs have other numbers of ranks,
+// sizes or ops.
 func TestLackPeers(t *testing.T) {
 	of := func(op string, ranks int, bytes int64) contest.Peer {
 		return contest.Peer{Op: op, Name: "pynccl", Ranks: ranks, Bytes: bytes, Micros: 1}

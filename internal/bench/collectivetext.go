@@ -59,7 +59,7 @@ func (r *Collective) line(k int, peers []string) []string {
 	return cells
 }
 
-// bound formats a number that depends on the bound; "" if there is no bound.
+// bound formats a number that is computed from the bound; it returns "" if there is no bound.
 func (r *Collective) bound(format string, v float64) string {
 	if r.Bound == 0 {
 		return ""
@@ -67,7 +67,7 @@ func (r *Collective) bound(format string, v float64) string {
 	return fmt.Sprintf(format, v)
 }
 
-// nccl returns the best time of NCCL's ways in this run; 0 if there is none.
+// nccl returns the shortest time of NCCL's algorithms in this run; 0 if none was measured.
 func (r *Collective) nccl() float64 {
 	best := 0.0
 	for i := range r.Ways {
@@ -79,7 +79,7 @@ func (r *Collective) nccl() float64 {
 	return best
 }
 
-// bestPeer returns the shortest time among those of other programs and of NCCL in this run.
+// bestPeer returns the shortest of the times of other programs and of NCCL's time in this run.
 func (r *Collective) bestPeer() float64 {
 	best := r.nccl()
 	for name, us := range r.Peers {

@@ -14,15 +14,15 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Layer is the measurement of one shape of a layer, under each strategy. Times are microseconds per layer on the
+// Layer has the measured times of a layer with one shape, under each strategy. Times are microseconds per layer on the
 // slowest rank.
 type Layer struct {
 	Shape
 	// GEMM is the time of the layer's GEMM alone, running on all ranks at once, measured before and after the
 	// layers.
 	GEMM contest.Figure `json:"gemm_us"`
-	// Wire is the time in which the bytes that each rank receives can be transferred at the rate of a copy. Bound
-	// is the larger one of GEMM and Wire.
+	// Wire is the time in which the bytes that each rank receives can be transferred at the rate of a copy. Bound is
+	// the larger of the two times GEMM and Wire.
 	Wire  float64 `json:"wire_us"`
 	Bound float64 `json:"bound_us"`
 	// Checked is the number of elements of each run's result that were compared with their expected values.
@@ -30,7 +30,7 @@ type Layer struct {
 	Strategies []StrategyTimes `json:"strategies"`
 }
 
-// StrategyTimes is the measurement of a layer under one strategy.
+// StrategyTimes has the measured times of a layer under one strategy.
 type StrategyTimes struct {
 	Strategy string `json:"strategy"`
 	// Refused is the reason why the strategy cannot be used; empty if it can.
@@ -38,20 +38,19 @@ type StrategyTimes struct {
 	Time    contest.Figure `json:"us"`
 	// OverBound is the time divided by the bound measured in the same run.
 	OverBound contest.Figure `json:"over_bound"`
-	// Graph and GraphOverBound are the same measurements for the plan replayed as a graph. They are nil if the
-	// machine does not support graphs.
+	// Graph and GraphOverBound are the time and its quotient with the bound for the plan replayed as a graph. They are
+	// nil if the machine does not support graphs.
 	Graph          *contest.Figure `json:"graph_us,omitempty"`
 	GraphOverBound *contest.Figure `json:"graph_over_bound,omitempty"`
-	// GraphForm is the form of the graph, if there are several.
+	// GraphForm is the chosen form of the graph, if the plan has several forms.
 	GraphForm string `json:"graph_form,omitempty"`
-	// GraphRefused is the reason why there are no figures for graphs on a machine that supports
-	// them.
+	// GraphRefused is the reason why no graph was measured on a machine that supports graphs.
 	GraphRefused string `json:"graph_refused,omitempty"`
 	// Guesses names the GEMMs whose algorithms were chosen without timing them, because there was too little memory
 	// (see exec.Result). The times of the layer include these GEMMs.
 	Guesses []string `json:"guesses,omitempty"`
-	// Against is the paired difference between the times of this strategy and of sequential. Verdict is the
-	// conclusion that the difference supports.
+	// Against is the paired difference between the times of this strategy and of the strategy sequential. Verdict
+	// states whether this difference shows that one of them is faster.
 	Against *contest.Figure `json:"minus_sequential_us,omitempty"`
 	Verdict string          `json:"verdict,omitempty"`
 }
@@ -59,8 +58,8 @@ type StrategyTimes struct {
 // layerRepeats is the number of layers in a chain of layers, and of GEMMs in a chain of GEMMs.
 const layerRepeats = 6
 
-// resting is the time for which GPUs are idle before each run, so that every run begins at full clocks. Without it,
-// a run is slowed down by the power limit that earlier runs have caused, and times vary ten times as much.
+// resting is the time for which GPUs are idle before each run, so that every run begins at full clocks. Without idle
+// time, a run is slowed down by the power limit that earlier runs have caused, and times vary ten times as much.
 const resting = 100 * time.Millisecond
 
 func layersOf(k *layerKind) func(*job, context.Context) error {
@@ -157,9 +156,9 @@ type candidate struct {
 	plan     *plan.Plan
 	rest     time.Duration // idle time before each run
 	prog     *exec.Program
-	replayed *exec.Program // the program that runs as a graph; nil without graphs
-	noReplay string        // why replayed is nil although graphs are measured
-	guesses  []string      // see StrategyTimes.Guesses; collected from all runs
+	replayed *exec.Program // the program that runs as a graph; nil if graphs are not measured
+	noReplay string        // the reason why replayed is nil although graphs are measured
+	guesses  []string      // GEMMs whose algorithms were not timed in any of the runs (see StrategyTimes.Guesses)
 
 	gemm, eager, over     []float64
 	graphTime, graphBound []float64
@@ -185,7 +184,7 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 	if err != nil {
 		return nil, err
 	}
-	inputs["aw"] = inputs["a"] // x has the same elements whether it is sharded or whole
+	inputs["aw"] = inputs["a"] // the sharded and the whole x have the same elements
 	want := k.expected(s, inputs)
 	l.Checked = len(want)
 	const warm = 2 // a graph is recorded before the second run
@@ -207,7 +206,7 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 	return l, nil
 }
 
-// load loads the candidate's programs, or records why they cannot be used.
+// load loads the candidate's programs, or records the reason why they cannot run.
 func (j *job) load(ctx context.Context, c *candidate) error {
 	var err error
 	if !j.embedded() {
@@ -232,8 +231,8 @@ func (j *job) load(ctx context.Context, c *candidate) error {
 	return nil
 }
 
-// giveUp makes the measurement continue without graphs if err says that graphs cannot be used. It returns other
-// errors, such as wrong results.
+// If err reports that graphs cannot be used, giveUp makes the measurement continue without graphs. Otherwise it returns
+// err, for example for wrong results.
 func (c *candidate) giveUp(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, ErrDiffers) {
 		return err
@@ -241,7 +240,7 @@ func (c *candidate) giveUp(ctx context.Context, err error) error {
 	c.noReplay = err.Error()
 	if p := c.replayed; p != nil {
 		c.replayed = nil
-		_ = p.Close() // err, the reason of the failure, is more important
+		_ = p.Close() // an error of Close is ignored, because err is its cause
 	}
 	return nil
 }
@@ -311,9 +310,9 @@ func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string
 	return (before + behind) / 2, layer, errors.Join(err, err1, err2)
 }
 
-// part returns the index of the timed part to which a command belongs; see exec.Options.Ends. Waits belong to no
-// part, because a stream without earlier work begins to wait when the run begins, long before the event for which
-// it waits is recorded.
+// part returns the index of the timed part to which a command belongs; see exec.Options.Ends. Wait commands belong to
+// no part, because a stream without earlier work begins to wait when the run begins, long before the event for which it
+// waits is recorded.
 func (c *candidate) part(cmd int) int {
 	switch x := &c.plan.Cmds[cmd]; x.Kind {
 	case plan.Record, plan.WaitEvent, plan.Signal, plan.WaitCounter:
@@ -330,7 +329,7 @@ func (c *candidate) window(t *trace.Trace, lines [2]int32) (float64, error) {
 	return c.longest(t, lines, func(rank int, s span) int64 { return s.hi - s.lo })
 }
 
-// chain is like window for the timed layers, but measures from the end of the untimed layer before them.
+// chain is like window for the lines of the timed layers, but measures from the end of the untimed layer before these.
 func (c *candidate) chain(t *trace.Trace) (float64, error) {
 	first := c.spans(t, c.first)
 	return c.longest(t, c.layers, func(rank int, s span) int64 {
@@ -369,7 +368,7 @@ func (c *candidate) spans(t *trace.Trace, lines [2]int32) []span {
 	return out
 }
 
-// longest returns the microseconds per repetition of the rank for which the function length returns the most.
+// longest returns the largest result of the function length for any rank, converted to microseconds per repetition.
 func (c *candidate) longest(t *trace.Trace, lines [2]int32, length func(rank int, s span) int64) (float64, error) {
 	most := int64(0)
 	for r, s := range c.spans(t, lines) {
@@ -383,7 +382,7 @@ func (c *candidate) longest(t *trace.Trace, lines [2]int32, length func(rank int
 	return float64(most) / 1e3 / layerRepeats, nil
 }
 
-// summarize converts the candidates' samples to figures.
+// summarize computes medians and spreads from the candidates' samples.
 func (l *Layer) summarize(cands []*candidate) {
 	var gemm []float64
 	for _, c := range cands {

@@ -68,9 +68,9 @@ func products(p *plan.Plan, lines [2]int32) int {
 	return n
 }
 
-// TestWindow checks that window measures the slowest rank from the first to the last command on the
-// lines, including gaps, but without waits before them. For layers it must measure from the end of
-// the untimed layer before them.
+// TestWindow checks that window measures the slowest rank from the first to the last command on the given lines,
+// including gaps, but without preceding waits. The timed layers must be measured from the end of the untimed layer
+// before them.
 func TestWindow(t *testing.T) {
 	p := &plan.Plan{Ranks: 2, Sites: []plan.Site{{Pos: ir.Pos{Line: 3}}, {Pos: ir.Pos{Line: 5}},
 		{Pos: ir.Pos{Line: 6}}},
@@ -80,7 +80,7 @@ func TestWindow(t *testing.T) {
 		{ID: 0, Start: 0, End: 1e6},
 		{ID: 2, Start: 15_000, End: 20_000}, {ID: 1, Start: 10_000, End: 12_000},
 		{ID: 3, Rank: 1, Start: 10_000, End: 30_000}, {ID: 4, Rank: 1, Start: 30_000, End: 34_000},
-		{ID: 1, Class: trace.Sync, Start: 0, End: 10_000}, // a stream that waits from the start of the run
+		{ID: 1, Class: trace.Sync, Start: 0, End: 10_000}, // a wait command, which begins at the start of the run
 	}}
 	if got, err := c.window(tr, [2]int32{5, 6}); err != nil || got != 24.0/layerRepeats {
 		t.Errorf("got %v, %v", got, err)
@@ -89,7 +89,7 @@ func TestWindow(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	c.first, c.layers = [2]int32{5, 5}, [2]int32{6, 6}
-	if got, err := c.chain(tr); err != nil || got != 8.0/layerRepeats { // on rank 0: from 12 to 20
+	if got, err := c.chain(tr); err != nil || got != 8.0/layerRepeats { // rank 0 takes longest: from 12 to 20 µs
 		t.Errorf("got %v, %v", got, err)
 	}
 	c.first = [2]int32{9, 9}
@@ -129,8 +129,8 @@ func run(t *testing.T, k *layerKind, s Shape, ranks int, strategy string) ([]ele
 	return k.expected(s, in), res.Outputs
 }
 
-// TestCompare checks that right results are accepted under every strategy, and that an element is
-// refused if a rank is missing in its sum or it was swapped with another.
+// TestCompare checks that right results are accepted under every strategy, and that a wrong element is detected if the
+// part of a rank is missing in its sum, or if it was swapped with another element.
 func TestCompare(t *testing.T) {
 	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR, gemmAG} {
 		for _, strategy := range []string{"sequential", "chunked(3)", "exchange"} {
@@ -163,8 +163,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestRound checks that runs are timed by their marks and that their results are compared. In this
-// test the program that is replayed on GPUs runs without a graph.
+// TestRound checks that runs are timed by the marks in their traces, and that their results are compared. In this test
+// the program that would be replayed as a graph on GPUs runs without a graph.
 func TestRound(t *testing.T) {
 	s, k := Shape{24, 24, 24}, agGEMM
 	j := &job{Options: Options{Ranks: 2}, machine: cpu.New(cpu.Options{})}
@@ -210,7 +210,8 @@ func TestRound(t *testing.T) {
 }
 
 func TestWire(t *testing.T) {
-	// 3/4 of 8192·8192 bf16 elements at 396 GB/s, once or, for an all-reduce, twice.
+	// Each of four ranks receives 3/4 of 8192·8192 bf16 elements at 396 GB/s: once for an all-gather, twice for an
+	// all-reduce.
 	s := Shape{M: 8192, N: 28672, K: 8192}
 	if got := agGEMM.wire(s, 4, 396); math.Abs(got-254.2) > 0.1 {
 		t.Errorf("ag: %v", got)

@@ -23,7 +23,7 @@ type element struct {
 	want, bound float64
 }
 
-// expected recomputes elements of y in f64 from the factors of the operands.
+// expected computes the expected values of sampled elements of y in f64, from the factors of the operands.
 func (k *layerKind) expected(s Shape, inputs map[string]*tensor.Tensor) []element {
 	x, w := product(inputs["a"], inputs["b"]), product(inputs["c"], inputs["d"])
 	var out []element
@@ -53,9 +53,9 @@ func (k *layerKind) step() float64 {
 	return 1.0 / 128
 }
 
-// dot returns Σ x·w, and an error bound for the corresponding element of y. The bound is several rounding steps of
-// the size of a sum of random terms, for two reasons: each rank rounds its result to bf16, and the sum is rounded
-// once more; and an operand may have been rounded in the other direction than here.
+// dot returns Σ x·w, and an error bound for the corresponding element of y. The bound is several rounding steps of the
+// size of a sum of random terms, for two reasons. First, each rank rounds its result to bf16, and the sum is rounded
+// again. Second, the devices may have rounded an element of an operand up that is rounded down here, or vice versa.
 func dot(x, w []float64, step float64) (sum, bound float64) {
 	squares := 0.0
 	for i := range x {
@@ -66,7 +66,7 @@ func dot(x, w []float64, step float64) (sum, bound float64) {
 	return sum, 4 * step * (math.Abs(sum) + math.Sqrt(squares))
 }
 
-// compare compares the results of a run with the expected elements.
+// compare compares the sampled elements in the results of a run with their expected values.
 func compare(want []element, outputs map[string]*tensor.Tensor) error {
 	for _, e := range want {
 		out := outputs[sampleName(e.sample)]
@@ -91,7 +91,7 @@ func floats(t *tensor.Tensor) []float64 {
 	return out
 }
 
-// row returns row i of left·rightᵀ, rounded as the devices round it.
+// row returns row i of the operand left·rightᵀ, rounded as the devices round it.
 func (f factors) row(i int64) []float64 {
 	out := make([]float64, len(f.right)/inner)
 	l := f.left[i*inner : (i+1)*inner]

@@ -43,20 +43,21 @@ func ParseShape(text string) (Shape, error) {
 // layerKind is a kind of layer: a GEMM with a collective.
 type layerKind struct {
 	name string
-	// x, w and y are the types of the layer's tensors in the program, with their sharding.
+	// x, w and y are the sharded types of the layer's operands x and w and its result y in the program.
 	x, w, y string
 	// partial reports that the result of the GEMM is a partial sum, which is reduced over ranks. gathered reports
 	// that the result of the GEMM is gathered. If both are false, the operand of the GEMM is gathered.
 	partial, gathered bool
-	// sample is the shape of one sample of the result y, and axis is the axis from which it is cut.
+	// sample is the shape of one sampled slice of the result y, and axis is the axis to which the slice is
+	// perpendicular.
 	sample string
 	axis   int
-	// trips is the number of times that each communicated byte is sent. The function moves returns the number of
+	// trips is the number of times that each communicated byte is sent. moves is a function that returns the number of
 	// communicated elements, summed over all ranks.
 	trips float64
 	moves func(Shape) int64
-	// scales selects which elements of 8-bit operands share a scale: "tensor", "row" or "block". If it is empty,
-	// operands are bf16. fast reports that sums are added with fast_accum=true.
+	// scales selects which elements of 8-bit operands share a scale: "tensor", "row" or "block". If scales is empty,
+	// operands are bf16. fast reports that products are summed with fast_accum=true.
 	scales string
 	fast   bool
 }
@@ -66,8 +67,8 @@ var FP8 = []string{"tensor", "row", "block", "tensor" + fastSums, "row" + fastSu
 
 const fastSums = "-fast"
 
-// in returns a copy of k with operands of type f8e4m3 and the given kind of scales. If scales is empty, it returns
-// k itself.
+// The method in returns a copy of k with operands of type f8e4m3 and the given kind of scales. If scales is empty, it
+// returns k itself.
 func (k *layerKind) in(scales string) *layerKind {
 	if scales == "" {
 		return k
@@ -132,9 +133,10 @@ var (
 		sample: "bf16[1, N]", axis: 0, trips: 1, moves: func(s Shape) int64 { return s.M * s.N }}
 )
 
-// inner is the inner dimension of the matrix products from which the operands are computed: x is a·bᵀ and w is
-// c·dᵀ, both rounded. The caller therefore uploads little data. The elements have nearly a normal distribution, as
-// in the measurements of peers; the data affect the power consumption, and with it the time.
+// inner is the inner dimension of the matrix products from which the operands are computed: x is a·bᵀ and w is c·dᵀ,
+// both rounded. The caller therefore uploads little data. The elements have nearly a normal distribution, as in the
+// measurements of other programs. The data matter because they affect the power consumption, and thus the clock rate
+// and the time.
 const inner = 128
 
 // layerText is the text of a program that repeats a layer. The program computes the operands on the devices. It
@@ -143,16 +145,16 @@ const inner = 128
 // both GEMMs.
 type layerText struct {
 	text string
-	// These are pairs of the first and the last line, counted from 1: of the GEMMs before and after the layers, of
-	// the timed layers, and of the untimed layer before them.
+	// Each of these is the first and the last line, counted from 1, of a part of the text: the GEMMs before and after
+	// the layers, the timed layers, and the untimed layer before these.
 	before, behind, layers, first [2]int32
 	// timed lists the first and the last line of each timed part.
 	timed [][2]int32
 }
 
-// textOf writes the program. Before the timed layers, of which there are repeats, it has one layer that is not
-// timed, because links that were idle for some milliseconds take 0.1 ms to wake up. Each layer has a separate x, so
-// that no layer can reuse gathered data.
+// textOf writes the program. The program repeats the timed layer as often as the argument repeats says. One untimed
+// layer precedes them, because links that were idle for some milliseconds take 0.1 ms to wake up. Each layer has a
+// separate x, so that no layer can reuse gathered data.
 func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	var b lineWriter
 	k.head(&b, s, ranks, 1+repeats)
@@ -180,7 +182,7 @@ func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	return t
 }
 
-// alone writes the statements of the GEMMs alone, and returns their first and last line.
+// alone writes the statements of the GEMMs without communication, and returns their first and last line.
 func (k *layerKind) alone(b *lineWriter, name string) (lines [2]int32) {
 	product, x := k.y, "whole"
 	switch {
@@ -197,7 +199,7 @@ func (k *layerKind) alone(b *lineWriter, name string) (lines [2]int32) {
 	return lines
 }
 
-// head writes the signature, and the statements that make the operands.
+// head writes the signature, and the statements that compute the operands.
 func (k *layerKind) head(b *lineWriter, s Shape, ranks, operands int) {
 	b.add("dim M = %d", s.M)
 	b.add("dim N = %d", s.N)
@@ -225,8 +227,8 @@ func (k *layerKind) layer(b *lineWriter, i int) {
 	b.add("  %%y%d: %s = reshard %%p%d", i, k.y, i)
 }
 
-// places returns the indices of two rows or columns of y: the one that the program returns for the first layer, and
-// the one for the last.
+// places returns the indices of two rows or columns of y: the one that the program returns of the first layer, and the
+// one that it returns of the last layer.
 func (k *layerKind) places(s Shape) [2]int64 {
 	if k.axis == 1 {
 		return [2]int64{s.N / 3, s.N - 1}
@@ -241,7 +243,7 @@ type lineWriter []string
 
 func (b *lineWriter) add(format string, args ...any) { *b = append(*b, fmt.Sprintf(format, args...)) }
 
-// next returns the number, counted from 1, of the line that is added next.
+// next returns the number, counted from 1, of the line that the next call of add writes.
 func (b *lineWriter) next() int32 { return int32(len(*b)) + 1 }
 
 // rows and cols return the extents of a matrix type, as text.

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// eagerSuffix is added to the names of eager figures.
+// eagerSuffix is added to the names of measurements of eager calls.
 const eagerSuffix = ", eager"
 
 // peersOf returns the measurements of peers for a call, by name. The names of eager measurements end with
@@ -31,16 +31,16 @@ func peersOf(list []contest.Peer, c contest.Call, ranks int) map[string]float64 
 	return out
 }
 
-// layerPeers returns the figures of peers for a kind of layer with operands of type dtype. It includes figures whose
-// type is unknown.
+// layerPeers returns the measurements by other programs of a kind of layer with operands of type dtype. It includes
+// measurements whose type is unknown.
 func layerPeers(list []contest.Peer, op, dtype string, ranks int) []contest.Peer {
 	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool {
 		return p.Op != op || p.Ranks != ranks || p.DType != "" && dtype != "" && p.DType != dtype
 	})
 }
 
-// lackPeers adds a note to the report if there are measurements of peers but none that fits: none for the op and
-// the number of ranks or, if sizes are given, for one of the sizes.
+// lackPeers adds a note to the report if there are measurements of other programs but none for the op and the number of
+// ranks, and, if sizes are given, for one of the sizes.
 func (j *job) lackPeers(op string, sizes []int64) {
 	var ranks []string
 	for _, p := range j.Peers {
@@ -63,7 +63,7 @@ func (j *job) lackPeers(op string, sizes []int64) {
 	}
 }
 
-// peers writes one line with the figures of peers for a layer.
+// peers writes one line with the times of other programs for a layer.
 func (t *table) peers(list []contest.Peer, s Shape) {
 	var parts []string
 	for _, p := range list {
@@ -81,7 +81,7 @@ func (t *table) peers(list []contest.Peer, s Shape) {
 	}
 }
 
-// peerNames lists all names of peers in the rows, sorted.
+// peerNames returns the sorted names of all other programs that have a time in any of the rows.
 func peerNames(rows []Collective) []string {
 	var names []string
 	for _, r := range rows {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestScaledLayers checks that layers of 8-bit operands compute the product of their operands with
-// every kind of scales, and that wrong numbers are detected.
+// TestScaledLayers checks that layers of 8-bit operands compute the product of their operands with every kind of
+// scales, and that wrong elements are detected.
 func TestScaledLayers(t *testing.T) {
 	for _, scales := range FP8 {
 		for _, k := range []*layerKind{agGEMM, gemmRS, gemmAG} {

@@ -18,11 +18,11 @@ var (
 	tracedRuns = flag.Int("traced.rounds", 7, "how often TestTracedLayers measures on the CUDA machine")
 )
 
-// tracedMost is the largest fraction of a layer's time by graph that tracing may cost in this test.
-// On two H100 it costs 0.4 to 4.3 % (docs/trace.md).
+// tracedMost limits the cost of tracing in this test, as a fraction of the time of a layer in a graph. On two H100,
+// tracing costs 0.4 to 4.3 % (docs/trace.md).
 const tracedMost = 0.1
 
-// tracing is one way to load a layer's program.
+// tracing is a layer's program, loaded with one setting of trace options.
 type tracing struct {
 	name string
 	opts exec.Options
@@ -31,10 +31,10 @@ type tracing struct {
 	took []float64 // device time of a layer, in microseconds; empty without a trace
 }
 
-// TestTracedLayers measures what tracing costs layers. Each program runs alternately without a
-// trace, with marks only at the ends of each part, as bench times layers, and with marks around
-// every command, as run --trace does. The cost by the devices' clocks has a limit on GPUs by graph.
-// The cost for the caller, which reads every mark, is only logged.
+// TestTracedLayers measures how much tracing slows down layers. Each program runs alternately without a trace, with
+// marks only at the ends of each part, as bench times layers, and with marks around every command, as run --trace does.
+// On GPUs, the cost in graphs must not exceed tracedMost, measured by the devices' clocks. The host time for reading
+// every mark is only logged.
 func TestTracedLayers(t *testing.T) {
 	j := &job{Options: Options{Ranks: 2}, machine: cpu.New(cpu.Options{})}
 	rounds := 2
@@ -45,8 +45,8 @@ func TestTracedLayers(t *testing.T) {
 			t.Fatal(err)
 		}
 		rounds = *tracedRuns
-		// The smallest of the usual shapes, for which the relative cost of marks is largest, and a
-		// large one.
+		// The test uses the smallest of the usual shapes, for which the relative cost of marks is largest, and a large
+		// shape.
 		shapes[agGEMM] = []Shape{{2048, 28672, 8192}, {8192, 28672, 8192}}
 		shapes[gemmRS] = []Shape{{2048, 8192, 28672}}
 	}
@@ -95,7 +95,7 @@ func tracedLayer(t *testing.T, j *job, k *layerKind, s Shape, strategy string, g
 	in["aw"] = in["a"]
 	want := k.expected(s, in)
 	marks := 0
-	const warm = 2 // the graph is recorded before the second run
+	const warm = 2 // two warm-up rounds, because the graph is recorded before the second run
 	for round := range rounds + warm {
 		for i := range ways {
 			w := ways[(i+round)%len(ways)]

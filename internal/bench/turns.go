@@ -25,13 +25,13 @@ import (
 // renamed.
 type turns struct {
 	dir    string
-	dtype  string               // "bf16", or "fp8-block" and the like
+	dtype  string               // type of the operands: "bf16", or "fp8-" and the kind of scales, such as "fp8-block"
 	times  map[string][]float64 // times of the current layer, by name
 	names  []string             // names, in the order of the first answer
-	issued map[string]string    // "graph" or "eager", by name; "eager" if the answer does not say
+	issued map[string]string    // "graph" or "eager", by name; "eager" if the answer has neither
 }
 
-// peerPatience is the longest time to wait for an answer. The wait for the first one includes the start of the
+// peerPatience is the longest time to wait for an answer. The wait for the first answer includes the start of the other
 // program.
 const peerPatience = 2 * time.Minute
 
@@ -46,7 +46,7 @@ func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error 
 		return err
 	}
 	peers, err := awaitPeers(ctx, answer)
-	// Remove the files, so that the next user of the folder finds no answered requests.
+	// Remove the files, so that the next program that uses the folder finds no answered requests.
 	_ = os.Remove(strings.TrimSuffix(answer, ".answer") + ".ask")
 	_ = os.Remove(answer)
 	if err != nil || !counts {

@@ -15,8 +15,9 @@ import (
 	"hocket.example/hocket/internal/contest"
 )
 
-// answering plays the peers' program in a folder for the given number of requests. The function
-// that it returns returns the requests. Each answer has a longer time than the one before.
+// answering starts a goroutine that answers the given number of requests in a folder, as the peers' program does. Each
+// answer has a longer time than the one before. answering returns a function that waits for the goroutine and returns
+// the requests.
 func answering(t *testing.T, dir, answer string, questions int) func() []string {
 	t.Helper()
 	var asked []string
@@ -59,7 +60,7 @@ func TestTurns(t *testing.T) {
 	if got := asked(); !slices.Equal(got, want) {
 		t.Errorf("asked %v", got)
 	}
-	// Of five answers for each shape the first two were warm-ups.
+	// Each shape had five answers, of which the first two were warm-ups.
 	peer := func(name, shape, issued string, us, spread float64) contest.Peer {
 		return contest.Peer{Op: "gemm-rs", Name: name, Ranks: 2, Shape: shape, DType: "bf16", Issued: issued,
 			Micros: us, Spread: spread}

@@ -44,9 +44,9 @@ func (r *Report) WriteVLLM(w io.Writer) error {
 	return t.Err
 }
 
-// vllmTimes returns the times of a row in microseconds, by column. The column "hocket" is the algorithm that hocket
-// chooses. NCCL's column has the name that vLLM uses, unless the peers include vLLM's own measurement of NCCL.
-// Eager measurements are omitted.
+// vllmTimes returns the times of a row in microseconds, by column. The column "hocket" has the times of the algorithm
+// that hocket chooses. The column of NCCL has the name that vLLM uses, unless the peers include vLLM's own measurement
+// of NCCL. Eager measurements are omitted.
 func (c *Collective) vllmTimes() map[string]float64 {
 	times := map[string]float64{}
 	for i := range c.Ways {

@@ -70,7 +70,7 @@ func (a *Arena) spoil(m int, e *Entrant) error {
 	return nil
 }
 
-// glimpse is a range of the elements of a member's result; it begins at element lo.
+// glimpse holds a copy of a range of elements in the result of member m. The range begins at element lo.
 type glimpse struct {
 	c   *device.Collective
 	m   int
@@ -109,7 +109,7 @@ func (a *Arena) look(c *device.Collective, m int) ([]*glimpse, error) {
 	return list, nil
 }
 
-// compare counts the elements that differ from their expected values, and the elements that it has compared.
+// compare returns the numbers of wrong elements and of compared elements.
 func (a *Arena) compare(list []*glimpse) (wrong, looked int64) {
 	var bad atomic.Int64
 	var all sync.WaitGroup
@@ -128,8 +128,8 @@ func (a *Arena) compare(list []*glimpse) (wrong, looked int64) {
 	return bad.Load(), looked
 }
 
-// windows returns the ranges to check in a result of n elements: at both ends, on both sides of the borders of
-// shards, and at random positions.
+// windows returns the ranges to check in a result of n elements: at both ends of the result, on both sides of each
+// boundary between shards, and at random positions.
 func windows(n, shards int64) [][2]int64 {
 	rng := rand.New(rand.NewPCG(uint64(n), 4))
 	at := []int64{0, n - checkWindow}
@@ -149,7 +149,7 @@ func windows(n, shards int64) [][2]int64 {
 // want returns the expected value of element i of member m's result.
 func (a *Arena) want(c *device.Collective, m int, i int64) float64 {
 	n := int64(len(a.Members))
-	// in returns element k of member r's operand.
+	// The function in returns element k of the operand of member r.
 	in := func(r int, k int64) float64 {
 		v := c.Parts[r].In
 		return a.value(r, v.Off/a.Type.Size()+k)

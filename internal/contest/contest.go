@@ -27,8 +27,8 @@ type Arena struct {
 	Marks    *Marks
 	Members  []comm.Member
 	In, Out  []device.Memory
-	pattern  []*tensor.Tensor // the repeated pattern of each rank's input
-	scratch  []device.Memory  // memory for four words; copying them orders a stream after a graph
+	pattern  []*tensor.Tensor // the random elements of each rank that are repeated to fill its input
+	scratch  []device.Memory  // memory for four words on each rank; a copy of these words orders a stream after a graph
 }
 
 // PatternLength is the period of the inputs, in elements. It rarely divides the size of a shard, so a block in the
@@ -57,10 +57,10 @@ func OpenArena(ctx context.Context, m device.Machine, ranks int, calls []Call, d
 	return a, nil
 }
 
-// Within calls f, which uses a world, and returns the error of f. If a call of the machine's driver does not
+// Within calls f, which uses the world w, and returns the error of f. If a call of the machine's driver does not
 // return, Within returns the world's error, and the world can no longer be used (see device.World.Do).
 func Within(ctx context.Context, w device.World, f func() error) (err error) {
-	var got error // not a result of Within, because f may write it after Do has returned
+	var got error // a local variable, because f may set it after Do and Within have returned
 	if lost := w.Do(ctx, func() { got = f() }); lost != nil {
 		return lost
 	}
@@ -101,7 +101,7 @@ func (a *Arena) Dress(ctx context.Context, dt ir.DType) error {
 	return a.pour(ctx, dt)
 }
 
-// pour fills the inputs with small integers, as elements of a type.
+// pour fills the inputs of all ranks with small integers of the element type dt.
 func (a *Arena) pour(ctx context.Context, dt ir.DType) error {
 	a.Type, a.pattern = dt, nil
 	for r, m := range a.Members {
@@ -168,7 +168,7 @@ func (a *Arena) slots(c Call) int {
 	return 10
 }
 
-// Instance returns the call with the operands of one slot.
+// Instance returns the call c with the operands of one slot.
 func (a *Arena) Instance(c Call, slot int, pin device.Tuning, anyOrder bool) comm.Instance {
 	n := int64(len(a.Members))
 	whole := c.Bytes / a.Type.Size()
@@ -201,7 +201,7 @@ func Vector(mem device.Memory, off int64, dt ir.DType, n int64) device.View {
 	return device.View{Mem: mem, Off: off, DType: dt, Shape: []int64{n}, Strides: []int64{1}}
 }
 
-// Entrant is one algorithm for a call, with its measurements.
+// Entrant is an algorithm that takes part in the comparison for a call, with its measurements.
 type Entrant struct {
 	Way     Way
 	Call    Call
@@ -214,13 +214,13 @@ type Entrant struct {
 	byGraph, byCall, skews []float64
 }
 
-// Chains holds the numbers of calls in chains: in the short and the long graph, and in a chain that is issued call
-// by call.
+// Chains holds the lengths of the chains of calls: in the short graph, in the long graph, and in the chain that is
+// issued call by call.
 type Chains struct{ Short, Long, Eager int }
 
-// ChainsOf returns chains whose lengths differ so much that the difference of their times can be measured. If copy
-// engines are used, the times of replays of one graph vary by half a millisecond on four GPUs: with a difference of
-// ten calls of 64 MiB, one measured time was shorter than the links allow.
+// ChainsOf returns lengths that differ so much that the difference of their times can be measured. If copy engines are
+// used, the times of replays of one graph vary by half a millisecond on four GPUs: with a difference of ten calls of 64
+// MiB, one measured time was shorter than the links allow.
 func ChainsOf(bytes int64) Chains {
 	if bytes >= 4<<20 {
 		return Chains{10, 40, 10}
@@ -228,11 +228,11 @@ func ChainsOf(bytes int64) Chains {
 	return Chains{10, 50, 20}
 }
 
-// Enter opens a channel for one way to run a call: an algorithm with its launch parameters. After an error other
-// than ErrUnsupported, the world may have ended.
+// Enter opens a channel for the call c with one algorithm and its launch parameters. After an error other than
+// ErrUnsupported, the world may have ended.
 func (a *Arena) Enter(c Call, d *comm.Dispatch, pin device.Tuning, anyOrder bool) (*Entrant, error) {
 	e := &Entrant{Call: c, Slots: a.slots(c), Chains: ChainsOf(c.Bytes)}
-	if slices.Contains(comm.Schedules(), pin.Algo) { // a schedule consists of many commands
+	if slices.Contains(comm.Schedules(), pin.Algo) { // shorter chains, because each call of a schedule is many commands
 		e.Chains = Chains{e.Slots, 3 * e.Slots, 2 * e.Slots}
 		if e.Slots == 1 {
 			e.Chains = Chains{2, 6, 10}
@@ -287,7 +287,7 @@ func (a *Arena) Run(e *Entrant, count int) error {
 	return err
 }
 
-// Capture records the entrant's chains as graphs. It waits until the world is idle before each.
+// Capture records the entrant's chains as graphs. Before each recording it waits until the world is idle.
 func (a *Arena) Capture(ctx context.Context, e *Entrant) error {
 	if !a.graphs {
 		return nil
@@ -311,7 +311,7 @@ func (a *Arena) Capture(ctx context.Context, e *Entrant) error {
 	return nil
 }
 
-// Choose selects the fastest form of the entrant's graphs, if the machine has several forms.
+// Choose selects the fastest form of the entrant's graphs, if they have several forms.
 func (a *Arena) Choose(ctx context.Context, e *Entrant) error {
 	short, long := e.Short, e.Long
 	if short == nil || long == nil {
@@ -339,8 +339,7 @@ func (a *Arena) Choose(ctx context.Context, e *Entrant) error {
 	return errors.Join(short.Keep(best), long.Keep(best))
 }
 
-// Replay launches one of the entrant's graphs, which has count calls, and orders every rank's
-// stream after it.
+// Replay launches one of the entrant's graphs, which contains count calls, and makes every rank's stream wait for it.
 func (a *Arena) Replay(ctx context.Context, e *Entrant, g device.Graph, count int) error {
 	if err := g.Launch(ctx); err != nil {
 		return err

@@ -125,7 +125,7 @@ func TestMachineIn(t *testing.T) {
 	}
 }
 
-// TestReadVLLM reads a file of vLLM's benchmark as figures of peers.
+// TestReadVLLM reads measurements from a file of vLLM's benchmark.
 func TestReadVLLM(t *testing.T) {
 	got, err := ReadPeers(strings.NewReader(`{"world_size": 4, "dtype": "torch.bfloat16", "hidden_size": 8192, "num_warmup": 5,
   "results": {"64": {"timings": {"pynccl": 0.0181, "ca_1stage": 0.0125}, "speedup_info": "ca_1stage (1.45x)"}, "32": {"timings": {"pynccl": 0.0144}}}}`))

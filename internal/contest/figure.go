@@ -48,7 +48,7 @@ func Differences(a, b []float64) []float64 {
 	return out
 }
 
-// Verdict returns the conclusion that the difference between two times supports, as a few words.
+// Verdict states in a few words whether the difference between two times shows that one algorithm is faster.
 func Verdict(diff Figure) string {
 	switch {
 	case diff.Median < -diff.Spread:

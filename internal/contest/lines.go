@@ -21,7 +21,7 @@ func (t *Lines) Line(format string, args ...any) {
 	}
 }
 
-// Rows writes rows in columns, numbers aligned to the right.
+// Rows writes a table with aligned columns. Numbers are aligned to the right.
 func (t *Lines) Rows(rows [][]string) {
 	tw := tabwriter.NewWriter(t.W, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, r := range rows {
@@ -45,7 +45,7 @@ func BytesText(n int64) string {
 	return fmt.Sprintf("%.1f %s", v, units[i])
 }
 
-// TuningText formats an algorithm and its launch parameters: "staged-push 64×512 u4".
+// TuningText formats an algorithm and its launch parameters, for example "staged-push 64×512 u4".
 func TuningText(t device.Tuning) string {
 	s := t.Algo
 	if t.Schedule != nil {
@@ -60,8 +60,8 @@ func TuningText(t device.Tuning) string {
 	return s
 }
 
-// UnknownText returns a message about algorithms in a table that the machine does not know. It is empty if there
-// are none.
+// UnknownText returns a message about algorithms in a table that the machine does not know. The message is empty if the
+// machine knows all of them.
 func UnknownText(names []string) string {
 	if len(names) == 0 {
 		return ""

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Marks records when marks begin and end. It observes a world.
+// Marks records the times at which marks on streams begin and end. It observes a world.
 type Marks struct {
 	mu   sync.Mutex
 	next int64

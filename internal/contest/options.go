@@ -61,5 +61,5 @@ func OpNames() string {
 	return strings.Join(names, ", ")
 }
 
-// TunedOps are the collectives that tuning measures. Other collectives use the entries of similar ones.
+// TunedOps are the collectives that tuning measures. Other collectives use the table entries of similar collectives.
 var TunedOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast}

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Peer is a measurement of another program. Scripts in tools/peers print measurements in this form, as one line of
-// JSON each.
+// Peer is a time that was measured by another program, for comparison. Scripts in tools/peers print measurements in
+// this form, as one line of JSON each.
 type Peer struct {
 	// a collective such as "all_reduce", a layer such as "ag-gemm", or a host operation such as "kernel"
 	Op     string  `json:"op"`
@@ -91,7 +91,7 @@ type vllmFile struct {
 	} `json:"results"` // results by number of rows
 }
 
-// Limits of a measurement: rows and columns, and microseconds.
+// These are the largest accepted numbers of rows and of columns, and the largest accepted time in microseconds.
 const (
 	mostHidden = 1 << 30
 	mostMicros = 1e12

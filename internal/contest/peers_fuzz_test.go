@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzPeers checks that every figure that is read, from a line or from vLLM's file, is valid: it
-// has an op, a name, a number of ranks, a size and a time.
+// FuzzPeers checks that every measurement that is read, from a line or from vLLM's file, is valid: it has an op, a
+// name, a number of ranks, a size and a time.
 func FuzzPeers(f *testing.F) {
 	f.Add(`{"op":"all_reduce","name":"nccl","ranks":2,"bytes":1024,"dtype":"bf16","issued":"graph","us":12.5}` +
 		"\nnoise\n")

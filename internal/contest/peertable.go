@@ -20,12 +20,12 @@ var (
 	tableMachine = regexp.MustCompile(`(?i)^[#*\s]*(?:on )?(?:\d+ ?[x×] ?)?` +
 		`(?:(?:NVIDIA|AMD|Intel|Tesla|GeForce|Instinct|DGX|HGX) )*` +
 		`(RTX ?(?:PRO ?)?\d{3,4}[A-Z]{0,2}|[A-Z]{1,4}\d{1,4}[A-Z]{0,2})\b(?: [\w-]+){0,3}[:*#\s]*$`)
-	// notMachine matches words of the same form that do not name a GPU.
+	// notMachine matches words of letters and digits that do not name a GPU.
 	notMachine = regexp.MustCompile(`^(?:(?:BF|FP|F|TP|PP|DP|EP|INT|UINT|CU|SM|W|M|N|K|V)\d{1,2}[A-Z]*|` +
 		`(?:RANK|STEP|TEST|FIG|GPU|CUDA|NCCL|ROCM).*|P[59]\d)$`)
 )
 
-// readVLLMTable returns the figures in tables as vLLM's benchmark prints them; none for other text.
+// readVLLMTable returns the measurements in tables in the format of vLLM's benchmark; none for other text.
 func readVLLMTable(text string) ([]Peer, error) {
 	var list []Peer
 	var columns []string
@@ -120,7 +120,7 @@ func ofMachine(name string) string {
 // vllmTypes are the element types of vLLM's benchmark, by torch's names.
 var vllmTypes = map[string]string{"torch.bfloat16": "bf16", "torch.float16": "f16"}
 
-// PeerMachines lists the machines that figures name, in order of occurrence.
+// PeerMachines lists the machines that the measurements name, in order of occurrence.
 func PeerMachines(list []Peer) []string {
 	var names []string
 	seen := map[string]bool{}

@@ -4,7 +4,7 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Way is an algorithm for a call, with its measurements. Times are microseconds per call on the slowest rank.
+// Way is an algorithm with the measurements of a call by it. Times are microseconds per call on the slowest rank.
 type Way struct {
 	Algorithm string        `json:"algorithm"`
 	Tuning    device.Tuning `json:"tuning"`
@@ -14,13 +14,13 @@ type Way struct {
 	Declined []string `json:"declined,omitempty"`
 	// Library reports that the algorithm belongs to the vendor's library. Other algorithms are compared with it.
 	Library bool `json:"library,omitempty"`
-	// Graph is the time within a graph, and Eager the time of calls that are issued one by one. A field is nil if
-	// it was not measured.
+	// Graph is the time of a call in a graph, and Eager the time of a call that the host issues. A field is nil if the
+	// time was not measured.
 	Graph *Figure `json:"graph_us,omitempty"`
 	Eager *Figure `json:"eager_us,omitempty"`
 	// Skew is the difference between the times of an eager call on the slowest and on the fastest rank.
 	Skew float64 `json:"skew_us"`
-	// Form is the form of its graphs, if the machine has several forms.
+	// Form is the chosen form of the graphs, if they have several forms.
 	Form string `json:"form,omitempty"`
 	// Wrong is the number of wrong elements among the Checked elements that were compared.
 	Wrong   int64 `json:"wrong"`
@@ -29,7 +29,8 @@ type Way struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// Best is the time by graph if it was measured, and otherwise the eager time. It is 0 if neither was measured.
+// Best returns the time in a graph if it was measured, and otherwise the eager time. It returns 0 if neither was
+// measured.
 func (w *Way) Best() float64 {
 	switch {
 	case w.Graph != nil:

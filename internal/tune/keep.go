@@ -34,9 +34,9 @@ func (u *tuner) shared() bool {
 	return err == nil && path == u.File
 }
 
-// join updates the table t from the table there, which is in the file. Entries that this tuning has measured
-// replace those in the file. All other entries are taken from the file, since another tuning may have measured them
-// after this one began.
+// join updates the table t from the table in the file, there. Entries that this tuning has measured replace those in
+// the file. All other entries are taken from the file, since another tuning may have measured them after this one
+// began.
 func (u *tuner) join(t, there *comm.Table) {
 	if there != nil {
 		t.Entries = there.Entries

@@ -35,8 +35,8 @@ func tuneOne(t *testing.T, ctx context.Context, base comm.Found, said func(strin
 	return Tune(ctx, Options{Ranks: 2, Base: base, File: file, Ops: ops, Sizes: []int64{1024}, Progress: said})
 }
 
-// TestTuneAtOnce checks that, if several tunings begin with the same table, here none, the final
-// table has the entries of all.
+// TestTuneAtOnce checks that, if several tunings run at the same time and begin without a table, the final table has
+// the entries of all of them.
 func TestTuneAtOnce(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	base := foundFor(t, "cpu")
@@ -51,8 +51,8 @@ func TestTuneAtOnce(t *testing.T) {
 	}
 }
 
-// TestTuneInterrupted checks that earlier measurements are kept, whether by the interrupted tuning
-// or by another.
+// TestTuneInterrupted checks that an interrupted tuning keeps the entries that it has measured and those of earlier
+// tunings.
 func TestTuneInterrupted(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	if _, err := tuneOne(t, context.Background(), foundFor(t, "cpu"), nil, ir.OpBroadcast); err != nil {
@@ -72,8 +72,8 @@ func TestTuneInterrupted(t *testing.T) {
 	}
 }
 
-// TestTuneAside: an unusable table is kept next to the new one; a tuning that writes to another path leaves it in
-// place. Both report it.
+// TestTuneAside checks that an unusable table is renamed, and kept next to the new table. A tuning that writes to
+// another path must leave it in place. Both report it.
 func TestTuneAside(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	if _, err := tuneOne(t, context.Background(), foundFor(t, "cpu"), nil, ir.OpBroadcast, ir.OpAllGather); err != nil {

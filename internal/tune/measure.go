@@ -14,14 +14,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// These are the numbers of rounds after the warm-up. Large calls need few rounds, because their times vary by less
-// than 1 % from round to round.
+// These are numbers of measured rounds, without the warm-up round. Large calls need few rounds, because their times
+// vary by less than 1 % from round to round.
 const (
 	tuneRounds = 5
 	fewRounds  = 2
 )
 
-// tuneKind measures the calls of a kind, and puts the entry of the kind into the table.
+// tuneKind measures the calls of a kind, and stores their entry in the table.
 func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *comm.Table) error {
 	if err := whole.Dress(ctx, k.dt); err != nil {
 		return err
@@ -35,7 +35,7 @@ func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *c
 	a := whole.Team(k.members)
 	upon := u.upon(k)
 	list, err := u.measureAll(ctx, a, k, upon)
-	// if an algorithm was wrong, the shipped entry may also be wrong at other sizes
+	// if an algorithm has wrong results here, the shipped entry may be unsuitable at other sizes, too
 	if err == nil && upon != nil && (u.anyWrong(upon) || !mostlyKnown(list)) {
 		upon = nil
 		list, err = u.measureAll(ctx, a, k, nil)
@@ -53,9 +53,9 @@ func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *c
 	return u.keep(ctx, t, e)
 }
 
-// measureAll measures the calls of a kind, and returns those with results, by size. If there is a shipped entry
-// (upon), the measurement checks that entry. The largest call is measured first. Its measurement includes NCCL, so
-// that NCCL creates its communicators while hocket's kernels are compiled.
+// measureAll measures the calls of a kind, and returns the measured calls in the order of their sizes. If there is a
+// shipped entry (upon), the measurement checks that entry. The largest call is measured first. Its measurement includes
+// NCCL, so that NCCL creates its communicators while hocket's kernels are compiled.
 func (u *tuner) measureAll(ctx context.Context, a *contest.Arena, k kind, upon *comm.Entry) ([]measured, error) {
 	var list []measured
 	for _, c := range slices.Backward(u.calls(k)) {
@@ -88,9 +88,8 @@ func (u *tuner) progress(by string) {
 	}
 }
 
-// precompile starts the compilation of kernels that the kinds need. The compilation, which takes longer than
-// measuring, then runs during measurements. It considers only kinds with the same number of members as the first
-// kind.
+// precompile starts the compilation of kernels that the kinds need. The compilation, which takes longer than measuring,
+// then runs during measurements. precompile considers only kinds with the same number of members as the first kind.
 func (u *tuner) precompile(whole *contest.Arena, kinds []kind) {
 	u.askedOf = kinds[0].members
 	for _, k := range kinds {
@@ -113,12 +112,12 @@ func (u *tuner) precompile(whole *contest.Arena, kinds []kind) {
 	}
 }
 
-// precompileOpening starts the compilation of kernels that a tuning needs, on machines with dry runs. It then runs
-// while the machine is opened.
+// precompileOpening starts the compilation of kernels that a tuning needs, on machines with dry runs. The compilation
+// then runs while the machine is opened.
 func (u *tuner) precompileOpening() {
 	w, err := u.machine.DryRun(u.Ranks)
 	if err != nil {
-		return // opening the machine will return the same error
+		return // opening the machine later returns the same error
 	}
 	a := &contest.Arena{World: w, Type: ir.BF16, Dispatch: comm.NewDispatch(w, u.machine.Caps(), nil, comm.Policy{})}
 	for r := range w.Ranks() {
@@ -158,7 +157,7 @@ func (u *tuner) precompileCall(a *contest.Arena, c contest.Call, list []device.T
 // can be opened.
 func (u *tuner) ask(a *contest.Arena) device.Team {
 	if u.asked == nil && len(a.World.TeamAlgorithms()) > 0 {
-		u.asked, _ = a.World.OpenTeam(a.Members) // if there is an error, opening the channel reports it
+		u.asked, _ = a.World.OpenTeam(a.Members) // an error is ignored, because opening the channel reports it
 	}
 	return u.asked
 }
@@ -176,8 +175,8 @@ func (u *tuner) forget() error {
 type measured struct {
 	call contest.Call
 	best []timed
-	// confirmed reports that the first tuning in the shipped table is the fastest at this size. known reports that
-	// no tuning that was not measured can be the fastest.
+	// confirmed reports that the first tuning in the shipped table is the fastest at this size. known reports that none
+	// of the tunings that were not measured can be the fastest.
 	confirmed, known bool
 }
 
@@ -269,7 +268,7 @@ func within(list []timed, times float64) []timed {
 	return list
 }
 
-// axis is a launch parameter with the values to try.
+// axis is a launch parameter, with the list of values that the tuning tries.
 type axis struct {
 	values []int
 	of     func(t *device.Tuning) *int
@@ -302,8 +301,8 @@ func instances(near []timed) []device.Tuning {
 	return list
 }
 
-// descend searches for the best launch parameters of each algorithm in near for which the function launched returns
-// true. The search begins with the algorithm's best tuning so far. It returns all measurements.
+// descend searches for the best launch parameters of the algorithms in near for which launched returns true. The search
+// begins with the algorithm's best tuning so far. It returns all measurements.
 func descend(near []timed, launched func(name string) bool, measure func([]device.Tuning) ([]timed, error)) ([]timed, error) {
 	all := slices.Clone(near)
 	for i, x := range near {
@@ -472,8 +471,8 @@ func (u *tuner) admit(ctx context.Context, a *contest.Arena, c contest.Call, t d
 	return e, ordered, nil
 }
 
-// possible asks the team that the method ask returns whether one of the machine's own launches supports the call,
-// in any order of sums. This is cheaper than opening a channel.
+// possible reports whether one of the machine's own launches supports the call, in any order of sums. It asks the team
+// that the method ask returns, which is cheaper than opening a channel.
 func (u *tuner) possible(a *contest.Arena, c contest.Call, t device.Tuning) bool {
 	info := a.Dispatch.Info(t.Algo)
 	if !slices.Contains(device.AlgorithmNames(a.World.TeamAlgorithms()), t.Algo) {

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Phases divides the time of a tuning, in seconds.
+// Phases has the durations of the parts of a tuning, in seconds.
 type Phases struct {
-	// Opening is the time until the machine was open and had operands.
+	// Opening is the time until the machine was open and operands were allocated.
 	Opening float64 `json:"opening"`
-	// Preparing is the time spent waiting until launches could be issued: for compiling and loading
-	// kernels, and for NCCL's communicators.
+	// Preparing is the time of waiting until launches could be issued: until kernels were compiled and loaded, and
+	// NCCL's communicators were created.
 	Preparing float64 `json:"preparing"`
 	// Measuring is the remaining time.
 	Measuring float64 `json:"measuring"`
@@ -55,8 +55,8 @@ func (p *pace) ends() time.Time {
 }
 
 // hasTime reports whether the given number of calls can probably be measured in time. Its estimate per call is 1.5
-// times the mean time of earlier calls, since each collective has separate kernels. The mean excludes the first
-// call, which includes most preparations. The first two calls are always considered to be in time.
+// times the mean time of earlier calls, since each collective has separate kernels. The mean excludes the first call,
+// which includes most preparations. hasTime always returns true before the first two calls.
 func (p *pace) hasTime(calls int) bool {
 	if p.within == 0 || p.calls < 2 {
 		return true

@@ -10,20 +10,21 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// If the machine's GPUs are of the model on which the shipped table was measured, a quick tuning does not search
-// for the fastest algorithms. It only checks at some sizes whether the shipped table is right. At sizes where it is
-// right, its brackets of sizes are kept, because they are finer than those of a quick tuning. If another one of the
-// table's best tunings is the fastest at a size, that tuning is entered for the neighbouring sizes. If it is not
-// known that one of the table's tunings is the fastest, all algorithms are measured. If that happens at most sizes,
-// or if an algorithm in the table has a wrong result, the shipped entry is not used at all.
+// If the machine's GPUs are of the model on which the shipped table was measured, a quick tuning does not search for
+// the fastest algorithms. It only checks at some sizes whether the first tuning of the shipped table is the fastest. If
+// it is, the table's brackets (intervals of message sizes) at this size are kept, because they are finer than those of
+// a quick tuning. If another one of the table's best tunings is the fastest at a size, that tuning is entered for the
+// neighbouring sizes. If it is not known that one of the table's tunings is the fastest, all algorithms are measured.
+// The shipped entry is not used at all if this is necessary at most sizes, or if an algorithm in the table has a wrong
+// result.
 
 // These are ratios of two times.
 const (
-	// distinct limits which tunings are measured again: those whose time in the shipped table is at most this
-	// multiple of the shortest time. The multiple is larger than the variation between machines and between days.
+	// distinct selects the tunings that are measured again: those whose time in the shipped table is at most distinct
+	// times the shortest time. It is larger than the variation between machines and between days.
 	distinct = 1.15
-	// confirming limits when the first tuning in the shipped table counts as right: its time on this machine is at
-	// most this multiple of the shortest time.
+	// confirming decides whether the first tuning in the shipped table is confirmed: its time on this machine must be
+	// at most confirming times the shortest time.
 	confirming = 1.05
 )
 
@@ -35,9 +36,9 @@ func (u *tuner) upon(k kind) *comm.Entry {
 	return u.shipped.Entry(k.entry())
 }
 
-// contenders divides the tunings of a bracket into two lists. The list near contains those to measure, the best
-// first. The list slower contains the others, beginning with the first that is known to be slower. Both are empty
-// for a bracket that was not measured.
+// contenders divides the tunings of a bracket into two lists. The list near has the tunings to measure, the best first.
+// The list slower has all tunings from the first that is known to be slower. Both are empty for a bracket that was not
+// measured.
 func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
 	least := math.Inf(1)
 	for _, x := range b.Best {
@@ -73,8 +74,8 @@ func (u *tuner) toConfirm(a *contest.Arena, k kind, c contest.Call, e *comm.Entr
 	return near
 }
 
-// confirm measures the best tunings of an entry at the size of a call. The result's field known is set if none of
-// the tunings that the entry lists as slower can be the fastest; then nothing else need be measured. The field
+// confirm measures the best tunings of an entry at the size of a call. In the result, known is set if none of the
+// tunings that the entry lists as slower can be the fastest, so that no other tuning need be measured. The field
 // confirmed is set if, in addition, the entry's first tuning is as fast as any.
 func (u *tuner) confirm(ctx context.Context, a *contest.Arena, k kind, c contest.Call, e *comm.Entry) (m measured, err error) {
 	m.call = c
@@ -101,8 +102,8 @@ func (u *tuner) confirm(ctx context.Context, a *contest.Arena, k kind, c contest
 	return m, nil
 }
 
-// confirmRounds returns the number of rounds in which a call is measured. Large calls, whose times hardly vary,
-// need only one round.
+// confirmRounds returns the number of rounds in which a call is measured. Large calls need only one round, because
+// their times hardly vary.
 func confirmRounds(c contest.Call) int {
 	if c.Bytes >= 16<<20 {
 		return 1
@@ -124,7 +125,7 @@ func librariesFirst(d *comm.Dispatch, list []device.Tuning) []device.Tuning {
 	return list
 }
 
-// entryUpon returns the shipped entry, changed by the measurements in list, which is sorted by size.
+// entryUpon returns a copy of the shipped entry, updated by the measurements in list. The list is sorted by size.
 func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 	e := shipped.Clone()
 	e.Shipped, e.Full = false, false
@@ -182,8 +183,8 @@ func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) 
 	return out
 }
 
-// mostlyKnown reports whether, at half of the sizes or more, no tuning outside the shipped table had to be
-// measured. Otherwise the shipped table does not fit this machine, although it is for GPUs with the same name.
+// mostlyKnown reports whether, at half of the sizes or more, only tunings of the shipped table had to be measured.
+// Otherwise the shipped table does not fit this machine, although it is for GPUs with the same name.
 func mostlyKnown(list []measured) bool {
 	n := 0
 	for _, m := range list {

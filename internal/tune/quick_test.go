@@ -35,8 +35,8 @@ func measuredAt(bytes int64, b comm.Bracket) comm.Bracket {
 	return b
 }
 
-// TestContenders checks that all tunings that might be the fastest are measured, and that nothing
-// counts as known that was not measured.
+// TestContenders checks that all tunings that might be the fastest are measured, and that both lists are empty for a
+// bracket without measurements.
 func TestContenders(t *testing.T) {
 	for _, c := range []struct {
 		b            comm.Bracket
@@ -64,8 +64,8 @@ func TestContenders(t *testing.T) {
 	}
 }
 
-// TestEntryUpon checks that the entry has the measured figures where the shipped table is right,
-// and the measured tunings around sizes at which it is not.
+// TestEntryUpon checks that the entry has the measured times of the shipped tunings at sizes where the shipped table is
+// right, and the measured tunings around the other sizes.
 func TestEntryUpon(t *testing.T) {
 	shipped := comm.Entry{Op: "all_reduce", Members: 2, Elem: 2, Shipped: true, Full: true,
 		Fixed: &device.Tuning{Algo: "b"}, Brackets: []comm.Bracket{
@@ -118,17 +118,16 @@ func TestEntryUpon(t *testing.T) {
 	}
 }
 
-// TestTuneUpon tunes with a shipped table for the machine's own model. Right entries must be kept
-// and get figures, missing ones must be measured, and after a wrong result everything must be
-// measured.
+// TestTuneUpon tunes a machine whose model is that of the shipped table. Right entries must be kept with times of this
+// machine, and missing entries must be measured. After a wrong result all tunings must be measured.
 func TestTuneUpon(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	const never = 9e8 // µs: longer than any measured time
 	right := []any{"quick", 1.0, "slow", never}
 	for what, c := range map[string]struct {
-		small, medium []any // the shipped tunings up to 2 KiB, and above
-		// kept says that some shipped entry is kept. all says that all algorithms, including NCCL,
-		// were measured at 1 KiB.
+		small, medium []any // the shipped tunings for sizes up to 2 KiB, and for larger sizes
+		// kept reports that a shipped entry is kept. all reports that all algorithms, including NCCL, are measured at 1
+		// KiB.
 		kept, all bool
 	}{
 		// at the largest size NCCL is faster on this machine
@@ -169,7 +168,7 @@ func TestTuneUpon(t *testing.T) {
 		if first[0].Algo != "quick" && first[0].Algo != "nccl" || first[0].Micros <= 1 || nccl != c.all {
 			t.Errorf("%s: %+v", what, e)
 		}
-		// A collective that the shipped table does not have is measured.
+		// A collective without an entry in the shipped table must be measured.
 		if g := u.Table.Entry(kind{op: ir.OpAllGather, dt: ir.BF16, members: 2}.entry()); g == nil ||
 			g.Checked != nil || len(g.Brackets) != len(o.sizes) {
 			t.Errorf("%s: the other collective is %+v", what, g)
@@ -194,9 +193,9 @@ func TestTuneUpon(t *testing.T) {
 	}
 }
 
-// TestTuneWithin checks that the first collective is measured however little time there is, and the
-// others only while there is time. The rest must be kept as it was, with a note, and a second
-// tuning must continue there.
+// TestTuneWithin checks that the first collective is measured however little time there is, and the others only while
+// there is time. The entries of the remaining collectives must be left unchanged, with a note, and a second tuning must
+// continue with these.
 func TestTuneWithin(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	clock := time.Unix(0, 0)
@@ -239,7 +238,7 @@ func TestTuneWithin(t *testing.T) {
 	}
 }
 
-// TestPace checks which calls may begin at which times.
+// TestPace checks whether calls may begin at given times.
 func TestPace(t *testing.T) {
 	start := time.Unix(100, 0)
 	for _, c := range []struct {
@@ -251,10 +250,10 @@ func TestPace(t *testing.T) {
 		{0, 90, 99, []float64{95, 99}, 100, true}, // exactly all the remaining time
 		{5, 3, 30, nil, 3, true},                  // nothing measured yet
 		{5, 3, 30, []float64{30}, 3, true},
-		{5, 3, 4.4, []float64{4, 4.2, 4.4}, 3, false}, // 0.9 s needed, 0.6 s left
+		{5, 3, 4.4, []float64{4, 4.2, 4.4}, 3, false}, // 0.9 s are needed, and 0.6 s are left
 		{5, 3, 4, []float64{3.9, 3.95, 4}, 3, true},
 		{5, 3, 4, []float64{3.9, 3.95, 4}, 14, false},
-		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 2, true}, // over the limit, but hardly anything could be measured yet
+		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 2, true}, // the limit is exceeded, but hardly any call has been measured
 		{3, 6, 6.7, []float64{6.5, 6.6, 6.7}, 3, false},
 	} {
 		at := func(s float64) time.Time { return start.Add(time.Duration(s * 1e9)) }
@@ -275,8 +274,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// draftsman is an abacus with dry runs. asked records what is prepared ahead, and that the machine
-// is opened.
+// draftsman is an abacus with dry runs. asked records the launches that are prepared in advance, and the opening of the
+// machine.
 type draftsman struct {
 	abacus.Abacus
 	asked *[]string
@@ -333,7 +332,7 @@ func TestTuneForesees(t *testing.T) {
 	if err := o.Find(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	// The first shipped algorithm and NCCL at the largest size are prepared first.
+	// The first shipped algorithm and NCCL, at the largest size, must be prepared first.
 	want := []string{"all_reduce by quick", "all_reduce by nccl", "all_reduce by quick"}
 	all := []string{"broadcast by nccl", "broadcast by quick", "broadcast by slow", "broadcast by wrong"}
 	want = append(slices.Concat(want, all, all), "open")

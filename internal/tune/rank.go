@@ -9,13 +9,12 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// alike is the largest ratio of a tuning's time to the shortest time with which the tuning is preferred if it uses
-// fewer multiprocessors.
+// alike limits the time of a tuning that is preferred because it uses fewer multiprocessors, as a multiple of the
+// shortest time.
 const alike = 1.02
 
-// ranked orders measurements: the preferred tuning of all (see modest) comes first, followed by the preferred
-// tuning of each other algorithm. The function blocks returns the number of thread blocks that a tuning is known to
-// use.
+// ranked returns the preferred tuning of each algorithm (see modest). The preferred one of all tunings comes first. The
+// function blocks returns the number of thread blocks that a tuning is known to use.
 func ranked(list []timed, blocks func(device.Tuning) int) []timed {
 	if len(list) == 0 {
 		return nil
@@ -30,8 +29,8 @@ func ranked(list []timed, blocks func(device.Tuning) int) []timed {
 	return out
 }
 
-// modest returns the tuning with the fewest thread blocks among those that are nearly as fast as the first, which
-// is the fastest.
+// modest returns the preferred tuning of a list that begins with the fastest one: among the tunings that are nearly as
+// fast, the one with the fewest thread blocks.
 func modest(list []timed, blocks func(device.Tuning) int) timed {
 	best := list[0]
 	for _, x := range list {
@@ -55,11 +54,12 @@ func (u *tuner) blocks(a *contest.Arena) func(device.Tuning) int {
 	}
 }
 
-// kept is the largest number of algorithms that a bracket lists, including one that adds in the order of the members.
+// kept is the largest number of tunings that a bracket lists. One of them adds in the order of the members, if any
+// tuning does.
 const kept = 4
 
-// entryOf makes the entry of a kind from measurements at ascending sizes. Each measured size is the basis of one
-// bracket, which ends at the geometric mean of that size and the next one.
+// entryOf makes the entry of a kind from measurements at ascending sizes. Each measured size leads to one bracket, an
+// interval of sizes that ends at the geometric mean of this size and the next one.
 func entryOf(k kind, list []measured) comm.Entry {
 	e := k.entry()
 	e.Fixed = fixedOf(list)
@@ -93,8 +93,8 @@ func halfway(a, b measured) int64 {
 // rounded rounds microseconds to the precision of tables.
 func rounded(us float64) float64 { return math.Round(us*100) / 100 }
 
-// fixedOf returns the best algorithm for all sizes. It considers those that support all sizes and add in the order
-// of the members. The best one has the smallest geometric mean of the ratios of its time to the shortest time.
+// fixedOf returns the best algorithm for all sizes. It considers the algorithms that support all sizes and add in the
+// order of the members. The best one has the smallest geometric mean of the ratios of its time to the shortest time.
 func fixedOf(list []measured) *device.Tuning {
 	var found *device.Tuning
 	least := math.Inf(1)

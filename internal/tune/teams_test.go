@@ -17,9 +17,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestTuneTeams checks that a machine's own launches are tuned and chosen, by graph, that
-// algorithms with wrong results are left out with a note, and that one that sums in order is listed
-// where NCCL is the fastest.
+// TestTuneTeams checks that a machine's own launches are tuned and chosen, by graph, that algorithms with wrong results
+// are omitted with a note, and that entries with NCCL as the fastest also list an algorithm that adds in the order of
+// the members.
 func TestTuneTeams(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	file, err := TableFile(foundFor(t, "abacus-with-teams"), 2)
@@ -73,9 +73,9 @@ func TestTuneTeams(t *testing.T) {
 	}
 }
 
-// TestTuneGoesOn checks that only missing entries of a table are measured: nothing if it has all,
-// one entry if it lacks that one, all again if requested; and that shipped entries are used where
-// nothing was measured.
+// TestTuneGoesOn checks that only missing entries of a table are measured: no entry if the table has all, one entry if
+// this entry is missing, and all entries again if the user requests this. Shipped entries must be used for collectives
+// that were not measured.
 func TestTuneGoesOn(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	ctx := context.Background()
@@ -133,7 +133,7 @@ func TestTuneGoesOn(t *testing.T) {
 			t.Errorf("%+v: known %v", c.o, got)
 		}
 	}
-	// Shipped entries for other GPUs are removed when everything has been measured, and not before.
+	// Shipped entries for other GPUs are removed when all collectives have been measured, and not earlier.
 	if n := len(second.Table.Entries); n < 6 {
 		t.Errorf("%d entries are left", n)
 	}
@@ -143,8 +143,8 @@ func TestTuneGoesOn(t *testing.T) {
 	}
 }
 
-// TestTuneFull checks that a full tuning includes maxima and 4-byte types, and that entries
-// measured at user-selected sizes do not count as full.
+// TestTuneFull checks that a full tuning includes maxima and 4-byte types, and that entries measured at user-selected
+// sizes are not considered full.
 func TestTuneFull(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	o := Options{Machine: "abacus-with-teams", Ranks: 2, Full: true, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllGather},
@@ -166,8 +166,8 @@ func TestTuneFull(t *testing.T) {
 		"all_reduce sum 4 false"}; !slices.Equal(got, want) {
 		t.Errorf("entries %q, want %q", got, want)
 	}
-	// Three ranks with 2-byte elements: an operand that is split cannot have 4 bytes, and 8 bytes
-	// are rounded to 6.
+	// On three ranks an operand of 2-byte elements that is split cannot have 4 bytes, and 8 bytes are rounded down to
+	// 6.
 	if u, err = Tune(context.Background(),
 		Options{Machine: "abacus-with-teams", Ranks: 3, Ops: []ir.Op{ir.OpAllReduce, ir.OpAllToAll},
 			Sizes: []int64{4, 8}}); err != nil {

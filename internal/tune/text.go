@@ -104,7 +104,7 @@ type KeptTable struct {
 	Broken  string `json:"broken,omitempty"` // why it is not used
 }
 
-// KeptTables lists the stored tuned tables.
+// KeptTables returns descriptions of the tuned tables that are stored on this host.
 func KeptTables() []KeptTable {
 	var list []KeptTable
 	for _, f := range comm.Kept() {

@@ -19,14 +19,14 @@ import (
 type Options struct {
 	Machine string
 	Ranks   int // 0 for as many as the machine has, but at most 8
-	// Full makes the tuning also try more sizes, launch parameters of each algorithm, element types of 4 bytes,
-	// maxima, and teams of only some of the ranks. Otherwise the tuning ends within seconds.
+	// Full makes the tuning also try more sizes, launch parameters of each algorithm, element types of 4 bytes, maxima,
+	// and teams of only some of the ranks. A tuning that is not full ends within seconds.
 	Full bool
 	// Ops are the collectives to tune; nil for all of TunedOps.
 	Ops []ir.Op
-	// Within limits the time of a quick tuning of the default sizes. The time is counted from Begun, or from the
-	// call of Tune if Begun is zero. When it is used up, the remaining collectives are left unchanged, but the
-	// first one is always measured. 0 means no limit.
+	// Within limits the time of a quick tuning of the default sizes. The time is counted from Begun, or from the call
+	// of Tune if Begun is zero. When the time is used up, the entries of the remaining collectives are left unchanged,
+	// but the first collective is always measured. 0 means no limit.
 	Begun  time.Time
 	Within time.Duration
 	// Sizes are message sizes in bytes; nil for a list that suits the machine.
@@ -41,14 +41,13 @@ type Options struct {
 	// Progress, if not nil, is called from time to time with a line of text that describes the progress.
 	Progress func(string)
 	// File is the file to which the table is written after each entry, so that an interrupted tuning keeps its
-	// measurements. It is empty if the table is not to be written. If it is the file that worlds read by default
-	// (see TableFile), the table is merged with the contents: only measured entries are replaced. Any other file is
-	// overwritten.
+	// measurements. It is empty if the table is not to be written. If File is the file that worlds read by default (see
+	// TableFile), only the entries in it that this tuning has measured are replaced. Any other file is overwritten.
 	File string
 
 	opened  device.Machine   // set by Find
 	shipped *comm.Table      // nil for the program's shipped table
-	sizes   []int64          // for a quick tuning; nil for a list that suits the machine
+	sizes   []int64          // message sizes of a quick tuning; nil for a list that suits the machine
 	now     func() time.Time // nil for time.Now
 }
 
@@ -69,7 +68,7 @@ type Tuned struct {
 	// Fresh reports whether this tuning has measured any entry.
 	Fresh bool    `json:"fresh"`
 	Took  float64 `json:"took_s,omitempty"`
-	// Phases says how the time Took is divided.
+	// Phases are the parts of the time Took.
 	Phases *Phases `json:"phases_s,omitempty"`
 	// Notes are problems that did not end the tuning.
 	Notes []string `json:"notes,omitempty"`
@@ -93,7 +92,7 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 			return nil, err
 		}
 	}
-	slices.Sort(o.Sizes) // brackets must be in ascending order
+	slices.Sort(o.Sizes) // brackets must be in the order of ascending sizes
 	o.Sizes = slices.Compact(o.Sizes)
 	if o.File != "" {
 		if err := comm.Writable(o.File); err != nil { // checked before the measurements, which may take minutes
@@ -120,7 +119,7 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	for _, k := range todo {
 		u.total += len(u.calls(k))
 	}
-	if u.Base.PassedOver() && !u.shared() { // if the file is shared, the method keep reports this
+	if u.Base.PassedOver() && !u.shared() { // if the file is shared, the method keep adds this note
 		u.note("%s", u.Base.Ignored)
 	}
 	err = contest.Within(ctx, a.World, func() error {
@@ -206,7 +205,8 @@ func TableOf(ctx context.Context, machine string, ranks int) (comm.Found, error)
 	return comm.Find(m.Name(), w), w.Close()
 }
 
-// TableFile returns the file from which worlds read their tuned table, for the machine for which f was found.
+// TableFile returns the file from which worlds read the tuned table of a machine. f is the result of looking for a
+// table of this machine.
 func TableFile(f comm.Found, ranks int) (string, error) { return comm.Path(f.Identity, ranks) }
 
 func tuneRanks(m device.Machine, ranks int) (int, error) {
@@ -231,7 +231,7 @@ type tuner struct {
 	Options
 	machine  device.Machine
 	identity string
-	own      bool        // whether the world has its own launches for collectives
+	own      bool        // whether the machine has its own launches for collectives
 	asked    device.Team // the team that the method ask returns; nil until it is first needed
 	askedOf  int         // number of members of asked
 	total    int         // number of calls to measure in total
@@ -315,9 +315,9 @@ func (u *tuner) inherited() []comm.Entry {
 	return list
 }
 
-// settle removes shipped entries that were measured on other GPUs, when all collectives have been measured by this
-// tuning or an earlier one. A measured entry of a similar collective is then a better prediction than such an
-// entry.
+// When all collectives have been measured by this tuning or an earlier one, settle removes the shipped entries that
+// were measured on other GPUs. The entry of a similar collective that was measured on this machine is a better
+// prediction.
 func (u *tuner) settle(t *comm.Table) {
 	if u.shipped.Of(t.Identity) {
 		return

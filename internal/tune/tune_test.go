@@ -22,7 +22,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// foundFor looks for a table of a machine with two ranks.
+// foundFor looks for the table of a machine for two ranks.
 func foundFor(t *testing.T, machine string) comm.Found {
 	t.Helper()
 	f, err := TableOf(context.Background(), machine, 2)
@@ -99,8 +99,8 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// TestRanked checks that the tuning with the fewest blocks is preferred among equally fast ones,
-// and that each algorithm is listed once.
+// TestRanked checks that the tuning with the fewest blocks is preferred among equally fast tunings, and that each
+// algorithm is listed once.
 func TestRanked(t *testing.T) {
 	at := func(name string, blocks int, us float64) timed {
 		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: blocks}, Micros: us}, true}
@@ -128,8 +128,8 @@ func TestRanked(t *testing.T) {
 	}
 }
 
-// TestDescend checks that the best launch parameters of each algorithm are found without trying
-// all, that refused ones are skipped, and that other algorithms are left unchanged.
+// TestDescend checks that the best launch parameters of each algorithm are found without trying all combinations, that
+// refused tunings are skipped, and that other algorithms are left unchanged.
 func TestDescend(t *testing.T) {
 	cost := func(u device.Tuning) float64 {
 		away := func(v, best int) float64 { return math.Abs(math.Log2(float64(max(v, 1)) / float64(best))) }
@@ -170,8 +170,8 @@ func TestDescend(t *testing.T) {
 	}
 }
 
-// TestEntryOf checks that brackets end halfway between sizes, that each has a tuning that sums in
-// order, and that the fixed tuning supports all sizes.
+// TestEntryOf checks that brackets end halfway between sizes, that each bracket has a tuning that adds in the order of
+// the members, and that the fixed tuning supports all sizes.
 func TestEntryOf(t *testing.T) {
 	way := func(name string, us float64, ordered bool) timed {
 		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: 8}, Micros: us}, ordered}
@@ -233,7 +233,7 @@ func TestExportVLLM(t *testing.T) {
 			"\n        4: 2 * MiB,  # 2 MiB; torch two-shot: between 1 MiB and 4 MiB\n",
 		}, nil},
 		{theirs, []string{
-			// On four ranks vLLM runs two stages at 1 MiB, in 11 µs; symmetric memory takes 9.
+			// On four ranks at 1 MiB, vLLM's custom kernel with two stages takes 11 µs, and symmetric memory 9 µs.
 			"\n        4: 1 * MiB,  # 1 MiB; ca_2stage: slower at the smallest measured size\n",
 			"\n        4: 1048592,  # 1.0 MiB; symm_mem_two_shot: faster up to the largest measured size, 1 MiB\n",
 		}, []string{"NOT vLLM's", "without multicast"}},
@@ -289,7 +289,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// TestCustomColumn checks vLLM's choice between one stage and two.
+// TestCustomColumn checks the choice of vLLM's custom kernel between one stage and two stages.
 func TestCustomColumn(t *testing.T) {
 	for _, c := range []struct {
 		ranks int
@@ -389,8 +389,7 @@ SYMM_MEM_ALL_REDUCE_MAX_SIZES = {
 	}
 }
 
-// TestSizesOfManyRanks checks that a quick tuning of many ranks on the host leaves out sizes that
-// would take minutes.
+// TestSizesOfManyRanks checks that a quick tuning of many ranks on the CPU omits sizes that would take minutes.
 func TestSizesOfManyRanks(t *testing.T) {
 	for ranks, want := range map[int]int{2: 3, 16: 3, 40: 2, 100: 1, 256: 1} {
 		u := newTuner(Options{Ranks: ranks}, cpu.New(cpu.Options{}))

@@ -21,9 +21,9 @@ type Figures struct {
 	Peers []contest.Peer
 }
 
-// WriteVLLM writes, as rows for the dictionaries in vLLM's all_reduce_utils.py, up to which message size which
-// kernel is the fastest. If the peers include measurements of vLLM's own kernels and torch's symmetric memory, the
-// rows are for these. Otherwise they are for hocket's kernels.
+// WriteVLLM writes rows for the dictionaries in vLLM's all_reduce_utils.py, which have for each kernel the message size
+// up to which it is the fastest. If the peers include measurements of vLLM's own kernels and torch's symmetric memory,
+// the rows are for these. Otherwise the rows are for hocket's kernels.
 func WriteVLLM(w io.Writer, list []Figures) error {
 	var machines []string
 	var custom, symm []rows
@@ -85,10 +85,10 @@ func WriteVLLM(w io.Writer, list []Figures) error {
 type rows struct {
 	arch string
 	of   map[int]limit
-	ours bool // whether the times are not of vLLM's kernels, or were not measured as vLLM calls them
+	ours bool // whether the times are of other kernels than vLLM's, or of other calls of these
 }
 
-// limit is a message size in bytes, with a text about how it was derived.
+// limit is a message size in bytes, with a text that explains how it was determined.
 type limit struct {
 	bytes int64
 	why   string
@@ -130,12 +130,12 @@ func pythonBytes(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// endless is the end of a bracket without a limit. It is the largest limit in vLLM's dictionaries.
+// endless replaces the end of a bracket without a limit. Its value is the largest limit in vLLM's dictionaries.
 const endless = 64 << 20
 
-// beatsNCCL returns, by number of members, up to which size hocket's kernels are faster than NCCL. This is the end
-// of the last bracket before the first one that was not measured or in which NCCL is the fastest. It considers only
-// entries for sums of 2-byte elements that were measured or checked on this machine.
+// beatsNCCL returns, for each number of members, the message size up to which hocket's kernels are faster than NCCL.
+// The size is the end of the last bracket before the first bracket that was not measured or in which NCCL is the
+// fastest. It considers only entries for sums of 2-byte elements that were measured or checked on this machine.
 func (u *Tuned) beatsNCCL() map[int]int64 {
 	out := map[int]int64{}
 	for _, e := range u.Table.Entries {
@@ -152,10 +152,11 @@ func (u *Tuned) beatsNCCL() map[int]int64 {
 	return out
 }
 
-// times holds the measured times for one number of ranks: by message size, the column of the kernel and its time.
+// times holds the measured times for one number of ranks. The maps have, for each message size, the column of the
+// kernel and its time.
 type times struct {
 	custom, symm, nccl map[int64]column
-	torch              bool // whether the times in symm are of torch only
+	torch              bool // whether all times in symm are from torch's columns
 }
 
 type column struct {
@@ -175,8 +176,9 @@ func customColumn(ranks int, bytes int64) string {
 	return "ca_2stage"
 }
 
-// timesOf returns the times that vLLM would have, by number of ranks. For NCCL, plain or with windows, it uses the
-// shorter time. It does so for symmetric memory, too, if the column of the kernel that vLLM would run is missing.
+// timesOf returns, for each number of ranks, the times of the kernels that vLLM would run. For NCCL it uses the shorter
+// of the times with and without windows. For symmetric memory it uses the shortest time if the column of the kernel
+// that vLLM would run is missing.
 func timesOf(peers []contest.Peer, arch string) map[int]*times {
 	out := map[int]*times{}
 	for _, p := range peers {
@@ -206,8 +208,8 @@ func faster(to map[int64]column, p contest.Peer) {
 	}
 }
 
-// symmColumn returns the prefix of the column for the kernel of symmetric memory that vLLM would run. If that
-// column is missing, it returns the prefix of another one.
+// symmColumn returns the prefix of the column for the kernel of symmetric memory that vLLM would run. If that column is
+// missing, it returns the prefix of another column of symmetric memory.
 func symmColumn(peers []contest.Peer, ranks int, arch string) (prefix string, torch bool) {
 	has := func(prefix string) bool {
 		return slices.ContainsFunc(peers, func(p contest.Peer) bool {
@@ -263,10 +265,11 @@ func (t *times) limits(ranks int, custom, symm map[int]limit) {
 	}
 }
 
-// handOver returns for how many sizes, from the smallest, vLLM should run the first kernel, and for how many the
-// first or the second. It minimizes the product of the times at all sizes. vLLM considers the first kernel, the
-// second and NCCL in this order, and uses the first one whose limit permits the size. If several pairs of limits
-// have the same product, the largest limits are used. The list of a kernel that does not exist is empty.
+// handOver returns two numbers of message sizes, counted from the smallest: those for which vLLM should run the first
+// kernel, and those for which it should run the first or the second. It minimizes the product of the times at all
+// sizes. vLLM considers the first kernel, the second and NCCL in this order, and uses the first one whose limit permits
+// the size. If several pairs of limits have the same product, the largest limits are used. The list of a kernel that
+// does not exist is empty.
 func handOver(first, second, nccl []float64) (int, int) {
 	least, a, b := math.Inf(1), 0, 0
 	for i := 0; i <= len(first) || i == 0; i++ {
@@ -289,8 +292,8 @@ func handOver(first, second, nccl []float64) (int, int) {
 	return a, b
 }
 
-// limitAt returns a limit that includes the first n sizes; vLLM runs a kernel for sizes below its limit. The limit
-// is the geometric mean of size n and the next size.
+// limitAt returns a limit that is larger than the first n sizes, because vLLM runs a kernel for sizes below its limit.
+// The limit is the geometric mean of the n-th size and the next size.
 func limitAt(sizes []int64, n int, of map[int64]column) limit {
 	var names []string
 	for _, bytes := range sizes {

@@ -1,6 +1,6 @@
-// Package abacus is a machine for tests of measurements. It is the CPU machine with launches for whole collectives,
-// and with a clock that counts issued work. Measurements therefore do not depend on the speed or load of the host.
-// It is registered as "abacus-with-teams".
+// Package abacus is a machine for tests of measurements. It is the CPU machine with launches for whole collectives, and
+// with a simulated clock that advances with the issued work. Measurements therefore do not depend on the speed or load
+// of the host. It is registered as "abacus-with-teams".
 package abacus
 
 import (
@@ -17,8 +17,9 @@ import (
 )
 
 // Abacus is the CPU machine under another name, for which benchmarks choose small sizes. It also has graphs, and
-// launches for whole collectives. Each launch follows a schedule: "quick" and "slow"; "nccl", which only applies if
-// the order of sums does not matter; and "wrong", which changes one element of the result.
+// launches for whole collectives. A launch executes the commands of a schedule. The launches are "quick" and "slow";
+// "nccl", which only applies if the order of sums does not matter; and "wrong", which changes one element of the
+// result.
 type Abacus struct{ device.Machine }
 
 func (a Abacus) Caps() device.Caps {
@@ -47,7 +48,7 @@ type Beads struct {
 type clock struct {
 	mu    sync.Mutex
 	lanes []*lane            // clocks by stream
-	at    map[int64][2]int64 // by mark, when it begins and ends, in nanoseconds
+	at    map[int64][2]int64 // begin and end of each mark, in nanoseconds
 	tells device.Observer
 }
 
