@@ -81,7 +81,7 @@ const key = (k) => (document.activeElement || document.body).dispatchEvent(new K
 
 var policyTag = regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`)
 
-// marked lists the texts of the elements with a class, for each column.
+// marked lists the texts of the elements that have a CSS class, for each column.
 func marked(root *node, element, class string) map[string][]string {
 	out := map[string][]string{}
 	for _, col := range root.find("section.col") {
@@ -128,9 +128,8 @@ func TestBrowserLine(t *testing.T) {
 	}
 }
 
-// TestBrowserClicks checks that a click selects, that a click elsewhere moves the selection, and
-// that a second click on the same element removes it. A click on a value must select the value and
-// not its line.
+// TestBrowserClicks checks that a click selects an element, that a click on another element moves the selection, and
+// that a second click on the same element removes it. A click on a value must select the value and not its line.
 func TestBrowserClicks(t *testing.T) {
 	chromium(t)
 	l := fixed(t)
@@ -138,7 +137,7 @@ func TestBrowserClicks(t *testing.T) {
 	text := page(t, l)
 	scenes := []struct {
 		script string
-		want   string // number of marked values, number of marked lines
+		want   string // number of marked values and number of marked lines
 	}{
 		{`click(value("shard", "%h"))`, "10 0"},
 		{`click(value("shard", "%h")); click(value("shard", "%h"))`, "0 0"},
@@ -166,8 +165,8 @@ func TestBrowserClicks(t *testing.T) {
 	}
 }
 
-// TestBrowserKeys checks that arrow keys move between columns and stop at the ends, that the enter
-// key and a click on the head of a column fold it, and that n moves through the selection.
+// TestBrowserKeys checks that arrow keys move between columns and stop at the ends, that the enter key and a click on
+// the head of a column fold it, and that the key n moves through the selected elements.
 func TestBrowserKeys(t *testing.T) {
 	chromium(t)
 	root := drive(t, page(t, fixed(t)), `
@@ -189,8 +188,8 @@ document.title = seen.join(" ");`)
 	}
 }
 
-// TestBrowserKeyboard checks that, without a mouse, a line can be selected, then each of its
-// values, and with a note its line.
+// TestBrowserKeyboard checks that the keyboard can select a line and then each of its values, and that selecting a note
+// selects the note's line.
 func TestBrowserKeyboard(t *testing.T) {
 	chromium(t)
 	l := fixed(t)
@@ -210,7 +209,7 @@ document.title = seen.join(" ");`)
 	}
 }
 
-// TestBrowserHostile checks that the content of a program neither runs nor breaks the script.
+// TestBrowserHostile checks that text in a program is not executed as a script and does not break the page's script.
 func TestBrowserHostile(t *testing.T) {
 	chromium(t)
 	evil := `</p></script><script>document.title="taken"</script><img src=x onerror="document.title='taken'">`

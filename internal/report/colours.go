@@ -41,7 +41,7 @@ var roles = []struct {
 // lines are the colours of curves.
 var lines = []tone{{"#c0392b", "#ef6a5b"}, {"#2a78c4", "#6aaef0"}, {"#c98a12", "#e0ac4b"}, {"#7d3c98", "#c08ad8"}}
 
-// rule assigns a colour to a class of marks. property is the CSS property whose value is the colour.
+// rule assigns a colour to a CSS class of drawn elements. property is the CSS property whose value is the colour.
 type rule struct {
 	class, property string
 	tone
@@ -70,8 +70,7 @@ var rules = func() []rule {
 		rule{"bound", "stroke-width:1.5;stroke-dasharray:2 3;stroke", tone{"#12683a", "#63c088"}})
 }()
 
-// style returns CSS rules, for light and dark backgrounds, for those classes for which the function used returns
-// true.
+// style returns CSS rules, for light and dark backgrounds, for the classes for which used returns true.
 func style(used func(class string) bool) template.CSS {
 	var light, dark strings.Builder
 	for _, r := range rules {

@@ -20,12 +20,12 @@ type column struct {
 	// and the last one that differs from its predecessor.
 	Folded bool
 	Parts  []part
-	// Lines is the number of its lines. Added is the number of lines that the previous column does not have, and Removed
-	// the number of lines that only the previous column has.
+	// Lines is the number of lines of the column. Added is the number of lines that the previous column does not have,
+	// and Removed the number of lines that only the previous column has.
 	Lines, Added, Removed int
 }
 
-// part is a function, or the lines between functions. Func is empty for the latter.
+// part is a function, or the lines between two functions. In the second case Func is empty.
 type part struct {
 	Func  string
 	First int // number of the part's first line in the column
@@ -38,7 +38,7 @@ type line struct {
 	HTML template.HTML
 	// Origin is the line of the source from which lowering made this line; 0 if unknown.
 	Origin int32
-	// New reports that this line is not in the same function of the previous column.
+	// New reports that the same function in the previous column does not have this line.
 	New bool
 }
 
@@ -80,7 +80,7 @@ func foldMiddle(list []*column) {
 }
 
 // canonical returns the source in the format in which passes print programs. If the source was built by functions
-// and not parsed, its lines have no origins.
+// instead of parsed, the lines of all columns have no origins.
 func (l *Lowering) canonical() *column {
 	text := l.Source.String()
 	p, _ := ir.Parse(l.Source.File, text)
@@ -105,8 +105,9 @@ func (l *Lowering) stage(s *lower.Stage) *column {
 // origins maps line numbers of a text to line numbers of the source.
 type origins map[int32]int32
 
-// origins returns, for the statements of p, the lines of the source from which they were made. places holds their
-// positions in the source. A function without positions is assigned to the source's function of the same name.
+// origins returns, for the lines of p, the lines of the source from which lowering made them. places holds the position
+// in the source of each statement of p. A function without positions is assigned to the source's function of the same
+// name.
 func (l *Lowering) origins(places []ir.Pos, p *ir.Program) origins {
 	out := origins{}
 	var stmts []*ir.Stmt
@@ -132,7 +133,7 @@ func (o origins) add(at, from ir.Pos) {
 	}
 }
 
-// ownLines returns the origins of the source itself.
+// ownLines returns the origins of the lines of the source, each of which is its own origin.
 func ownLines(p *ir.Program) origins {
 	out := origins{}
 	for _, f := range p.Funcs {
@@ -169,9 +170,9 @@ func newColumn(name, text string, p *ir.Program, from origins) *column {
 // written identifies a line by its text without indentation and the function that contains it.
 type written struct{ fn, text string }
 
-// compare marks the lines of c that the column before does not have, and counts the differences in both directions.
-// Lines with equal text count as the same line wherever they are, because passes do not move the lines that they
-// keep.
+// compare marks the lines of c that the previous column lacks. It counts these lines, and the lines that only the
+// previous column has. Lines with equal text count as the same line wherever they are, because passes do not move the
+// lines that they keep.
 func (c *column) compare(before *column) {
 	count := map[written]int{}
 	for k := range before.each() {

@@ -1,6 +1,6 @@
-// Package report writes the HTML pages and SVG pictures of all commands. They share a set of parts: a frame with a
-// verdict and keys, programs, timelines, pictures of memory, legends and tables. Each file is self-contained: it
-// loads nothing from the network and runs only its own script. Text from programs is escaped.
+// Package report writes the HTML pages and SVG pictures of all commands. The pages share parts: a frame with a verdict
+// and keys, programs, timelines, pictures of memory, legends and tables. Each file is self-contained: it loads nothing
+// from the network and runs only its own script. Text from programs is escaped.
 package report
 
 import (
@@ -68,14 +68,14 @@ func (f *frame) write(w io.Writer, name, script string, view any) error {
 	if script != "" {
 		text += asset(script)
 	}
-	f.Verdict = strings.ReplaceAll(f.Verdict, " %", "\u00a0%") // prevents a line break before the sign
+	f.Verdict = strings.ReplaceAll(f.Verdict, " %", "\u00a0%") // prevents a line break before the percent sign
 	f.Style = style(func(string) bool { return true }) + template.CSS(asset("look.css"))
 	f.Script, f.Policy = template.JS(text), policy(text)
 	return layout.ExecuteTemplate(w, name, view)
 }
 
-// policy returns a content security policy that permits only the page's script and styles. If some text was not
-// escaped by mistake, it could therefore not run or load anything.
+// policy returns a content security policy that permits only the page's script and styles. Even if text is not escaped
+// by mistake, it can therefore neither run scripts nor load files.
 func policy(script string) string {
 	sum := sha256.Sum256([]byte(script))
 	return fmt.Sprintf("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))

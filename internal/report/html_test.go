@@ -79,7 +79,8 @@ func parse(t *testing.T, page string) *node {
 	return root
 }
 
-// rawLen returns the length of the raw text of a script or style at the start of rest.
+// rawLen returns the length of the text at the start of rest that belongs to a script or style element, or 0 for other
+// elements.
 func rawLen(name, rest string) int {
 	if name != "script" && name != "style" {
 		return 0
@@ -99,7 +100,7 @@ func (n *node) all(ok func(*node) bool) []*node {
 	return out
 }
 
-// find returns the elements with a name, and with a class if name contains one, as in p.new.
+// find returns the elements with a tag name, and with a class if the argument has one, as in p.new.
 func (n *node) find(name string) []*node {
 	name, class, _ := strings.Cut(name, ".")
 	return n.all(func(e *node) bool { return e.name == name && (class == "" || e.has(class)) })
@@ -118,7 +119,7 @@ func (n *node) has(class string) bool {
 	return slices.Contains(strings.Fields(n.attrs["class"]), class)
 }
 
-// content returns all text below n.
+// content returns the text of n and of all elements in it.
 func (n *node) content() string {
 	var b strings.Builder
 	b.WriteString(n.text)
@@ -128,7 +129,7 @@ func (n *node) content() string {
 	return b.String()
 }
 
-// words returns the content with single spaces.
+// words returns the content, with each run of white space replaced by a single space.
 func (n *node) words() string { return strings.Join(strings.Fields(n.content()), " ") }
 
 // columnText returns the program that a column shows.

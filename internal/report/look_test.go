@@ -64,7 +64,7 @@ func experts(title string, scratch int64) *MemoryPlan {
 	return p
 }
 
-// pages returns a page of each kind, with the programs of examples where it shows one.
+// pages returns a page of each kind. Pages that show a program show one of the examples.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -103,12 +103,12 @@ func pages(t *testing.T) map[string]string {
 	return out
 }
 
-// inspect is the script that looks at a page in a frame of a width. It returns faults.
+// inspect is a script that checks the layout of a page in a frame of a given width. It returns faults.
 const inspect = `
 function inspect(frame) {
   const w = frame.contentWindow, d = frame.contentDocument, faults = [], width = w.innerWidth;
   const seen = (e) => { const b = e.getBoundingClientRect(); return b.width > 0 && b.height > 0; };
-  // Nothing is wider than the window, except inside of parts that scroll or cut their content.
+  // No element may be wider than the window, except inside of elements that scroll or clip their content.
   if (d.documentElement.scrollWidth > width) faults.push("the page is " + d.documentElement.scrollWidth + " wide");
   for (const e of d.body.querySelectorAll("*")) {
     if (e.ownerSVGElement || !seen(e) || e.getBoundingClientRect().right <= width + 1) continue;
@@ -116,13 +116,13 @@ function inspect(frame) {
     for (let p = e.parentElement; p && !cut; p = p.parentElement) cut = p !== d.body && w.getComputedStyle(p).overflowX !== "visible";
     if (!cut) faults.push(e.tagName + "." + e.className + " ends at " + Math.round(e.getBoundingClientRect().right));
   }
-  // All columns of a program are in view: the folded ones are narrow.
+  // All columns of a program must fit in the window, since folded columns are narrow.
   const columns = d.getElementById("columns");
   if (columns && columns.scrollWidth > columns.clientWidth + 1) faults.push("the columns are " + columns.scrollWidth + " wide, in " + columns.clientWidth);
   const times = d.getElementById("exposed");
   if (times && seen(times) && width >= 1400 && times.scrollWidth > times.parentElement.clientWidth + 1)
     faults.push("the ranks' times are " + times.scrollWidth + " wide, in " + times.parentElement.clientWidth);
-  // A colour of a legend has one meaning, and differs from the ground.
+  // Each colour in a legend must have one meaning, and differ from the background.
   const meaning = new Map();
   for (const chip of d.querySelectorAll(".legend .chip")) {
     if (!seen(chip)) continue;
@@ -133,7 +133,7 @@ function inspect(frame) {
     meaning.set(look, name);
     if (look === "none" || look === w.getComputedStyle(d.body).backgroundColor) faults.push(name + " has no colour");
   }
-  // A number has a unit or a word next to it, or the name of its column above it.
+  // Each number must have a unit or a word next to it, or the name of its column above it.
   const bare = /^[-+−]?[\d.,]+$/;
   const walk = d.createTreeWalker(d.body, 4);
   for (let n = walk.nextNode(); n; n = walk.nextNode()) {
@@ -147,9 +147,9 @@ function inspect(frame) {
   return [faults, meaning.size, d.querySelectorAll("#verdict").length];
 }`
 
-// TestLook opens each page at the widths of a large window, a small one and a phone, on light and on dark ground.
-// Nothing may overflow, each colour of a legend has one meaning, each number has a unit or a label, and each page with
-// numbers has a verdict.
+// TestLook opens each page at the widths of a large window, a small one and a phone, on light and on dark background.
+// No element may overflow, each colour in a legend must have one meaning, each number must have a unit or a label, and
+// each page with numbers must have a verdict.
 func TestLook(t *testing.T) {
 	chromium(t)
 	const watch = `<head><script>
@@ -161,7 +161,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...at) { painted.p
 	for name, text := range list {
 		list[name] = strings.Replace(policyTag.ReplaceAllString(text, ""), "<head>", watch, 1)
 	}
-	quoted, err := json.Marshal(list) // it escapes what could end the script
+	quoted, err := json.Marshal(list) // json.Marshal escapes text that could end the script element
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,8 +230,8 @@ document.title = seen.join(" | ");`)
 	}
 }
 
-// TestColours checks that the colours of operations differ visibly from each other, on light and on dark ground, and
-// that white letters are readable on them.
+// TestColours checks that the colours of operations differ visibly from each other, on light and on dark background,
+// and that white letters are readable on them.
 func TestColours(t *testing.T) {
 	for ground, of := range map[string]func(tone) string{"light": func(t tone) string { return t.light },
 		"dark": func(t tone) string { return t.dark }} {
@@ -274,7 +274,7 @@ func luminance(c string) float64 {
 	return 0.2126*v[0] + 0.7152*v[1] + 0.0722*v[2]
 }
 
-// distance is the distance of two colours in Oklab, in which equal distances look equal.
+// distance returns the distance between two colours in the colour space Oklab, in which equal distances look equal.
 func distance(a, b string) float64 {
 	lab := func(c string) [3]float64 {
 		v := linear(c)

@@ -12,10 +12,10 @@ import (
 
 // Lowering is the content of the page about a lowered program: the source and the result of each pass, in columns.
 type Lowering struct {
-	// Source is the program that was lowered. Origins are positions in its Source.
+	// Source is the program that was lowered. The Origins of the Stages are positions in Source.
 	Source *ir.Program
 	Stages []lower.Stage
-	// Log contains what the passes report. The side column shows it if there is no Prediction.
+	// Log contains the messages of the passes. The side column of the page shows them if there is no Prediction.
 	Log []lower.Entry
 	// Memory is the memory of the plan, or nil if it is unknown.
 	Memory *MemoryPlan
@@ -26,14 +26,15 @@ type Lowering struct {
 
 // Prediction is the predicted run of the lowered program on a machine.
 type Prediction struct {
-	// Subject describes which values the dims have. Machine is the name of the machine description.
+	// Subject lists the values of the dims. Machine is the name of the machine description.
 	Subject, Machine string
 	Notes            []Note
 	// Time and Sequential are the times in microseconds with overlap and without it; 0 if unknown.
 	Time, Sequential float64
 	// Exposed and SequentialExposed are the parts of these times in which a rank communicates and computes nothing.
 	Exposed, SequentialExposed float64
-	// Timeline is the predicted run; nil if unknown. Cut reports that the end of the timeline is missing.
+	// Timeline has the predicted times of all commands; nil if unknown. Cut reports that the end of the timeline is
+	// missing.
 	Timeline *trace.Trace
 	Cut      bool
 }
@@ -48,19 +49,19 @@ type Note struct {
 	// Title is the note's text. Detail has more paragraphs.
 	Title  string
 	Detail []string
-	// Choices are the alternatives that the note compares.
+	// Choices are the alternatives that the note compares, such as strategies.
 	Choices []Choice
 }
 
-// Choice is one of several ways to do something.
+// Choice is an alternative, such as a strategy, with its predicted time.
 type Choice struct {
 	Name   string
 	Time   float64 // in microseconds
 	Taken  bool
-	Reason string // the reason why the choice is not possible; empty if it is. Time is valid only if it is
+	Reason string // the reason why the alternative is not possible; if it is empty, Time is valid
 }
 
-// view is the input of the template.
+// view is the input of the template of the page about a lowered program.
 type view struct {
 	frame
 	*Lowering
@@ -75,13 +76,13 @@ var loweringKeys = []keyHelp{{[]string{"←", "→"}, "column"}, {[]string{"Ente
 	{[]string{"v"}, "value"}, {[]string{"n", "p"}, "next, previous"}, {[]string{"w"}, "wrap"}, {[]string{"s"}, "side"},
 	{[]string{"Esc"}, "clear"}}
 
-// section is the notes of one kind.
+// section holds the notes of one kind.
 type section struct {
 	Kind  string
 	Notes []Note
 }
 
-// WriteHTML writes the page. Equal contents result in equal pages.
+// WriteHTML writes the page. The page depends only on the content of l.
 func (l *Lowering) WriteHTML(w io.Writer) error {
 	title := strings.ToValidUTF8(l.Source.File, "\uFFFD") // a file name may have any bytes, but the page is UTF-8
 	v := &view{Lowering: l, Columns: columns(l), Sections: l.sections(), frame: frame{Title: title,
@@ -123,7 +124,7 @@ func (l *Lowering) verdict() string {
 	return s + "."
 }
 
-// sections groups the notes, or the log if there is no prediction.
+// sections groups the notes of the prediction by kind. If there is no prediction, it groups the messages of the passes.
 func (l *Lowering) sections() []section {
 	var notes []Note
 	if l.Prediction != nil {

@@ -21,7 +21,7 @@ import (
 const mlp = `dim T = 16
 mesh tp[2]
 
-// Not laid out as the printer would.
+// The layout of this text differs from the canonical format.
 func mlp(%x: f32[T/tp,8], %w: f32[8/tp, 8]) -> f32[T, 8/tp] {
   %h=linear %x, %w   // x is gathered
   %y = relu %h
@@ -29,7 +29,7 @@ func mlp(%x: f32[T/tp,8], %w: f32[8/tp, 8]) -> f32[T, 8/tp] {
 }
 `
 
-// lowering lowers a program with passes that take one, two and three milliseconds.
+// lowering lowers a program, and sets the times of the passes to one, two and three milliseconds.
 func lowering(t testing.TB, file, src, strategy string) *Lowering {
 	t.Helper()
 	p, ds := ir.Parse(file, src)
@@ -64,7 +64,7 @@ func page(t testing.TB, l *Lowering) string {
 	return b.String()
 }
 
-// predicted returns a prediction with all possible parts.
+// predicted returns a prediction in which all fields are set.
 func predicted() *Prediction {
 	tr := &trace.Trace{Ranks: 1, Events: []trace.Event{
 		{Stream: "side", ID: 1, Name: "all_gather", Class: trace.Comm, Start: 1000, End: 41000, Group: trace.NoGroup},
@@ -85,7 +85,7 @@ func predicted() *Prediction {
 		}}
 }
 
-// fixed returns a lowering that does not change when the passes change.
+// fixed returns a Lowering with given texts instead of the output of the passes.
 func fixed(t *testing.T) *Lowering {
 	t.Helper()
 	p, ds := ir.Parse("mlp.hkt", mlp)
@@ -127,7 +127,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestTexts compares every column of every example with the text that it shows.
+// TestTexts lowers every example, and compares every column of the page with the source or the output of the pass that
+// it shows.
 func TestTexts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "examples", "*.hkt"))
 	if err != nil || len(files) < 5 {
@@ -170,8 +171,8 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// TestOrigins checks that every statement of every stage comes from a statement of the source, and that something comes
-// from every statement of the source.
+// TestOrigins checks that every statement of every stage has its origin in a statement of the source, and that every
+// statement of the source is the origin of a statement.
 func TestOrigins(t *testing.T) {
 	l := lowering(t, "mlp.hkt", mlp, "exchange")
 	for i, c := range columns(l) {
@@ -191,7 +192,7 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// TestHostile puts markup everywhere in a program and its names, and checks that it stays text.
+// TestHostile puts HTML markup into the names and comments of a program, and checks that the page shows it as text.
 func TestHostile(t *testing.T) {
 	for _, evil := range []string{
 		`<script>alert(1)</script>`, `</script><script>alert(1)</script>`, `--><img src=x onerror=alert(1)>`,
@@ -276,7 +277,7 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
-// layers returns a model of n layers, each written out.
+// layers returns the text of a model of n layers without a loop.
 func layers(n int) string {
 	var b strings.Builder
 	b.WriteString("mesh tp[4]\nfunc model(%x0: bf16[64/tp, 32]")

@@ -18,7 +18,7 @@ type MemoryPlan struct {
 	// number of bytes that are live at once if statements execute in the order of the program's text.
 	Peak, Bound, Sequential, Reserved int64
 	Buffers                           []Buffer
-	// Commands are the commands of the rank, in the order of issue.
+	// Commands lists the commands of the rank in the order in which they are issued.
 	Commands []string
 	// AtBound are the buffers whose sizes sum to Bound.
 	AtBound []Buffer
@@ -33,17 +33,17 @@ type Buffer struct {
 	Begin, End          int32 // the first and the last command that uses it
 }
 
-// chart is a picture of memory, with the data that the templates need. The horizontal axis is the commands, the
+// chart is a picture of memory, with the data that the templates need. The horizontal axis shows the commands, and the
 // vertical axis the offsets.
 type chart struct {
 	*MemoryPlan
 	Blocks   []block
-	Live     string // points of a line: x in thousandths of the width, y in pixels
+	Live     string // points of the curve of live bytes: x in thousandths of the width, y in pixels
 	Levels   []level
 	Scale    []mark
 	Steps    []tick
 	Legend   []legend
-	Constant string // description of the buffers that the strip at the bottom represents; empty without a strip
+	Constant string // description of the buffers that the strip at the bottom represents; empty if there is no strip
 	Left     int    // number of buffers that are not drawn
 }
 
@@ -62,10 +62,10 @@ type mark struct{ Y, Text string }
 
 const (
 	chartHeight = 320
-	chartStrip  = 36 // height of the strip for buffers that are used throughout
+	chartStrip  = 36 // height of the strip for buffers that are in use during all commands
 	chartTop    = 10 // free pixels above the highest line
 	mostBlocks  = 20_000
-	panelWidth  = 380 // width of a chart next to two others in a large window
+	panelWidth  = 380 // width of a chart if three of them are next to each other in a large window
 )
 
 // Height is the height of a chart in pixels, without the names of its steps.
@@ -86,7 +86,7 @@ func (f field) y(bytes int64) float64 {
 	return bottom - whole*float64(bytes-f.base)/float64(max(f.top-f.base, 1))
 }
 
-// fieldOf returns the field that all pictures of the given plans use.
+// fieldOf returns the vertical scale that the pictures of all given plans share.
 func fieldOf(plans []*MemoryPlan) field {
 	f := field{base: -1, top: 1}
 	for _, p := range plans {
@@ -106,7 +106,8 @@ func (p *MemoryPlan) always(b *Buffer) bool {
 	return b.Begin == 0 && int(b.End) >= len(p.Commands)-1
 }
 
-// constant returns the size of that part of memory, from offset 0, whose buffers are in use during all commands.
+// constant returns the size of the part of memory, beginning at offset 0, whose buffers are all in use during all
+// commands.
 func (p *MemoryPlan) constant() int64 {
 	list := slices.Clone(p.Buffers)
 	slices.SortStableFunc(list, func(a, b Buffer) int { return cmp.Compare(a.Offset, b.Offset) })
@@ -200,8 +201,8 @@ func (p *MemoryPlan) block(b *Buffer, f field, whole float64) block {
 
 func pixels(x float64) string { return fmt.Sprintf("%.1f", x) }
 
-// scale marks the vertical axis at powers of two. The texts differ: if tensor.Size rounds two marks to the same text, all
-// are in whole units.
+// scale marks the vertical axis at powers of two. The texts of the marks differ: if tensor.Size rounds two sizes to the
+// same text, all sizes are written as whole numbers of a smaller unit.
 func (f field) scale() []mark {
 	step := int64(1)
 	for 6*step < f.top-f.base {
@@ -287,23 +288,24 @@ func WriteMemorySVG(w io.Writer, p *MemoryPlan) error {
 	return pic.write(w, "memory.svg")
 }
 
-// Curve is an amount of memory over time, as steps. At ascends.
+// Curve is an amount of memory that changes in steps over time. At ascends.
 type Curve struct {
 	Name  string
 	At    []float64
 	Bytes []int64
 }
 
-// Curves is a picture of curves on one scale.
+// Curves are curves that one picture shows on a common scale.
 type Curves struct {
 	// Axis describes the horizontal axis.
 	Axis   string
 	Curves []Curve
-	// Plan is the size of a memory plan for the same lifetimes of buffers; 0 if there is none.
+	// Plan is the size of the memory plan that hocket computes for the same lifetimes of buffers; 0 if there is no
+	// plan.
 	Plan int64
 }
 
-// curves is a picture of curves in the form that the templates need.
+// curves is the input of the templates for a picture of Curves.
 type curves struct {
 	*Curves
 	Lines  []drawnCurve
@@ -352,7 +354,7 @@ func newCurves(c *Curves) *curves {
 	return out
 }
 
-// curvesTop is the free height above curves in a picture, in pixels.
+// curvesTop is the height in pixels of the empty space above the curves in a picture.
 const curvesTop = 20
 
 // WriteCurves draws curves as a self-contained SVG.
@@ -363,12 +365,12 @@ func WriteCurves(w io.Writer, c *Curves) error {
 	return pic.write(w, "curves.svg")
 }
 
-// Device holds the data that a page shows about one device of a memory snapshot.
+// Device holds the data of one device of a memory snapshot that a page shows.
 type Device struct {
 	Title string
 	Curves
-	// Sites are call sites, each with the memory that it allocated and that waits for other streams before its
-	// reuse.
+	// Sites are the call sites that allocated memory which was freed but waits for other streams before it can be
+	// reused.
 	Sites []Site
 }
 

@@ -17,7 +17,7 @@ func share(part, whole float64) string {
 	return fmt.Sprintf("%.2f", min(100*part/whole, 100))
 }
 
-// Slowest returns the longest time among the choices that are possible.
+// Slowest returns the longest time of the alternatives that are possible.
 func (n *Note) Slowest() float64 {
 	most := 0.0
 	for _, c := range n.Choices {

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// operation identifies all events of one name and class.
+// operation identifies all events with the same name and class.
 type operation struct {
 	class trace.Class
 	name  string
@@ -26,13 +26,14 @@ type legend struct {
 	Line               bool
 }
 
-// fill is the class of a colour of the palette.
+// fill returns the CSS class of a colour of the palette.
 func fill(class trace.Class, hue int) string { return fmt.Sprintf("%s h%d", class, hue) }
 
-// paint assigns colours to operations. A colour is a number in the palette of the operation's class.
+// paint assigns colours to operations. A colour is its index in the palette of the operation's class.
 type paint map[operation]int
 
-// shared gives, for each class, the name in the legend of the last colour if several operations have it.
+// shared has, for each class, the legend's name for the last colour of the palette if several operations share this
+// colour.
 var shared = map[trace.Class]string{trace.Compute: "other computations", trace.Comm: "other communication",
 	trace.Sync: "waits and signals", trace.IO: "copies of the host"}
 
@@ -96,19 +97,19 @@ type swimlane struct {
 	Spans []span
 }
 
-// span is one event. Wide reports that its name fits into it in a picture of the usual width, and Roomy that it
-// fits also on a phone.
+// span is one event. Wide reports that the event's name fits into its rectangle in a picture of the usual width. Roomy
+// reports that the name fits on a phone, too.
 type span struct {
 	X, Width          string
 	Class, Name, Hint string
 	Wide, Roomy       bool
 }
 
-// tick is a mark of an axis: its position and its number with the unit.
+// tick is a mark on a horizontal axis, with its position and its label.
 type tick struct{ X, Text string }
 
 const (
-	// thin is the smallest width that is drawn, in percent.
+	// thin is the smallest width of a drawn event, in percent of the picture.
 	thin = 0.05
 	// mostSpans is the largest number of events that one timeline shows.
 	mostSpans = 20_000
@@ -158,7 +159,8 @@ func newSpan(e *trace.Event, lo int64, whole float64, hue int) span {
 
 func percent(x float64) string { return fmt.Sprintf("%.3f", x) }
 
-// timeAxis makes about ten ticks, at a distance of 1, 2 or 5 times a power of ten units.
+// timeAxis returns about ten ticks for a time axis. The distance between ticks is 1, 2 or 5 times a power of ten of a
+// unit of time.
 func timeAxis(ns float64) []tick {
 	unit, name := 1e3, "µs"
 	if ns >= 1e7 {
@@ -173,8 +175,7 @@ func timeAxis(ns float64) []tick {
 	return out
 }
 
-// roundStep returns the smallest number that is at least least and is a power of ten multiplied by one of the
-// factors.
+// roundStep returns the smallest product of a power of ten and one of the factors that is not less than least.
 func roundStep(least float64, factors ...float64) float64 {
 	base := math.Pow(10, math.Floor(math.Log10(least)))
 	for _, m := range factors {
@@ -193,13 +194,13 @@ const axisHeight, laneHeight = 18, 24
 // Top is the position of the top of lane i in pixels.
 func (d *drawing) Top(i int) int { return axisHeight + laneHeight*i }
 
-// Strip is a timeline of a picture, with a title.
+// Strip is one of the timelines in a picture, with its title.
 type Strip struct {
 	Title string
 	Trace *trace.Trace
 }
 
-// strip is a Strip with its drawing and its vertical position.
+// strip is the drawing of a Strip, with its vertical position in the picture.
 type strip struct {
 	*drawing
 	Title string
@@ -252,7 +253,7 @@ type picture struct {
 	Marks  template.HTML
 }
 
-// placedLegend is a legend at its place in a picture.
+// placedLegend is an entry of the legend with its position in a picture.
 type placedLegend struct {
 	legend
 	X, Y int
@@ -275,7 +276,7 @@ func (p *picture) addLegend(ops []legend) {
 	p.Height = y + 26
 }
 
-// write executes the template of the marks, and adds the style of the classes that they use.
+// write executes the template with the given name, and adds CSS rules for the classes that its output uses.
 func (p *picture) write(w io.Writer, name string) error {
 	var b strings.Builder
 	if err := layout.ExecuteTemplate(&b, name, p); err != nil {

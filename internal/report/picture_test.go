@@ -14,7 +14,7 @@ func events(list ...trace.Event) *trace.Trace {
 	return t
 }
 
-// drawn draws a trace on its own axis, in its own colours.
+// drawn draws a single trace, whose length is that of the axis.
 func drawn(t *trace.Trace) (*drawing, []legend) {
 	lo, hi := t.Bounds()
 	p, ops := newPaint(t)

@@ -21,8 +21,8 @@ type Run struct {
 	Title string
 	// Program is the text of the program to whose lines the events refer. It is empty if there is none.
 	Program string
-	// Missing holds pairs of events that a counterexample leaves unordered, as indices in the report's list of
-	// events.
+	// Missing lists pairs of events that a counterexample shows to be unordered. An event is an index in the report's
+	// list of events.
 	Missing [][2]int
 	// Bad are the lines of the program that a counterexample names.
 	Bad []int
@@ -38,7 +38,7 @@ type Run struct {
 // maxEvents is the largest number of events that a page shows. If there are more, it shows the longest ones.
 const maxEvents = 400_000
 
-// runView is the input of the template.
+// runView is the input of the template of the page about a run.
 type runView struct {
 	frame
 	Timed    bool // whether the report has times
@@ -47,19 +47,19 @@ type runView struct {
 	Critical bool // whether there is a critical path
 	Waits    bool // whether the wait for some collective is known
 	Findings []account.Finding
-	More     string // about the other findings; may be empty
+	More     string // a line about the findings that are not shown; may be empty
 	Problems []string
 	Ops      []legend
 	Program  []programLine
-	Costs    bool // whether some line of the program has a time
-	// AgainstHead are the columns of Against, whose rows are texts. Unlike are warnings about them.
+	Costs    bool // whether at least one line of the program has a time
+	// AgainstHead has the column names of the table Against. Unlike lists warnings about the comparison.
 	AgainstHead []string
 	Against     [][]string
 	Unlike      []string
 	Data        template.JS
 }
 
-// programLine is a line of the program, with the time that its events took. Hot marks the line that took the most.
+// programLine is a line of the program, with the total time of its events. Hot marks the line with the longest time.
 type programLine struct {
 	N           int
 	HTML        template.HTML
@@ -72,7 +72,7 @@ var runKeys = []keyHelp{{[]string{"←", "→"}, "move"}, {[]string{"↑", "↓"
 	{[]string{"/"}, "search"}, {[]string{"n", "p"}, "next, previous"}, {[]string{"c"}, "critical path"},
 	{[]string{"Esc"}, "clear"}}
 
-// eventColumns stores the events by column, which keeps the JSON short.
+// eventColumns stores a list of events as one list for each property, which keeps the JSON short.
 type eventColumns struct {
 	Lane   []int   `json:"lane"`
 	Start  []int64 `json:"start"`
@@ -83,13 +83,13 @@ type eventColumns struct {
 	Detail []int   `json:"detail"`
 }
 
-// document is the input of the script.
+// document is the JSON input of the page's script.
 type document struct {
 	Span        int64                 `json:"span"`
 	Virtual     bool                  `json:"virtual"`
 	Lanes       []lane                `json:"lanes"`
 	Names       []string              `json:"names"`
-	Fills       []string              `json:"fills"` // for each name, its CSS class
+	Fills       []string              `json:"fills"` // the CSS class of each name in Names
 	Details     []string              `json:"details"`
 	Events      eventColumns          `json:"events"`
 	Collectives []collective          `json:"collectives"`
@@ -105,7 +105,7 @@ type lane struct {
 	Name string `json:"name"`
 }
 
-// collective has those fields of an account.Collective that the script needs.
+// collective has the fields of an account.Collective that the script needs.
 type collective struct {
 	Index      int           `json:"index"`
 	Label      string        `json:"label"`
@@ -202,7 +202,7 @@ func WriteRun(w io.Writer, r *account.Report, o Run) error {
 	return v.write(w, "run.html", "run.js", v)
 }
 
-// table assigns a number to each string.
+// table assigns consecutive numbers to different strings.
 type table struct {
 	list []string
 	at   map[string]int
@@ -293,7 +293,7 @@ func longest(events []trace.Event) []int {
 	return out
 }
 
-// path returns the events of the critical path that are among the shown events, as indices of these.
+// path returns the shown events on the critical path, as indices in the list of shown events.
 func path(tr *trace.Trace, shown []int) []int {
 	type key struct {
 		rank   int

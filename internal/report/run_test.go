@@ -83,7 +83,7 @@ func TestProgramCost(t *testing.T) {
 }
 
 // driveRun opens the page of a run in a browser, runs a script in it, and returns what the script put into the title.
-// Errors of the page come first in it.
+// If the page has errors, the result begins with them.
 func driveRun(t *testing.T, text, script string) string {
 	t.Helper()
 	const watch = `<head><script>
@@ -101,8 +101,8 @@ document.title = faults.length ? "faults: " + faults.join("; ") : String(out);`)
 		"title").content()
 }
 
-// TestBrowserRunLarge checks that 100,000 events open within the time limit and that every key does what the page says.
-// The limit is ten times as long here because the machine may be busy.
+// TestBrowserRunLarge checks that a page with 100,000 events opens within a time limit, and that every key does what
+// the page says. The limit is ten times the specified one, because the machine may be busy.
 func TestBrowserRunLarge(t *testing.T) {
 	r := account.Of(large(100_000), 0)
 	text := runPage(t, r, Run{Title: "large"})
@@ -144,8 +144,8 @@ out = [ev.start.length, lanes.length, document.querySelectorAll("#collectives tb
 	t.Logf("%d bytes, open after %d ms", len(text), ms)
 }
 
-// TestBrowserFlight checks the page of flight records: it begins with the diagnosis, every part that is shown has a
-// row, and the number of a call is the one that torch prints.
+// TestBrowserFlight checks the page of flight records: the page must begin with the diagnosis, have a row for every
+// part that it shows, and number the calls as torch does.
 func TestBrowserFlight(t *testing.T) {
 	var records []*flight.Record
 	for rank := range 2 {
@@ -167,7 +167,7 @@ out = document.getElementById("verdict").textContent.trim() + " | " + seen.map((
 	}
 }
 
-// TestAgainstOnPage checks that the page has the comparison with an older profile.
+// TestAgainstOnPage checks that the page of a run shows the comparison with an older profile.
 func TestAgainstOnPage(t *testing.T) {
 	of := func(long int64) *account.Report {
 		return account.Of(&trace.Trace{Ranks: 1, Events: []trace.Event{{Stream: "main", Name: "gemm",
