@@ -2,9 +2,8 @@ package trace
 
 import "strings"
 
-// collectiveWords maps words to operations of collectives. The words are the names of collectives, without
-// underscores, in NCCL's kernels and in torch. The first word in the list that a name contains determines the
-// operation.
+// collectiveWords maps words to operations of collectives. The words occur, without underscores, in the names of NCCL's
+// kernels and of torch's collectives. The first word in the list that a name contains determines the operation.
 var collectiveWords = []struct{ word, op string }{
 	{"allreduce", "all_reduce"},
 	{"crossdevicereduce", "all_reduce"},
@@ -33,8 +32,8 @@ func CollectiveOp(name string) string {
 	return strings.TrimPrefix(name, "nccl:")
 }
 
-// EndsTogether reports whether all members of a collective end at about the same time, because each member needs
-// data from all others.
+// EndsTogether reports whether all members of a collective end at about the same time, because each member needs data
+// from all other members.
 func EndsTogether(op string) bool {
 	switch op {
 	case "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier":
@@ -56,7 +55,7 @@ func MovesBetweenRanks(kernel string) bool {
 	return false
 }
 
-// dtypeSizes are the sizes of elements in bytes, by torch's names of types.
+// dtypeSizes maps torch's names of element types to their sizes in bytes.
 var dtypeSizes = map[string]int64{
 	"double": 8, "long": 8, "int64": 8, "float64": 8, "complexfloat": 8, "float": 4, "int": 4, "float32": 4, "int32": 4,
 	"half": 2, "bfloat16": 2, "float16": 2, "short": 2, "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1,

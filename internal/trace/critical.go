@@ -13,8 +13,8 @@ import (
 //   - from any other event to the previous event of its stream
 //
 // The chain ends at the first event of a stream. Profiles of other tools do not record the events for which streams
-// waited. In these, Critical goes back from any other event to the event that ended last on its rank before it
-// started.
+// waited. In their traces, Critical goes back from any other event to the event of the same rank that ended last before
+// it started.
 func (t *Trace) Critical() []Event {
 	if len(t.Events) == 0 {
 		return nil
@@ -30,7 +30,7 @@ func (c *chain) critical() []Event {
 	return out
 }
 
-// Path returns Critical as indices of events.
+// Path returns the chain of events that Critical returns, as indices of events.
 func (c *Chains) Path() []int { return c.c.path() }
 
 // path returns the indices of the events on the critical path, the oldest first.
@@ -45,17 +45,17 @@ func (c *chain) path() []int {
 	return path
 }
 
-// Chains says, for each event of a trace, for which event it had to wait.
+// Chains finds, for each event of a trace, the event for which it had to wait.
 type Chains struct{ c *chain }
 
-// Chains prepares the Chains of a trace. The trace must have at least one event, and its events must be sorted (see
+// Chains returns the Chains of the trace. The trace must have at least one event, and its events must be sorted (see
 // Sort).
 func (t *Trace) Chains() *Chains { return &Chains{newChain(t)} }
 
-// Before returns the event that event i followed on its rank, or -1 if there is none. In hocket's traces, this is
-// the previous event of its stream. In profiles of other tools, it is an event of the same stream that was not yet
-// over or, if there is none, the event on any stream of the rank that ended last before i started. It is never an
-// event in seen.
+// Before returns the event that event i followed on its rank, or -1 if there is none. In hocket's traces, this is the
+// previous event of its stream. In profiles of other tools, it is an event of the same stream that was not yet over or,
+// if there is none, the event on any stream of the rank that ended last before i started. Before never returns an event
+// in seen.
 func (c *Chains) Before(i int, seen map[int]bool) int {
 	j := c.c.prev[i]
 	if long := c.c.long[i]; c.c.ends != nil && long >= 0 && c.c.events[long].End > c.c.events[i].Start && !seen[long] {
@@ -70,13 +70,13 @@ func (c *Chains) Before(i int, seen map[int]bool) int {
 	return j
 }
 
-// Released returns the event that ended the wait i, or -1 if it is not recorded. It is the last event of the other
+// Released returns the event that ended the wait i, or -1 if that is not recorded. It is the last event of the other
 // stream for which i waited, or the signal that raised the counter to the required value.
 func (c *Chains) Released(i int) int { return c.c.released(i) }
 
-// Others is for profiles of other tools. It reports whether another event than j, on the rank of i but on another
-// stream than that of j, ended within ns nanoseconds before the start of i. If so, the profile does not show for
-// which of these events i waited.
+// Others reports whether a profile of another tool leaves open for which event i waited. It returns true if an event on
+// the rank of i, but not on the stream of j, ended at most ns nanoseconds before the start of i, so that i may have
+// waited for this event instead of j.
 func (c *Chains) Others(i, j int, ns int64) bool {
 	if c.c.ends == nil {
 		return false
@@ -97,12 +97,12 @@ type chain struct {
 	events  []Event
 	of      *Trace
 	last    int                 // the event that ends last
-	prev    []int               // by event: the previous event of the same stream, or -1
-	long    []int               // by event: among the earlier events of the same stream, the one that ends last, or -1
-	lates   map[instance]int    // by collective: the member that started last
-	signals map[raised][]int    // signals of each element of a counter, by end
-	streams map[stretchOf][]int // commands of each stream in a run, by their index in the plan; only in hocket's traces
-	ends    map[int][]int       // events of each rank, by end; only in profiles of other tools
+	prev    []int               // for each event: the previous event of the same stream, or -1
+	long    []int               // for each event: the earlier event of the same stream that ends last, or -1
+	lates   map[instance]int    // the member that started last, for each collective
+	signals map[raised][]int    // signals of each element of a counter, in the order of their ends
+	streams map[stretchOf][]int // commands of each stream in a run, in the order of the plan; only in hocket's traces
+	ends    map[int][]int       // events of each rank, in the order of their ends; only in profiles of other tools
 }
 
 // raised identifies an element of a counter in one run. rank is the number of the rank in the job.
@@ -112,7 +112,7 @@ type raised struct {
 	counter string
 }
 
-// stretchOf identifies the commands of one stream in one run.
+// stretchOf is a key for the commands of one stream in one run.
 type stretchOf struct {
 	run    int64
 	rank   int
@@ -179,7 +179,7 @@ func newChain(t *Trace) *chain {
 	return c
 }
 
-// Waits reports whether the event does nothing but wait.
+// Waits reports whether the event is only a wait.
 func (e *Event) Waits() bool { return e.Class == Sync && e.Name == "wait" }
 
 // before returns the event for which event i had to wait, or -1 if there is none. It skips the events in seen.

@@ -77,7 +77,7 @@ func (t *Trace) chromeEvents() []chromeEvent {
 	return append(out, flows(places, origin)...)
 }
 
-// place is an event and its thread.
+// place is an event, with the number of its thread in the exported trace.
 type place struct {
 	*Event
 	tid int
@@ -126,7 +126,7 @@ func (e *Event) chrome(tid int, origin int64) chromeEvent {
 		TS: float64(e.Start-origin) / 1e3, Dur: &dur, Args: args}
 }
 
-// lane is the events of one stream.
+// lane holds the events of one stream.
 type lane struct {
 	rank   int
 	stream string
@@ -134,7 +134,7 @@ type lane struct {
 	events []*Event
 }
 
-// lanes returns the streams, each with its events, in the order of Sort.
+// lanes returns a lane for each stream, in the order of Sort.
 func (t *Trace) lanes() []lane {
 	sorted := Merge(t)
 	var out []lane

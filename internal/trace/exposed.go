@@ -8,10 +8,10 @@ type Exposure struct {
 }
 
 // ExposedBy divides exposed communication into n groups, such as the statements of a program. The function groupOf
-// returns the group of the event with an ID. If the result is negative or at least n, the event belongs to no
-// group. Only communication that moved bytes counts. The numbers of a group are those of the rank with the most
-// exposed communication, because the other ranks wait for it. If several ranks have the same exposed communication,
-// the one with the most communication is used.
+// returns the group of the event with an ID. If the result is negative or at least n, the event belongs to no group.
+// Only communication that moved bytes is included. The numbers of a group are those of the rank with the most exposed
+// communication, because the other ranks wait for this rank. If several ranks have the same exposed communication, the
+// one with the most communication is used.
 func (t *Trace) ExposedBy(groupOf func(id int64) int, n int) []Exposure {
 	compute := t.busy(Compute)
 	sums := make([][]Exposure, t.Ranks)

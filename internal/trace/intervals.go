@@ -50,7 +50,7 @@ func Overlap(a, b []Interval) int64 {
 	return n
 }
 
-// Covered returns how much of v is in the union list.
+// Covered returns the length of the part of v that the union list covers.
 func Covered(v Interval, list []Interval) int64 {
 	var n int64
 	first := sort.Search(len(list), func(i int) bool { return list[i].Hi > v.Lo })

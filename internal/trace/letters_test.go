@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestLettersKeepTheirMeaning checks that every operation that communicates has one letter, that no two operations have
-// the same one, and that operations without a letter get one that no other has. There are more operations that compute
-// than letters.
+// TestLettersKeepTheirMeaning checks that every communicating operation has a fixed letter, that no two operations have
+// the same letter, and that an operation without a fixed letter gets a letter that no other operation has. There are
+// more operations that compute than letters.
 func TestLettersKeepTheirMeaning(t *testing.T) {
 	of := map[rune]string{'·': "wait", '.': "wait", '─': "waiting for peers", '-': "waiting for peers", '?': "too many"}
 	for class, names := range letters {

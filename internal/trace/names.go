@@ -12,16 +12,16 @@ const MaxNames = 128 << 20
 // nameBytes is the memory of a name in addition to its bytes.
 const nameBytes = 64
 
-// Names stores each name in the events of a profile once. All readers of a profile share one Names, and thereby one
-// limit on memory: names can be as long as their files, and files can be a thousand times larger after they are
-// unpacked. When the limit is exceeded, Err returns an error and further names are lost, so readers must check Err
-// after each event. The zero value is ready to use.
+// Names stores each name in the events of a profile once. All readers of a profile share one Names, and thereby a limit
+// on memory. The limit is necessary because a name can be as long as its file, and files can be a thousand times larger
+// after they are unpacked. When it is exceeded, Err returns an error and further names are lost, so readers must check
+// Err after each event. The zero value is ready to use.
 type Names struct {
 	known map[string]string
 	spent int64
 }
 
-// Word returns s in the form of names.Quoted. It stores each such text only once.
+// Word returns s in the form of names.Quoted. Equal texts are stored only once.
 func (n *Names) Word(s string) string {
 	if w, ok := n.known[s]; ok || s == "" {
 		return w
@@ -42,7 +42,7 @@ func (n *Names) Word(s string) string {
 	return word
 }
 
-// Spend counts bytes of other data against the same limit.
+// Spend adds the size of other data, in bytes, to the memory that the limit of the names restricts.
 func (n *Names) Spend(bytes int) error {
 	n.spent += int64(bytes)
 	return n.Err()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestNames checks that a repeated name costs nothing and that a name beyond the limit is an error.
+// TestNames checks that a repeated name takes no additional memory, and that a name that exceeds the limit is an error.
 func TestNames(t *testing.T) {
 	var n Names
 	name := strings.Repeat("n", 1<<20)

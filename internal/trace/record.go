@@ -7,7 +7,7 @@ import "sync"
 type Recorder struct {
 	mu    sync.Mutex
 	spans []span
-	open  map[mark]int // by mark: the index in spans of a command that has not ended
+	open  map[mark]int // index in spans of each command that has not ended
 }
 
 // mark identifies one command on one stream.

@@ -11,7 +11,7 @@ import (
 
 // Style selects how a timeline is drawn.
 type Style struct {
-	Width int  // in columns; less than 40 counts as 40
+	Width int  // in columns, at least 40
 	ASCII bool // use no characters beyond ASCII
 }
 
@@ -20,9 +20,9 @@ type Style struct {
 func (t *Trace) Timeline(w io.Writer, width int) error { return t.Draw(w, Style{Width: width}) }
 
 // Draw draws the trace as text. Each column shows the operation that takes the most time in the column. A column is
-// empty only if no operation runs in it; events without duration are therefore visible, too. The part of a
-// collective in which a member waits for late members is drawn as a line, and counts as a separate operation. The
-// legend explains all letters and lines.
+// empty only if no operation runs in it; events without duration are therefore visible, too. The part of a collective
+// in which a member waits for late members is drawn as a line, like a separate operation. The legend explains all
+// letters and lines.
 func (t *Trace) Draw(w io.Writer, s Style) error {
 	lanes := t.lanes()
 	if len(lanes) == 0 {
@@ -50,7 +50,7 @@ type painter struct {
 	unit    unit
 	letters map[opKey]rune
 	order   []opKey
-	idle    rune // drawn while a member of a collective waits
+	idle    rune // the character for a member of a collective that waits
 	shown   map[drawn]bool
 	arrived map[instance]int64
 }
@@ -108,7 +108,7 @@ func (p *painter) assign(t *Trace) {
 	}
 }
 
-// letters are the letters of the operations. Capitals and digits stand for computation, and small letters for
+// letters are the letters of the operations. Capital letters and digits stand for computation, and small letters for
 // communication.
 var letters = map[Class]map[string]rune{
 	Compute: {
@@ -131,7 +131,7 @@ var letters = map[Class]map[string]rune{
 // others are the letters for operations that are not in letters.
 const others = "7890@%&$#*+=~fijlnoyz"
 
-// own returns the fixed letter of an operation, or 0 if it has none.
+// own returns the fixed letter of an operation, or 0 if the operation has none.
 func (p *painter) own(k opKey) rune {
 	if k.class == Sync && k.name == "wait" {
 		if p.style.ASCII {
@@ -142,7 +142,7 @@ func (p *painter) own(k opKey) rune {
 	return letters[k.class][k.name]
 }
 
-// drawn is what a column can show: an operation, or the waiting part of a collective.
+// drawn is an item that a column can show: an operation, or the waiting part of a collective.
 type drawn struct {
 	opKey
 	idle bool
@@ -183,10 +183,11 @@ func (p *painter) lane(b *strings.Builder, l *lane) {
 		edge)
 }
 
-// rounding is a part of a column that is smaller than anything drawn.
+// rounding is a fraction of a column that can only result from rounding errors.
 const rounding = 1e-9
 
-// cover adds the time between from and to to the columns that this time covers. It adds it to at least one column.
+// cover adds the interval from from to to to each column that it overlaps: the length of the overlap, which may be 0 in
+// the first column.
 func (p *painter) cover(cells []map[drawn]float64, d drawn, from, to int64) {
 	x, y := p.position(from), p.position(to)
 	first := min(int(x), p.columns-1)
@@ -203,7 +204,7 @@ func (p *painter) position(ns int64) float64 {
 	return float64(ns-p.lo) / float64(p.span) * float64(p.columns)
 }
 
-// before breaks ties between equal times: work is preferred over waits and signals.
+// before decides between two operations with equal times: work is preferred over waits and signals.
 func (d drawn) before(other drawn) bool {
 	if a, b := d.class == Sync, other.class == Sync; a != b {
 		return b

@@ -1,6 +1,6 @@
-// Package trace holds the events of a run with their times. It computes busy time, exposed communication (during
-// which the rank computes nothing), waiting and transfer in collectives, and the chain of events that determined
-// the duration of the run.
+// Package trace holds the events of a run with their times. The package computes busy time, exposed communication
+// (during which the rank computes nothing), waiting and transfer in collectives, and the chain of events that
+// determined the duration of the run.
 package trace
 
 import (
@@ -45,15 +45,14 @@ type Event struct {
 	Start, End int64
 	// Bytes is the number of bytes that the event moved between memories; 0 for computation.
 	Bytes int64
-	// Group identifies the collective of which the event is a part, by its index in the plan. It is NoGroup if
-	// there is none.
+	// Group identifies the collective of which the event is a part, by its index in the plan. Group is NoGroup if the
+	// event belongs to no collective.
 	Group int
 	// Issued is the time at which the host enqueued the event; 0 if unknown.
 	Issued int64
 	// Call describes the call of a collective. It is set only in profiles of other tools.
 	Call *Call
-	// Tie describes how the event depends on another stream or rank. It is nil if that is not
-	// recorded.
+	// Tie describes how the event depends on another stream or rank. Tie is nil if this is not recorded.
 	Tie *Tie
 }
 
@@ -71,13 +70,13 @@ type Tie struct {
 	Peer int `json:"peer"`
 }
 
-// Call describes how one rank called a collective. The description determines which calls of other ranks belong to
-// the same collective.
+// Call describes how one rank called a collective. By their descriptions, the calls of several ranks are matched to
+// collectives.
 type Call struct {
 	Group   string // the name of the group of ranks
 	Members []int  // members of the group, by their numbers in the job; nil if unknown
 	Seq     int64  // number of the call in its group; -1 if not recorded
-	DType   string // such as "BFloat16"; empty if unknown
+	DType   string // element type, such as "BFloat16"; empty if unknown
 	// In and Out are the numbers of elements that are passed in and received; -1 if unknown.
 	In, Out int64
 	// PointToPoint reports that the call is a send or a receive, in which only some ranks of the group take part.
@@ -121,7 +120,7 @@ type Trace struct {
 	// Repeats reports that a device occurs in several sessions of nsys. The ranks ran in separate containers, or the rows
 	// are of several runs.
 	Repeats bool
-	// Host holds the calls of the hosts, and Steps the iterations that the program marked. Both are empty in
+	// Host holds the calls of the hosts. Steps holds the iterations that the profiled program marked. Both are empty in
 	// hocket's traces.
 	Host  []HostCall
 	Steps []Step
@@ -166,7 +165,7 @@ func CompareStreams(a, b string) int {
 	return cmp.Or(cmp.Compare(stem(a), stem(b)), cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
-// stem returns the name of a stream without its index or the number at its end.
+// stem returns the name of a stream without the index or number at its end.
 func stem(s string) string {
 	if i := strings.IndexByte(s, '['); i >= 0 {
 		return s[:i]
@@ -186,7 +185,7 @@ func (t *Trace) Bounds() (lo, hi int64) {
 	return lo, hi
 }
 
-// Merge returns one trace of several runs on the same clock.
+// Merge joins the traces of several runs, whose times must be of the same clock.
 func Merge(traces ...*Trace) *Trace {
 	m := &Trace{}
 	for _, t := range traces {

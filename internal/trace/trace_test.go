@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// sample returns a trace of two ranks. Rank 1 is late, so rank 0 waits in the all_reduce. A put on
-// %push is half hidden by computation.
+// sample returns a trace of two ranks. Rank 1 is late, so rank 0 waits in the all_reduce. A put on the stream %push is
+// hidden by computation during half of its time.
 func sample() *Trace {
 	ev := func(rank int, stream, name string, class Class, start, end, bytes int64) Event {
 		return Event{Rank: rank, Stream: stream, Name: name, Class: class, Start: start, End: end, Bytes: bytes,
@@ -53,7 +53,7 @@ func TestCritical(t *testing.T) {
 	for _, e := range sample().Critical() {
 		path = append(path, e.ID)
 	}
-	// output ← all_reduce of rank 0 ← all_reduce of rank 1, which came last ← its linear
+	// the path, from its end: output, all_reduce of rank 0, all_reduce of rank 1, which came last, linear of rank 1
 	if want := []int64{7, 8, 2, 3}; !slices.Equal(path, want) {
 		t.Errorf("got %v, want %v", path, want)
 	}
@@ -93,7 +93,7 @@ func TestOverlap(t *testing.T) {
 				Event{Stream: "main", Class: Class(rng.IntN(int(numClasses))), Start: start,
 					End: start + rng.Int64N(20)})
 		}
-		var want [3]int64 // of computation, of communication, and of exposed communication
+		var want [3]int64 // times of computation, of communication, and of exposed communication
 		for ns := range int64(80) {
 			var compute, comm bool
 			for _, e := range tr.Events {
@@ -299,7 +299,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestRecorder checks that marks of many streams become events and that commands that have not ended are left out.
+// TestRecorder checks that marks of many streams become events and that commands that have not ended are omitted.
 func TestRecorder(t *testing.T) {
 	r := NewRecorder()
 	for id := range int64(4) {
@@ -326,8 +326,8 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// TestExposedOnAnotherRank checks that communication hidden on one rank counts as exposed if another rank does not hide
-// it, even if it takes less time there.
+// TestExposedOnAnotherRank checks that communication that is hidden on one rank is reported as exposed if it is not
+// hidden on another rank, even if it takes less time there.
 func TestExposedOnAnotherRank(t *testing.T) {
 	tr := &Trace{Ranks: 3, Events: []Event{
 		{Rank: 0, Stream: "%s", Class: Comm, Bytes: 8, Start: 0, End: 100},
@@ -355,8 +355,8 @@ func TestExposedBy(t *testing.T) {
 		}
 		return -1
 	}, 2)
-	// Rank 0 is busy longest in both. Its all_reduce is not hidden at all. Its put lasts from 11 to 31 µs, during a linear
-	// until 21.
+	// Rank 0 has the most exposed communication in both groups. Its all_reduce is not hidden at all. Its put runs from
+	// 11 to 31 µs, during a linear that ends at 21 µs.
 	if want := []Exposure{{40000, 40000}, {20000, 10000}}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

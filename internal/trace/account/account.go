@@ -1,6 +1,6 @@
-// Package account computes how the time of a run was spent. It matches the collectives of a trace across ranks, and
-// converts the times of all ranks to one clock. It divides the time of each rank in a collective into waiting and
-// transfer, and finds which rank was late and why. docs/trace.md defines the numbers in a report.
+// Package account computes how the time of a run was spent. The package matches the collectives of a trace across
+// ranks, and converts the times of all ranks to one clock. It divides the time of each rank in a collective into
+// waiting and transfer, and finds which rank was late and why. docs/trace.md defines the numbers in a report.
 package account
 
 import (
@@ -14,12 +14,12 @@ import (
 type Report struct {
 	Source string `json:"source"` // the tool that recorded the trace: "hocket", "kineto", "nsys" or "flight"
 	Ranks  int    `json:"ranks"`
-	// Absent are the ranks of the job of which there is no profile, if the profiles say how many ranks the job has.
+	// Absent lists the ranks of the job without a profile, if the profiles state the number of ranks in the job.
 	Absent      []int        `json:"absent_ranks,omitempty"`
 	Alignment   Alignment    `json:"alignment"`
 	Collectives []Collective `json:"collectives"`
 	Exposed     Exposed      `json:"exposed"`
-	// StartSkew is the waiting whose only cause is that the profiles of ranks begin at different times. It is nil
+	// StartSkew is the part of the waiting that is caused only by profiles of ranks that begin at different times; nil
 	// if there is none.
 	StartSkew *StartSkew `json:"start_skew,omitempty"`
 	Problems  []Problem  `json:"problems"`
@@ -32,8 +32,7 @@ type Report struct {
 	Steps    *Steps    `json:"steps,omitempty"`
 	Ops      []Op      `json:"ops,omitempty"`
 
-	// Untold is the reason why waiting cannot be separated from transfer. It is empty if they are
-	// separated.
+	// Untold is the reason why waiting cannot be separated from transfer. Untold is empty if they are separated.
 	Untold string `json:"untold,omitempty"`
 
 	ids          []int // numbers of the ranks, ascending
@@ -42,23 +41,23 @@ type Report struct {
 	waits        map[int]int64
 }
 
-// Trace returns the events on one clock, and, by index of event, how long each event waited if that is known. It
-// returns nil for flight records. The caller must not change the events.
+// Trace returns the events with times of one clock, and the waiting time of each event for which it is known, by the
+// event's index. Trace returns nil for flight records. The caller must not change the events.
 func (r *Report) Trace() (*trace.Trace, map[int]int64) { return r.trace, r.waits }
 
 // Collective is one collective, with the parts of all of its ranks.
 type Collective struct {
-	Index int    `json:"index"` // number of the collective in the order of their starts, from 0
+	Index int    `json:"index"` // index of the collective in the order in which collectives started, from 0
 	Op    string `json:"op"`
 	Group string `json:"group"`
 	// Bytes is the size of the largest buffer that a member passes in or receives, or null if that is unknown.
 	Bytes      *int64   `json:"bytes"`
 	TransferUS *float64 `json:"transfer_us"`
-	SkewUS     *float64 `json:"skew_us"` // null if the times of its members cannot be compared
+	SkewUS     *float64 `json:"skew_us"` // null if the times of the members cannot be compared
 	Late       *Late    `json:"late"`
 	ByRank     []Member `json:"by_rank"`
-	// GBs is Bytes divided by the transfer time. BusGBs is the rate at which each link of a ring transfers its part
-	// of the bytes. Both are in 10⁹ bytes per second.
+	// GBs is Bytes divided by the transfer time. BusGBs is the rate at which each link of a ring would transfer its
+	// part of the bytes. The unit of both is 10⁹ bytes per second.
 	GBs    float64 `json:"gb_s,omitempty"`
 	BusGBs float64 `json:"bus_gb_s,omitempty"`
 	// The collective is number Nth, from 1, of the OfOp collectives with the same operation.
@@ -81,29 +80,29 @@ func (c *Collective) Label() string {
 // Late describes the rank for which the other ranks waited in a collective.
 type Late struct {
 	Rank  int     `json:"rank"`
-	US    float64 `json:"us"`    // the longest time for which a rank waited for it
-	After string  `json:"after"` // why it was late, as far as the profile shows: the texts of Causes, joined
-	// Since names the last collective before this one that both compared ranks had left. The comparison of the two
-	// ranks begins there. It is empty if there is none.
+	US    float64 `json:"us"`    // the longest time for which another rank waited for the late rank
+	After string  `json:"after"` // why the rank was late, if the profile shows it: the joined texts of Causes
+	// Since names the last earlier collective that both compared ranks had left, at whose end the comparison begins.
+	// Since is empty if there is none.
 	Since string `json:"since,omitempty"`
-	// Causes are activities of the late rank that the rank that waited longest did not have. The cause that
-	// explains most is first.
+	// Causes are activities of the late rank that the longest waiting rank did not have. The activity that explains
+	// most of the delay is first.
 	Causes []Cause `json:"causes,omitempty"`
 }
 
 // Member is one rank's part in a collective.
 type Member struct {
 	Rank       int      `json:"rank"`
-	StartUS    float64  `json:"start_us"` // start of its part, from the start of the trace
+	StartUS    float64  `json:"start_us"` // time when the rank entered the collective, from the start of the trace
 	WaitUS     *float64 `json:"wait_us"`  // its waiting, without StartSkewUS
 	TransferUS *float64 `json:"transfer_us"`
 	// StartSkewUS is the part of the waiting that is start skew. See StartSkew.
 	StartSkewUS float64 `json:"start_skew_us,omitempty"`
 }
 
-// StartSkew says how much waiting is caused only by profiles that begin at different times. The profile of a rank
-// begins with the first event on its device. A rank may enter a collective before the profile of the rank that
-// arrives last has begun. Its waiting is then start skew for as long as that profile begins after its own.
+// StartSkew describes the waiting that is caused only by profiles that begin at different times. The profile of a rank
+// begins with the first event on its device. A rank may enter a collective before the profile of the rank that arrives
+// last has begun. Of its waiting, the time by which that profile begins later than its own is then start skew.
 type StartSkew struct {
 	US     float64 `json:"us"`      // from the time when the first profile begins to the time when the last one begins
 	Rank   int     `json:"rank"`    // the rank whose profile begins last
@@ -113,18 +112,18 @@ type StartSkew struct {
 	beforeUS float64 // sum over all ranks of the time before their own profiles begin
 }
 
-// Exposed is communication during which the same rank computed nothing, summed over the ranks. Its parts WaitUS,
-// TransferUS and UnknownUS add up to TotalUS. WaitUS and TransferUS are nil if all of it is unknown.
+// Exposed is communication during which the same rank computed nothing, summed over the ranks. TotalUS is the sum of
+// its parts WaitUS, TransferUS and UnknownUS. WaitUS and TransferUS are nil if the whole time is in UnknownUS.
 type Exposed struct {
 	WaitUS     *float64      `json:"wait_us"`
 	TransferUS *float64      `json:"transfer_us"`
-	UnknownUS  float64       `json:"unknown_us"` // waiting and transfer in it cannot be separated
+	UnknownUS  float64       `json:"unknown_us"` // the part in which waiting and transfer cannot be separated
 	TotalUS    float64       `json:"total_us"`
 	HiddenUS   float64       `json:"hidden_us"` // communication during which the rank also computed
 	ByRank     []RankExposed `json:"by_rank"`
 }
 
-// RankExposed is the part of one rank.
+// RankExposed is the part of Exposed that belongs to one rank.
 type RankExposed struct {
 	Rank       int      `json:"rank"`
 	WaitUS     *float64 `json:"wait_us"`
@@ -135,15 +134,15 @@ type RankExposed struct {
 	ComputeUS  float64  `json:"compute_us"`
 }
 
-// Problem is an error in the run, or a reason why something is unknown. If a rank is late in a timeline, this is
-// not a Problem but a Finding.
+// Problem is an error in the run, or a reason why something is unknown. A late rank in a timeline is not a Problem but
+// a Finding.
 type Problem struct {
 	Kind string `json:"kind"` // "size", "order", "dtype", "missing", "alignment", "runs"; in flight records "late", "open"
 	Rank int    `json:"rank"`
 	Text string `json:"text"`
 }
 
-// Op is the total of all events with one name.
+// Op is the number and the total time of all events with one name.
 type Op struct {
 	Name   string  `json:"name"`
 	Class  string  `json:"class"`
@@ -159,12 +158,12 @@ const DefaultBound = 50_000
 type accounting struct {
 	tracer
 	origin int64
-	slowNS map[string]int64 // by operation: the part of its time that slow transfers explain, in nanoseconds
+	slowNS map[string]int64 // the part of each operation's time that slow transfers explain, in nanoseconds
 }
 
-// Of computes the report for a trace. bound is the largest error of the clocks, in nanoseconds, with which waiting
-// is still separated from transfer; 0 means DefaultBound. Of sorts the trace, shifts its times to one clock, and
-// sets the fields Run and Group of its events to those of the report.
+// Of computes the report for a trace. bound is the largest error of the clocks, in nanoseconds, up to which waiting is
+// separated from transfer; 0 means DefaultBound. Of sorts the trace, shifts its times to one clock, and sets the fields
+// Run and Group of its events to those of the report.
 func Of(t *trace.Trace, bound int64) *Report {
 	if bound <= 0 {
 		bound = DefaultBound
@@ -245,7 +244,7 @@ func (a *matching) problem(kind string, rank int, format string, args ...any) {
 type share struct {
 	event          call
 	wait, transfer int64
-	skew           int64 // the part of wait that is start skew
+	skew           int64 // the part of the waiting that is start skew
 	told           bool
 }
 
@@ -297,7 +296,7 @@ func (a *accounting) split() {
 	}
 }
 
-// sharesOf separates waiting from transfer for each member, if that is possible.
+// sharesOf separates the waiting of each member of a collective from its transfer, if that is possible.
 func (a *accounting) sharesOf(list []call) []share {
 	told := a.untold == "" && len(list) > 1 && len(list) >= a.size(list) && a.onePart(list) && !a.far(list)
 	last := &a.t.Events[list[0]]
@@ -345,7 +344,7 @@ func (a *accounting) skewed() {
 			last = r
 		}
 	}
-	for r := range a.lanes { // all parts begin at the same time, so the largest skew is in the part of last
+	for r := range a.lanes { // all parts begin at the same time, so the largest start skew is in the part of last
 		if len(a.lanes[r].events) > 0 && a.partOf(r) == a.partOf(last) &&
 			(first < 0 || a.lanes[r].begin() < a.lanes[first].begin()) {
 			first = r
@@ -356,7 +355,7 @@ func (a *accounting) skewed() {
 	a.r.StartSkew = x
 }
 
-// commonUS returns the part of the span that begins when the profiles of all ranks have begun.
+// commonUS returns the time from the moment when the profiles of all ranks have begun to the end of the trace.
 func (r *Report) commonUS() float64 {
 	if r.StartSkew == nil {
 		return r.SpanUS
@@ -387,7 +386,7 @@ func (a *matching) far(list []call) bool {
 	return !a.exact() && trace.EndsTogether(a.t.Events[list[0]].Name) && a.apart(list) > a.bound
 }
 
-// residual returns the largest possible error, in nanoseconds, of a difference between times of two ranks.
+// residual returns the largest error, in nanoseconds, that a difference between the times of two ranks can have.
 func (a *tracer) residual() int64 {
 	if a.r.Alignment.ResidualUS == nil {
 		return 0
@@ -408,8 +407,8 @@ func (a *accounting) late(c *Collective, shares []share, last int) {
 	}
 }
 
-// bandwidth computes the rate at which n members moved data. The bus factor is the part of the bytes that each link of
-// a ring carries, as in nccl-tests.
+// bandwidth computes the rates of a collective with n members. The bus factor is the part of the bytes that each link
+// of a ring carries, as in nccl-tests.
 func (c *Collective) bandwidth(n int) {
 	if c.Bytes == nil || c.TransferUS == nil || *c.TransferUS <= 0 {
 		return

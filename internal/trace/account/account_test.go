@@ -33,7 +33,7 @@ func accounted(t *testing.T, paths ...string) *Report {
 	return r
 }
 
-// kernel is work of a device as the test reads it, in microseconds.
+// kernel is an operation of a device, with its times in microseconds, as read by the test itself.
 type kernel struct {
 	name        string
 	start, end  float64
@@ -41,8 +41,8 @@ type kernel struct {
 	nccl        bool
 }
 
-// kernels reads the device work of a rank with encoding/json only, in the order in which it was
-// issued.
+// kernels reads the device operations of a rank by encoding/json only, without the package chrome. They are in the
+// order in which they were issued.
 func kernels(t *testing.T, path string) []kernel {
 	t.Helper()
 	f, err := os.Open(path)
@@ -86,7 +86,8 @@ func near(t *testing.T, what string, got, want, within float64) {
 	}
 }
 
-// TestKinetoLate: rank 1 is late in the third step because its host slept and a kernel spun.
+// TestKinetoLate checks the report on a profile in which rank 1 is late in the third step, because its host slept and a
+// kernel ran for a long time.
 func TestKinetoLate(t *testing.T) {
 	paths := []string{"testdata/tp-mlp-ar-late.rank0.json.gz", "testdata/tp-mlp-ar-late.rank1.json.gz"}
 	r := accounted(t, paths...)
@@ -102,7 +103,7 @@ func TestKinetoLate(t *testing.T) {
 		if c.Op != "all_reduce" || c.Group != "default_pg" || c.Bytes == nil || *c.Bytes != 8388608*2 {
 			t.Errorf("collective %d: %+v", i, c)
 		}
-		// The last rank to arrive finds all data there, so its whole time is transfer.
+		// When the last rank enters the collective, all others have entered, so its whole time is transfer.
 		near(t, "transfer", *c.TransferUS, min(a[i].end-a[i].start, b[i].end-b[i].start), 2)
 		near(t, "transfer of every all_reduce", *c.TransferUS, 76, 3)
 		for k, own := range []kernel{a[i], b[i]} {
@@ -122,7 +123,7 @@ func TestKinetoLate(t *testing.T) {
 			"all_reduce 4 of 8:\n  nothing ran on its stream for 10.1 ms") {
 		t.Errorf("words:\n%s", words(t, r))
 	}
-	if len(r.Problems) > 0 { // a rank that is late is a finding
+	if len(r.Problems) > 0 { // a late rank is a finding, not a problem
 		t.Errorf("problems: %+v", r.Problems)
 	}
 }
@@ -141,17 +142,17 @@ func TestKinetoCorpus(t *testing.T) {
 	for name, want := range map[string]struct {
 		collectives int
 		transfer    map[string]float64
-		late        int // the collective before which one rank was delayed
+		late        int // the collective for which one rank was late
 		rank        int
 		cause       string
 	}{
-		// The first all_reduce of this one takes 239 µs on both ranks, after 423 ms of waiting. Start skew is 422.8 of
-		// that.
+		// In this profile the first all_reduce takes 239 µs on both ranks, after 423 ms of waiting, of which 422.8 ms
+		// are start skew.
 		"tp-mlp-ar":            {6, map[string]float64{"all_reduce": 76}, 0, 1, "its host issued 227 µs after"},
 		"tp-mlp-ar-late":       {8, map[string]float64{"all_reduce": 76}, 4, 1, "spin_kernel"},
 		"tp-mlp-agrs":          {12, map[string]float64{"all_gather": 54, "reduce_scatter": 53}, 4, 0, "spin_kernel"},
 		"row-parallel-streams": {12, map[string]float64{"all_reduce": 49}, -1, 0, ""},
-		// nearly all waiting is start skew
+		// in the last profile nearly all waiting is start skew
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := accounted(t, corpus(t, "kineto/"+name+".rank*.json.gz")...)
@@ -179,8 +180,9 @@ func TestKinetoCorpus(t *testing.T) {
 	}
 }
 
-// TestExposedStreams checks the loop over two streams against a separate computation. It aligns the
-// clocks by the midpoint of the smallest and largest difference of ends, and then adds up the intervals between events.
+// TestExposedStreams checks the loop over two streams against a separate computation. The computation in the test
+// aligns the clocks by the mean of the smallest and the largest difference between the ends of collectives, and then
+// adds up the time between events.
 func TestExposedStreams(t *testing.T) {
 	paths := corpus(t, "kineto/row-parallel-streams.rank*.json.gz")
 	r := accounted(t, paths...)
@@ -195,8 +197,8 @@ func TestExposedStreams(t *testing.T) {
 		ranks[1][i].end += (lo + hi) / 2
 	}
 	a, b = collectives(ranks[0]), collectives(ranks[1])
-	// Start skew does not count: a rank that enters a collective before the first kernel of the other rank is taken to
-	// enter later by the difference of the first kernels.
+	// Start skew is not counted as waiting. If a rank enters a collective before the first kernel of the other rank,
+	// its entry is therefore moved by the difference between the starts of the first kernels.
 	begins := func(list []kernel) float64 {
 		return slices.MinFunc(list, func(x, y kernel) int { return cmp.Compare(x.start, y.start) }).start
 	}
@@ -260,8 +262,8 @@ func TestExposedStreams(t *testing.T) {
 	}
 }
 
-// TestNsysRows reads the rows of NVIDIA/Fuser #5751 as they are posted there: one session with eight ranks, eight
-// sessions, and one rank.
+// TestNsysRows reads rows of Nsight Systems as posted in NVIDIA/Fuser's pull request 5751: those of one session with
+// eight ranks, of eight sessions, and of one rank.
 func TestNsysRows(t *testing.T) {
 	r := accounted(t, "testdata/nsys-1.txt")
 	if r.Source != "nsys" || r.Ranks != 8 || len(r.Collectives) != 2 {
@@ -278,7 +280,7 @@ func TestNsysRows(t *testing.T) {
 			near(t, "transfer by rank", *m.TransferUS, []float64{266.2, 261.7}[i], 0.8)
 		}
 	}
-	// Rank 5 starts the first one at 20044166, rank 1 at 13077591 and rank 3 at 16052423.
+	// Rank 5 starts the first collective at 20044166 ns, rank 1 at 13077591 and rank 3 at 16052423.
 	near(t, "wait of rank 1", *r.Collectives[0].ByRank[1].WaitUS, (20044166-13077591)/1e3, 0.01)
 	near(t, "wait of rank 3", *r.Collectives[0].ByRank[3].WaitUS, (20044166-16052423)/1e3, 0.01)
 	near(t, "wait of rank 2", *r.Collectives[1].ByRank[2].WaitUS, (36751238-31899021)/1e3, 0.01)
@@ -318,7 +320,7 @@ func TestNsysRows(t *testing.T) {
 	}
 }
 
-// TestFlight checks unequal sizes and a late rank, in JSON and in pickles.
+// TestFlight checks the reports on flight records with unequal sizes and with a late rank, in JSON and in pickles.
 func TestFlight(t *testing.T) {
 	for _, suffix := range []string{"json.gz", "fr.pickle"} {
 		r := accounted(t, corpus(t, "flight/flight-shape.rank*."+suffix)...)
@@ -342,7 +344,8 @@ func TestFlight(t *testing.T) {
 			t.Errorf("%s: want the last collective to wait for rank 1: %+v", suffix, c)
 		} else {
 			near(t, "lateness", c.Late.US, (347073388-346539006)/1e3, 0.01)
-			// In calls 1 to 6 rank 1 calls 736, 3923, 3847, 3822, 3807 and 3777 µs after rank 0: the median is 3822.
+			// In the calls 1 to 6, rank 1 calls 736, 3923, 3847, 3822, 3807 and 3777 µs after rank 0: the median is
+			// 3822.
 			const doubt = "in the completed calls it called 3822 µs after rank 0 (median of 6); if their clocks differ by " +
 				"that, rank 0 called last here, 3288 µs after rank 1"
 			if !strings.Contains(c.Late.After, doubt) || !strings.Contains(r.Problems[0].Text, doubt) {
@@ -394,7 +397,7 @@ func TestFlightOfTwoJobs(t *testing.T) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
-	// A rank that calls late, after which the others complete, is of the same job.
+	// A record belongs to the same job if its rank calls late and the others then complete.
 	late := record("e.rank1.json", "[0, 1]", 161*second, 162*second)
 	waited := record("f.rank0.json", "[0, 1]", 100*second, 162*second)
 	if _, err := Files([]string{waited, late}, 0); err != nil {

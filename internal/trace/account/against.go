@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Difference is one number that is compared between an older and a newer report.
+// Difference holds the values of one number in an older and in a newer report.
 type Difference struct {
 	What string   `json:"what"`
 	Was  *float64 `json:"was_us"`
@@ -182,7 +182,7 @@ func byKernel(r, old *Report) []Difference {
 	return out
 }
 
-// size returns the absolute difference of the two means, multiplied by the larger one of the two numbers of calls.
+// size returns the absolute difference between the two means, multiplied by the larger of the two numbers of calls.
 func (d *Difference) size() float64 {
 	a, _ := deref(d.Was)
 	b, _ := deref(d.Is)
@@ -218,7 +218,7 @@ func WriteAgainst(w io.Writer, list []Difference, warnings []string) error {
 // AgainstHead are the names of the columns of Difference.Row.
 var AgainstHead = []string{"", "was", "is", "change", "calls, all ranks"}
 
-// Row returns the texts of a difference for a table.
+// Row returns the row of a table that shows the difference.
 func (d *Difference) Row() []string {
 	row := []string{d.What, told(d.Was), told(d.Is), "", d.calls()}
 	if d.WasTimes > 0 || d.Times > 0 {

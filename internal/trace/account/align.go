@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Clock describes how the clock of one rank was aligned with that of the first rank, or with that of the first rank of
-// its part (see Alignment).
+// Clock describes how the clock of one rank was aligned with that of the first rank, or, if collectives do not connect
+// all ranks, with that of the first rank of its part (see Alignment).
 type Clock struct {
 	Rank     int     `json:"rank"`
 	OffsetUS float64 `json:"offset_us"` // the offset that is added to the rank's times at the start of the profile
@@ -25,14 +25,14 @@ type Clock struct {
 // Alignment describes how well the clocks of the ranks agree.
 type Alignment struct {
 	// ResidualUS is the largest distance that remains, after the alignment, between the ends of one collective on
-	// different ranks. It is nil if there are fewer than two collectives to show it.
+	// different ranks. ResidualUS is nil if there are fewer than two collectives, from which it could be computed.
 	ResidualUS *float64 `json:"residual_us"`
-	// Method says how the clocks were aligned: "one clock" if there is only one, "ends" if by the ends of
-	// collectives, or "none".
+	// Method is the way in which clocks were aligned: "one clock" if there is only one, "ends" if the ends of
+	// collectives were used, or "none".
 	Method string  `json:"method"`
 	Clocks []Clock `json:"clocks,omitempty"`
-	// Parts are the sets of ranks that collectives connect, by their numbers. The clocks of different parts are not
-	// compared: each part begins at time 0. Parts is nil if all ranks are connected.
+	// Parts lists the sets of ranks that are connected by common collectives. A rank is given by its number. The clocks
+	// of different parts are not compared: each part begins at time 0. Parts is nil if all ranks are connected.
 	Parts [][]int `json:"parts,omitempty"`
 }
 
@@ -84,12 +84,12 @@ func (a *matching) mixed(rank int, format string, args ...any) {
 	a.r.Problems = slices.Insert(a.r.Problems, 0, Problem{"runs", rank, fmt.Sprintf(format, args...)})
 }
 
-// leastBetweenRuns is the time in nanoseconds between two profiles from which they are called profiles of two runs even
-// if their collectives agree. Clocks of hosts differ by less.
+// leastBetweenRuns is the time in nanoseconds between the end of one profile and the start of another from which they
+// are considered to be of two runs, even if their collectives agree. The clocks of hosts differ by less.
 const leastBetweenRuns = 1_000_000_000
 
 // separateRuns returns the largest time by which the profile of one rank begins after that of another has ended, and
-// the two ranks. Only times of kineto are comparable before clocks are aligned.
+// the two ranks. Before clocks are aligned, only the times in profiles of kineto can be compared.
 func (a *matching) separateRuns() (gap int64, before, after int) {
 	if a.t.Source != "kineto" {
 		return 0, 0, 0
@@ -153,8 +153,9 @@ func (a *matching) apart(list []call) int64 {
 	return all.hi - all.lo
 }
 
-// settle sets the residual, and names the parts whose alignment no second collective checks. If the residual exceeds
-// the bound, the ranks are not compared. least is the number of collectives that check the clocks of a part.
+// settle sets the residual, and names the parts that share only one collective, so that their alignment cannot be
+// checked. If the residual exceeds the bound, the ranks are not compared. least is the smallest number of shared
+// collectives by which an alignment can be checked.
 func (a *matching) settle(shared [][]call, least int) {
 	if a.untold != "" {
 		return
@@ -225,14 +226,13 @@ func (a *matching) refuse(format string, args ...any) {
 	a.problem("alignment", rank, "%s", a.untold)
 }
 
-// onClock holds all parts of the trace whose times are from one clock, as indices: ranks, events, calls of hosts
-// and steps.
+// onClock holds the indices of the ranks, events, host calls and steps of the trace whose times are from one clock.
 type onClock struct {
 	ranks, events, host, steps []int
-	shared                     map[int][]call // by number of a shared collective: the events of these ranks in it
+	shared                     map[int][]call // events by the number of a shared collective
 }
 
-// byClock groups the parts of the trace by clock.
+// byClock groups the ranks, events, host calls and steps of the trace by clock.
 func (a *matching) byClock(clocks []int, shared [][]call) map[int]*onClock {
 	all := map[int]*onClock{}
 	for r, c := range clocks {
@@ -263,16 +263,16 @@ func (a *matching) byClock(clocks []int, shared [][]call) map[int]*onClock {
 	return all
 }
 
-// fitAll aligns one clock after another with the clock of the first rank. The next clock is always the one that has
-// the most ends in common with the clocks that are already aligned. When no clock that is left has any, the first of
-// them begins the next part.
+// fitAll aligns one clock after another with the clock of the first rank. The next clock is always the one that has the
+// most ends in common with the clocks that are already aligned. If no remaining clock has a common end, the first
+// remaining clock begins the next part.
 func (a *matching) fitAll(clocks []int, shared [][]call) {
 	all := a.byClock(clocks, shared)
-	// by number of a shared collective: its ends on the clocks that are already aligned
+	// the ends of each shared collective on the clocks that are already aligned, by the collective's number
 	there := make([]ends, len(shared))
-	// by clock that is not aligned yet: the number of collectives that it shares with the aligned clocks
+	// the number of collectives that each remaining clock shares with the aligned clocks
 	common := map[int]int{}
-	// the clocks that are not aligned yet; a clock is added again each time its number grows
+	// the remaining clocks; a clock is added again each time its number of shared collectives grows
 	var ready most
 	left := map[int]bool{}
 	for c := range all {
@@ -323,9 +323,9 @@ func (a *matching) fitAll(clocks []int, shared [][]call) {
 	}
 }
 
-// separate records which ranks are in which part, and shifts the times of each part so that its first event is at the
-// time of the first event of the first part. Waits of hocket's commands for signals may connect parts, so times of
-// hocket's own traces are not compared at all.
+// separate records the part of each rank. It shifts the times of each part so that the first events of all parts have
+// the same time. Waits of hocket's commands for signals may connect parts, so times of hocket's own traces are not
+// compared at all.
 func (a *matching) separate(parts [][]*onClock) {
 	if a.t.Source == "" {
 		a.refuse("some ranks share no collective with the others")
@@ -375,8 +375,7 @@ func (m *most) Pop() any {
 	return x
 }
 
-// point is the end of a collective on one clock, and the difference between this end and the end on the first
-// clock.
+// point is the end of a collective on one clock, and the difference between the end on the aligned clocks and this end.
 type point struct {
 	at, behind int64
 	group      int
@@ -432,9 +431,9 @@ const (
 	gross = 100_000
 )
 
-// fit finds the line whose largest distance to a point is the smallest. It ignores outliers, at most a quarter of
-// the points, and records them in outlier. It uses drift only if the drift is physically possible and halves the
-// distance.
+// fit finds the line whose largest distance to a point is the smallest. At most a quarter of the points are ignored as
+// outliers, and recorded in outlier. The line has a slope, the drift between the clocks, only if the drift is
+// physically possible and halves the distance.
 func fit(points []point, outlier map[int]bool) line {
 	kept := slices.Clone(points)
 	slices.SortFunc(kept, func(a, b point) int { return cmp.Compare(a.behind, b.behind) })
@@ -477,7 +476,8 @@ func (l line) worst(points []point) int64 {
 	return most
 }
 
-// leastSquares fits the drift, and chooses the offset in the middle of the remaining distances.
+// leastSquares computes the drift by least squares, and the offset as the mean of the smallest and the largest
+// remaining distance.
 func leastSquares(points []point) line {
 	from, base := points[0].at, points[0].behind
 	var n, sx, sy, sxx, sxy float64
@@ -518,7 +518,8 @@ func (a *matching) shiftClock(clock *onClock, l line) {
 	}
 }
 
-// clocksOf describes the alignment of the ranks of a clock by n collectives, before the clock is shifted.
+// clocksOf describes how the clock of some ranks was aligned by n collectives. It must be called before the clock is
+// shifted.
 func (a *matching) clocksOf(clock *onClock, l line, n int) (out []Clock) {
 	first := int64(math.MaxInt64)
 	for _, i := range clock.events {

@@ -8,41 +8,41 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// These are the kinds of stretches.
+// These are the kinds of activity in a stretch of time.
 const (
 	isWork     = "work"     // a kernel, or a copy of the host
 	isTransfer = "transfer" // communication after all members have arrived
 	isPeer     = "peer"     // waiting in a collective for another member
 	isSignal   = "signal"   // waiting for a signal
-	isStream   = "stream"   // waiting for another stream, without a record of what that stream did
-	isLag      = "lag"      // the event that it waited for has ended, but the wait has not
+	isStream   = "stream"   // waiting for another stream, whose activity was not recorded
+	isLag      = "lag"      // the time from the end of the event that was waited for to the end of the wait
 	isGap      = "gap"      // nothing ran on the stream
 )
 
-// stretch is a time interval before an event i, with the activity for which i had to wait.
+// stretch is a time interval before the start of an event, with the activity for which the event had to wait.
 type stretch struct {
 	kind   string
 	lo, hi int64
-	event  int // the event of which it is a part; for a gap, the event after the gap
+	event  int // the event that was active in the interval; for a gap, the event after the gap
 	by     int // for isPeer and isSignal: the event of another rank that ended the wait, or -1
 }
 
 func (s *stretch) long() int64 { return s.hi - s.lo }
 
-// tracer finds the events for which an event had to wait, from the event backwards.
+// tracer finds the activities for which an event had to wait, going back in time from the event.
 type tracer struct {
 	matching
 	shares [][]share
 	bare   bool // the trace contains only communication
 	lanes  []lane
-	same   map[statement][]int // by statement, its events; only in traces that hocket recorded
+	same   map[statement][]int // the events of each statement; only in traces that hocket recorded
 	chains *trace.Chains
 }
 
-// back divides the time from the argument from until the start of event i, on the rank of i, into the activities
-// for which i had to wait, the latest first. If the rank waited for another of its streams, the work of that stream
-// counts. The result unsure is for profiles of other tools. It reports that the profile does not show for which of
-// several streams the event waited.
+// back divides the time from the argument from until the start of event i, on the rank of i, into the activities for
+// which i had to wait, the latest first. If the rank waited for another of its streams, the activities are those of the
+// other stream. The result unsure, which is false for hocket's own traces, reports that the profile does not show for
+// which of several streams the event waited.
 func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 	chains := a.chain()
 	now := a.t.Events[i].Start
@@ -65,7 +65,7 @@ func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 		if now > from && a.t.Events[j].Stream != a.t.Events[at].Stream && chains.Others(at, j, launchGap) {
 			unsure = true
 		}
-		for seen[j] = true; now > from; seen[j] = true { // follow waits to the work of other streams of the rank
+		for seen[j] = true; now > from; seen[j] = true { // replace a wait by the work of the stream that it waits for
 			e := &a.t.Events[j]
 			d := chains.Released(j)
 			if d < 0 || a.t.Events[d].Rank != e.Rank || a.t.Events[d].End <= e.Start || seen[d] {
@@ -80,7 +80,7 @@ func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 	return out, unsure
 }
 
-// chain returns the chains of the trace, which say for which event each event had to wait.
+// chain returns the chains of the trace, which have for each event the event for which it had to wait.
 func (a *tracer) chain() *trace.Chains {
 	if a.chains == nil {
 		a.chains = a.t.Chains()
@@ -88,7 +88,7 @@ func (a *tracer) chain() *trace.Chains {
 	return a.chains
 }
 
-// putEvent calls put for the parts of the time of event j.
+// putEvent divides the time of event j into parts of one kind, and calls put for each.
 func (a *tracer) putEvent(j int, put func(kind string, lo int64, event, by int)) {
 	e := &a.t.Events[j]
 	switch {
@@ -98,7 +98,7 @@ func (a *tracer) putEvent(j int, put func(kind string, lo int64, event, by int))
 			put(isLag, max(a.t.Events[by].End, e.Start), j, -1)
 		}
 		put(isSignal, e.Start, j, by)
-	case e.Waits() && a.chains.Released(j) >= 0: // that event had ended before this wait began
+	case e.Waits() && a.chains.Released(j) >= 0: // the event that was waited for had ended before the wait began
 		put(isLag, e.Start, j, -1)
 	case e.Waits():
 		put(isStream, e.Start, j, -1)
@@ -113,7 +113,7 @@ func (a *tracer) putEvent(j int, put func(kind string, lo int64, event, by int))
 	}
 }
 
-// lastOf returns the member that entered a collective last.
+// lastOf returns the index of the event of the member that entered a collective last.
 func (a *tracer) lastOf(group int) int {
 	last := a.members[group][0]
 	for _, i := range a.members[group] {
@@ -127,10 +127,10 @@ func (a *tracer) lastOf(group int) int {
 // lane is the activity of one rank: its events by start, except waits and signals, and the calls of its host.
 type lane struct {
 	events  []*trace.Event
-	ends    []int64          // for each event, the latest end of the events up to it
+	ends    []int64          // for each event, the latest end of this and all earlier events
 	host    []trace.HostCall // by start
-	hostEnd []int64          // for each call, the latest end of the calls up to it
-	// by operation: the times at which its events started, in order; computed when first needed
+	hostEnd []int64          // for each call, the latest end of this and all earlier calls
+	// the ascending start times of the events of each operation; computed when first needed
 	begun map[opOf][]int64
 }
 
@@ -170,7 +170,7 @@ type opOf struct {
 	name  string
 }
 
-// until counts the events of a class and name that started before the time to.
+// until returns the number of events of a class and name that started before the time to.
 func (l *lane) until(class trace.Class, name string, to int64) int {
 	if l.begun == nil {
 		l.begun = map[opOf][]int64{}
@@ -183,14 +183,14 @@ func (l *lane) until(class trace.Class, name string, to int64) int {
 	return sort.Search(len(list), func(k int) bool { return list[k] >= to })
 }
 
-// ran is the total of the events of one name on one rank between two times.
+// ran is the number and the total time of the events of one name on one rank between two times.
 type ran struct {
 	times int
-	ns    int64 // sum of those parts of their durations that are between the two times
+	ns    int64 // sum of the events' durations between the two times
 	full  int64 // sum of their complete durations
 }
 
-// ran returns the total of the events of a name and class between from and to.
+// ran returns the number and the total time of the events of a name and class between the times from and to.
 func (l *lane) ran(class trace.Class, name string, from, to int64) ran {
 	var out ran
 	k := sort.Search(len(l.events), func(k int) bool { return l.events[k].Start >= to })
@@ -206,7 +206,7 @@ func (l *lane) ran(class trace.Class, name string, from, to int64) ran {
 	return out
 }
 
-// begin returns the start of the first event of the rank.
+// begin returns the time at which the first event of the rank started.
 func (l *lane) begin() int64 {
 	if len(l.events) == 0 {
 		return 0

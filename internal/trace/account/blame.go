@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// blame explains why each late rank was late. The explanation consists of activities since the last collective that
-// both ranks left: those that the late rank had but the rank that waited longest did not.
+// blame explains why each late rank was late. It compares the late rank with the rank that waited longest. The reasons
+// are the activities that only the late rank had since the last collective that both ranks left.
 func (a *accounting) blame() {
 	for g := range a.r.Collectives {
 		if c := &a.r.Collectives[g]; c.Late != nil {
@@ -65,17 +65,17 @@ func joined(causes []Cause) string {
 
 func short(ns int64) string { return trace.Microseconds(us(ns)) }
 
-// what identifies an activity whose times are added up and compared between two ranks.
+// The type what is the key of an activity: the times of activities with equal keys are added up, and compared between
+// two ranks.
 type what struct {
 	kind  string
 	class trace.Class
 	name  string
-	by    int // the number of the rank for which it waited, or -1
+	by    int // for a wait, the index of the rank that was waited for, or -1
 	group int // for isPeer: the collective
 }
 
-// window is the time of one rank before it entered a collective, divided into the activities for which it had to
-// wait.
+// window is a period before a rank entered a collective, divided into the activities for which the rank had to wait.
 type window struct {
 	rank     int
 	from, to int64
@@ -84,7 +84,7 @@ type window struct {
 	unsure   bool
 }
 
-// window computes the window of the rank of event i, from the time from until i starts.
+// The method window returns the period of the rank of event i that begins at the time from and ends at the start of i.
 func (a *tracer) window(i int, from int64) *window {
 	e := &a.t.Events[i]
 	w := &window{rank: e.Rank, from: from, to: e.Start, sums: map[what]int64{}}
@@ -116,16 +116,16 @@ type comparison struct {
 	a              *tracer
 	slowAt, fastAt call
 	slow, fast     *window
-	since          string // the last collective that both ranks left before; empty if there is none
-	least          int64  // causes that explain less than this are not reported
+	since          string // the last earlier collective that both ranks left; empty if there is none
+	least          int64  // the smallest part of the delay, in nanoseconds, that a reported cause must explain
 	out            []Cause
 }
 
 // mostCauses is the largest number of causes that one sentence names.
 const mostCauses = 3
 
-// causes compares the late rank of collective g with the rank that waited longest. It returns the name of the
-// collective at which the comparison begins, which is empty if there is none, and the differences.
+// causes compares the late rank of collective g with the rank that waited longest, and returns the differences. It also
+// returns the name of the collective at whose end the comparison begins, or "" if there is none.
 func (a *tracer) causes(g int) (since string, causes []Cause) {
 	late, early := -1, -1
 	for k, s := range a.shares[g] {
@@ -179,8 +179,8 @@ func (a *tracer) unknown(rank int, why string) []Cause {
 // mostBack is the largest number of earlier collectives that are examined to find one that both ranks left.
 const mostBack = 1024
 
-// parted returns the latest collective before g that the ranks of x and y had left when they entered g, and the
-// times at which they left it. It returns -1 if there is none.
+// parted returns the latest collective before g that both ranks, those of the events x and y, had left when they
+// entered g, and the times at which they left it. Its result h is -1 if there is no such collective.
 func (a *tracer) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
 	for h := g - 1; h >= 0 && h >= g-mostBack; h-- {
 		p, q := a.member(h, x.Rank), a.member(h, y.Rank)
@@ -191,7 +191,7 @@ func (a *tracer) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64)
 	return -1, 0, 0
 }
 
-// member returns the event of a rank in a collective, or nil if it has none.
+// member returns the event of a rank in a collective, or nil if the rank has no event in it.
 func (a *tracer) member(g, rank int) *trace.Event {
 	k, ok := slices.BinarySearchFunc(a.shares[g], rank, func(s share, rank int) int {
 		return cmp.Compare(a.t.Events[s.event].Rank, rank)
@@ -207,10 +207,10 @@ func (c *comparison) add(kind, op string, explains, took, other int64, format st
 		OtherUS: us(other), Text: fmt.Sprintf(format, args...)})
 }
 
-// other returns the number, in the job, of the rank that waited.
+// other returns the number in the job of the rank that waited for the late rank.
 func (c *comparison) other() int { return c.a.t.ID(c.fast.rank) }
 
-// left records the cause that the collective at which the comparison begins ended later on the late rank.
+// left adds a cause if the collective at which the comparison begins ended later on the late rank.
 func (c *comparison) left(op string, after int64) {
 	if after < max(c.least, c.a.residual()+1) {
 		return
@@ -219,8 +219,8 @@ func (c *comparison) left(op string, after int64) {
 		c.other())
 }
 
-// begun records the cause that the profile of the late rank begins later, by the time after. The part skew of this
-// time is start skew, which is not counted as waiting.
+// begun adds a cause if the profile of the late rank begins later, by the time after. Of this time, skew is start skew,
+// which is not counted as waiting.
 func (c *comparison) begun(after, skew int64) {
 	if after-skew >= c.least {
 		c.add("begins", "", after-skew, after, 0,
@@ -229,7 +229,7 @@ func (c *comparison) begun(after, skew int64) {
 	}
 }
 
-// compare records what took longer on the late rank.
+// compare adds a cause for each activity that took longer on the late rank.
 func (c *comparison) compare() {
 	keys := slices.SortedFunc(maps.Keys(c.slow.sums), func(x, y what) int {
 		return cmp.Or(strings.Compare(x.kind, y.kind), strings.Compare(x.name, y.name), cmp.Compare(x.by, y.by),
@@ -271,7 +271,7 @@ func (c *comparison) compare() {
 	}
 }
 
-// worked records the cause that a kernel, a copy or a transfer took longer on the late rank.
+// worked adds a cause for a kernel, a copy or a transfer that took longer on the late rank.
 func (c *comparison) worked(k what, took, other int64) {
 	kind, verb := "kernel", "ran"
 	if k.kind == isTransfer {
@@ -280,7 +280,7 @@ func (c *comparison) worked(k what, took, other int64) {
 		}
 	}
 	slow, fast := c.total(c.slow, k), c.total(c.fast, k)
-	// whether no part of it ran on other streams at the same time
+	// whether no part of the activity ran on other streams at the same time
 	plain := k.kind == isWork && slow.ns == took && fast.ns == other
 	whole := slow.full == slow.ns && fast.full == fast.ns
 	switch {
@@ -328,8 +328,8 @@ func times(n int) string {
 	return fmt.Sprintf(", in %d calls each", n)
 }
 
-// only returns the single event of a kind and name for which the rank of a window had to wait. It returns nil if
-// there is none or if there are several.
+// only returns the event with the kind and name of k for which the rank had to wait in the window w. It returns nil if
+// there is no such event, or more than one.
 func (c *comparison) only(w *window, k what) *trace.Event {
 	var e *trace.Event
 	for _, p := range w.parts {
@@ -343,13 +343,13 @@ func (c *comparison) only(w *window, k what) *trace.Event {
 	return e
 }
 
-// upTo returns how often the rank of a window had run the operation of k by the end of the window.
+// upTo returns how often the rank of the window w had run the operation of k by the end of the window.
 func (c *comparison) upTo(w *window, k what) int {
 	return c.a.lanes[w.rank].until(k.class, k.name, w.to)
 }
 
-// total returns the total of all activities of the name of k on the rank of a window, including those for which no
-// event waited.
+// total returns the number and the total time of all activities with the name of k in the window w, including those for
+// which no event waited.
 func (c *comparison) total(w *window, k what) ran {
 	return c.a.lanes[w.rank].ran(k.class, k.name, w.from, w.to)
 }
@@ -398,8 +398,8 @@ func (c *comparison) instead() ([]Cause, map[what]bool) {
 			others, short(other))}}, only
 }
 
-// signalled records the cause that the late rank itself waited for signals, and what the sender of the signals did
-// in that time.
+// signalled adds the cause that the late rank itself waited longer for signals, and describes the activities of their
+// sender in that time.
 func (c *comparison) signalled(k what, took, other int64) {
 	if k.by < 0 {
 		c.add("signal", "", took-other, took, other, "it waited %s for signals of an unknown rank",
@@ -421,8 +421,8 @@ func (c *comparison) signalled(k what, took, other int64) {
 	c.out[len(c.out)-1].Rank = k.by
 }
 
-// idled records the cause that nothing ran on the late rank for some time, and what its host did in the gap that
-// differs most from that of the other rank.
+// idled adds the cause that the late rank was idle for longer. It describes the activity of the host in the gap that
+// differs most from the corresponding gap of the other rank.
 func (c *comparison) idled(took, other int64) {
 	gap, its := c.gap()
 	a, e := c.a, &c.a.t.Events[gap.event]
@@ -437,16 +437,16 @@ func (c *comparison) idled(took, other int64) {
 	c.add(kind, e.Name, took-other, took, other, "%s%s", text, why)
 }
 
-// gap returns the gap of the late rank that is longer than its counterpart by most, and the length of the counterpart.
-// The counterpart is the gap of the other rank before the event of the same name, counted from the ends of the
-// windows. Its length is 0 if there is none.
+// gap returns the idle time of the late rank that differs most from the corresponding idle time of the other rank, and
+// the length of the latter. Idle times correspond if they precede events of the same name and the same index, counted
+// from the ends of the windows. The second length is 0 if there is none.
 func (c *comparison) gap() (longest stretch, its int64) {
 	type before struct {
 		name string
 		nth  int
 	}
 	each := func(w *window, do func(k before, p stretch)) {
-		last, count := -1, map[string]int{} // parts are in the order from the latest to the earliest
+		last, count := -1, map[string]int{} // the parts of a window are in the order from the latest to the earliest
 		for _, p := range w.parts {
 			name := c.a.t.Events[p.event].Name
 			if p.event != last {

@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// steps plays steps of two kernels and an all_reduce on one stream. change may change or add commands before a step.
+// steps adds n steps of two kernels and an all_reduce on one stream to the simulated program. The function change is
+// called before each step, and may change or add commands.
 func steps(p *player, n int, transfer int64, change func(step int)) {
 	for step := range n {
 		first := len(p.cmds)
@@ -25,7 +26,7 @@ func steps(p *player, n int, transfer int64, change func(step int)) {
 	}
 }
 
-// last returns the last command with a name on a rank.
+// last returns the last command with the given name on a rank.
 func (p *player) last(rank int, name string) *cmd {
 	for i := len(p.cmds) - 1; i >= 0; i-- {
 		if p.cmds[i].rank == rank && p.cmds[i].name == name {
@@ -35,8 +36,8 @@ func (p *player) last(rank int, name string) *cmd {
 	return nil
 }
 
-// overlapped plays steps whose all_reduces run on a separate stream during the kernels of the next
-// step. Only the all_reduce of step bare is waited for immediately.
+// overlapped adds n steps to the simulated program. Their all_reduces run on a separate stream during the kernels of
+// the next step. Only in step bare, the main stream waits for the all_reduce immediately.
 func overlapped(p *player, n, bare int) {
 	for step := range n {
 		for r := range p.ranks {
@@ -52,8 +53,8 @@ func overlapped(p *player, n, bare int) {
 	}
 }
 
-// exchange plays rounds in which each rank puts to one neighbour while it computes. It waits for the signal of the
-// other neighbour in each round, or after the last round.
+// exchange adds n rounds to the simulated program, in which each rank puts data to one neighbour while it computes. A
+// rank waits for the signal of the other neighbour in each round, or only after the last round.
 func exchange(p *player, n int, each bool, change func(round int)) {
 	for round := range n {
 		for r := range p.ranks {
@@ -74,7 +75,7 @@ func exchange(p *player, n int, each bool, change func(round int)) {
 	}
 }
 
-// scenario is a trace with one known cause, and the finding that the report must contain.
+// scenario is a simulated program with one known cause of delay, and the finding that the report must contain.
 type scenario struct {
 	name   string
 	torch  bool
@@ -235,16 +236,16 @@ func scenarios() []scenario {
 	return list
 }
 
-// endUnder lets the last all_reduces run during kernels, too.
+// endUnder adds kernels during which the last all_reduces run, so that these are overlapped, too.
 func endUnder(p *player) {
 	for r := range p.ranks {
 		p.work(r, "main", "gemm", 100_000)
 	}
 }
 
-// TestKnownCauses checks traces with one known cause. The first sentence that blames a rank must name that cause, with
-// its rank, operation and size. No other rank or operation may be blamed for even a fifth of it. No sentence may say
-// anything that does not follow from the events.
+// TestKnownCauses checks traces with one known cause of delay. The first sentence that blames a rank must name that
+// cause, with its rank, operation and size. No other rank or operation may be blamed for a fifth of the delay or more.
+// No sentence may say anything that does not follow from the events.
 func TestKnownCauses(t *testing.T) {
 	list := scenarios()
 	if len(list) < 30 {
@@ -283,7 +284,7 @@ func (x *scenario) check(t *testing.T, r *Report) {
 	blamed := 0
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		if f.Kind == "exposed" && x.kind != "exposed" { // it is true in these traces and blames no rank
+		if f.Kind == "exposed" && x.kind != "exposed" { // it is true, and blames no rank
 			continue
 		}
 		if x.rank != -2 && (f.Rank != x.rank || f.Kind == "late" && f.Index != x.index) && f.US > x.amount/5 {
@@ -314,9 +315,9 @@ func (x *scenario) check(t *testing.T, r *Report) {
 	}
 }
 
-// TestClocksApart uses devices with separate clocks, and no collective from which the clocks could
-// be compared, as in an exchange on GPUs. Waits for signals must count as idle time for signals,
-// and no sentence may compare times of two ranks.
+// TestClocksApart checks the report on devices with separate clocks that have no collective by which the clocks could
+// be compared, as under the strategy exchange on GPUs. Waits for signals must count as idle time for signals, and no
+// sentence may compare times of two ranks.
 func TestClocksApart(t *testing.T) {
 	p := newPlayer(4, 1)
 	exchange(p, 4, true, func(round int) {
@@ -398,7 +399,7 @@ func TestSentencesOfRandomPrograms(t *testing.T) {
 				peer := (r + 1 + draw(p.ranks-1)) % p.ranks
 				p.put(r, s, peer, 1<<(10+draw(2)), long)
 				k := fmt.Sprintf("%%c%d[%d]", slices.Index(streams, s),
-					r) // of one stream, so that signals end in order
+					r) // each counter is signalled by one stream, so that its signals end in order
 				p.signal(r, s, k, peer)
 				if raised[fmt.Sprint(peer, k)]++; draw(2) == 0 {
 					p.waitCounter(peer, streams[draw(len(streams))], k, raised[fmt.Sprint(peer, k)])

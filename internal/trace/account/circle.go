@@ -9,17 +9,18 @@ import (
 // openCall is a collective that is not complete.
 type openCall struct {
 	where string
-	// begun are the ranks whose devices have begun it, and not those whose devices have not, or that have not called
-	// it. Both are empty if the calls of the ranks differ.
+	// begun lists the ranks whose devices have begun the collective. not lists the ranks whose devices have not begun
+	// it, or that have not called it. Both are empty if the calls of the ranks differ.
 	begun, not []int
 
-	from, to int // the problems about it, as indices
+	from, to int // the problems about the collective, as a range of indices
 }
 
-// circle finds ranks each of which is in a collective that the next one has not begun, so that none can end. It
-// replaces the problems about these collectives by one that names the circle, because no rank in it is late.
+// circle finds a circle of ranks, each of which is in a collective that the next rank has not begun, so that no
+// collective can end. It replaces the problems about these collectives by one that names the circle, because none of
+// the ranks is late.
 func (f *flights) circle() {
-	in := map[int][]int{} // by rank: the open calls that its device has begun
+	in := map[int][]int{} // the open calls that the device of each rank has begun
 	for i := range f.open {
 		for _, r := range f.open[i].begun {
 			in[r] = append(in[r], i)
@@ -27,7 +28,7 @@ func (f *flights) circle() {
 	}
 	type step struct{ rank, call int }
 	var path []step
-	begun, done := map[int]int{}, map[int]bool{} // by rank: its position in path; by call: whether it leads to no circle
+	begun, done := map[int]int{}, map[int]bool{} // the position of each rank in path; the calls that lead to no circle
 	var walk func(rank int) []step
 	walk = func(rank int) []step {
 		if at, on := begun[rank]; on {

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Condition is a bound on one number of a report, such as "exposed > 10%".
+// Condition is true if a number of a report exceeds a limit, as in "exposed > 10%".
 type Condition struct {
 	text   string
 	metric string
 	limit  float64 // a time in microseconds, a share, or a plain number
-	share  bool    // whether the limit is a share of the time of all ranks
+	share  bool    // whether the limit is a fraction of the summed time of all ranks
 }
 
-// metrics are the numbers of a report that conditions can name. Limits on those that are sums over ranks may be
-// shares. open is set for numbers to which unknown parts of the exposed communication may belong.
+// metrics are the numbers of a report that conditions can name. The limit of a number that is a sum over ranks may be a
+// share of the ranks' time. open is set for numbers that may include exposed communication whose kind is unknown.
 var metrics = []struct {
 	name  string
 	sum   bool
@@ -96,7 +96,7 @@ func ParseCondition(text string) (*Condition, error) {
 	return nil, fmt.Errorf("%q: there is no metric %s; there are %s", text, c.metric, strings.Join(names, ", "))
 }
 
-// percent writes a share with as many digits as are necessary to see on which side of the limit it is.
+// percent writes a share with as many digits as are necessary to distinguish it from the limit.
 func percent(share, limit float64) string {
 	for digits := 1; ; digits++ {
 		text := fmt.Sprintf("%.*f %%", digits, 100*share)

@@ -25,10 +25,11 @@ type Finding struct {
 	Rank  int    `json:"rank"`
 	Op    string `json:"op"`
 	Index int    `json:"index"` // index of the collective; -1 if there is none or there are several
-	// US is the time that it cost: the longest wait, the time beyond that of other transfers, or the exposed time.
+	// US is the time in microseconds that was lost: the longest wait, the time beyond that of other transfers, or the
+	// exposed time.
 	US   float64 `json:"us"`
 	Text string  `json:"text"` // a verdict of one line
-	// Details are the numbers and causes, one to a line.
+	// Details are the numbers and causes, one in each line.
 	Details []string `json:"details"`
 }
 
@@ -102,7 +103,8 @@ func (a *accounting) signals() {
 	}
 }
 
-// doing is a stretch of a rank's time, and the rank that waited for its signal, or -1 if none did.
+// doing is a stretch of the time of rank. The field via is the rank that waited for a signal of rank, or -1 if none
+// did.
 type doing struct {
 	stretch
 	rank, via int
@@ -200,7 +202,7 @@ func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 // barrier is the name of the collective that moves no data.
 const barrier = "barrier"
 
-// transferOf returns a name for the part of a communication after all members have arrived.
+// transferOf returns a name for the part of a collective after all members have entered it.
 func transferOf(name string) string {
 	if name == barrier {
 		return name
@@ -234,7 +236,7 @@ func (a *tracer) elsewhere(i int) string {
 	return fmt.Sprintf(", which took %s there, and at most %s on other ranks", short(e.Duration()), short(others.hi))
 }
 
-// statement identifies the commands of one statement in one iteration.
+// statement is a key for the commands of one statement in one iteration of one run.
 type statement struct {
 	run          int64
 	name, detail string
@@ -257,14 +259,14 @@ type sameSize struct {
 // link holds the transfers between the same ranks that have the same operation and size.
 type link struct {
 	name  string
-	rank  int // the sending rank; -1 for a collective
+	rank  int // the rank that sends; -1 for a collective
 	times []int64
 	index []int // indices of the transfers: of collectives, or of events
 
-	median, others int64 // median of the times, and the largest median of other links, or -1 if there are none
+	median, others int64 // median of the times, and the largest median of the other links, or -1 if there are no others
 }
 
-// compare computes the medians of some links.
+// compare computes the fields median and others of the links.
 func compare(all map[string]*link) {
 	most, second := int64(-1), int64(-1)
 	for _, l := range all {
@@ -284,7 +286,7 @@ func compare(all map[string]*link) {
 }
 
 // transfers adds findings about transfers that took longer than others of the same size. A finding is about all
-// transfers between some ranks, or about a single one.
+// transfers between the same ranks, or about a single transfer.
 func (a *accounting) transfers() {
 	all := map[sameSize]map[string]*link{}
 	add := func(k sameSize, name string, rank int, ns int64, index int) {
@@ -343,13 +345,13 @@ func (a *accounting) transfers() {
 // arrival returns the time at which the last member entered a collective.
 func (a *tracer) arrival(g int) int64 { return a.t.Events[a.lastOf(g)].Start }
 
-// slow reports whether a transfer that takes ns is slow compared with others.
+// slow reports whether a transfer that takes ns nanoseconds is slow, if other transfers take others nanoseconds.
 func (a *accounting) slow(ns, others int64) bool {
 	return float64(ns) > slowTimes*float64(others) && ns-others > slowLeast+a.residual()
 }
 
-// slowLink compares the transfers between some ranks with those between other ranks. If they are not slow in
-// comparison, it compares them with each other.
+// slowLink compares the transfers of a link with those of other links. If the link is not slow in comparison, it
+// compares the transfers of the link with each other.
 func (a *accounting) slowLink(k sameSize, l *link) {
 	if own, other := l.median, l.others; other >= 0 && a.slow(own, other) {
 		var sum int64
@@ -388,8 +390,7 @@ func (a *accounting) slowLink(k sameSize, l *link) {
 	}
 }
 
-// uneven adds a finding about a collective in which the transfer of one member took longer than the transfers of
-// all others.
+// uneven adds a finding about a collective in which the transfer took longer on one member than on all others.
 func (a *accounting) uneven(c *Collective, g int) {
 	var longest, next int64
 	rank := -1
@@ -430,7 +431,7 @@ func (a *accounting) exposures() {
 	computes := map[stream]bool{}
 	key := func(e *trace.Event) stream { return stream{e.Rank, e.Stream} }
 	moving := map[string][][]trace.Interval{}
-	alone := map[string][]bool{} // by operation and rank: whether its stream on that rank runs no kernels
+	alone := map[string][]bool{} // whether the streams of an operation on a rank run no kernels, by operation and rank
 	for i := range a.t.Events {
 		if e := &a.t.Events[i]; e.Class == trace.Compute && e.End > e.Start {
 			compute[e.Rank] = append(compute[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
@@ -485,8 +486,8 @@ func (a *accounting) exposures() {
 	}
 }
 
-// oddOnes is for an operation most of whose collectives are overlapped. It adds findings about those of its
-// collectives that are not overlapped, and returns the exposed time of these.
+// oddOnes applies to operations most of whose collectives are overlapped. It adds findings about the collectives of the
+// operation op that are not overlapped, and returns their exposed time.
 func (a *accounting) oddOnes(op string, compute [][]trace.Interval) int64 {
 	type one struct {
 		g, rank       int

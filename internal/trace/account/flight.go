@@ -21,17 +21,17 @@ type flights struct {
 	r       *Report
 	records []*flight.Record  // by rank
 	byGroup map[string][]made // calls by group, in the order of ranks and of the calls of each rank
-	members map[string][]int  // ranks of each group in the order of their numbers in it; nil if unknown
+	members map[string][]int  // ranks of each group, in the order of their numbers in the group; nil if unknown
 	names   map[string]string // names of groups by their keys
 	given   map[int]bool      // ranks for which there is a record
 	silent  map[int]bool      // ranks whose records have no entries
 	gaps    map[lacking]gap
 	origin  int64
-	behind  map[int][]int64 // by rank: how much later than the first rank it made each call that has completed
+	behind  map[int][]int64 // delays of each rank's completed calls after the first rank's call
 	open    []openCall
 }
 
-// made is an entry of a record, with the rank that made the call.
+// made is an entry of a flight record, which describes a call, with the rank that made the call.
 type made struct {
 	rank int
 	// part counts the earlier collectives of the rank that have the same number in the group. Torch gives one number to
@@ -140,10 +140,11 @@ func (c *Collective) first() float64 {
 	return at
 }
 
-// calls are the entries of one collective, by rank.
+// calls maps a rank to the entry about its call of a collective.
 type calls map[int]*flight.Entry
 
-// nameGroups chooses the names of the groups: their descriptions, with the key if several groups have the same.
+// nameGroups sets the name of each group to its description, followed by its key if several groups have the same
+// description.
 func (f *flights) nameGroups() {
 	f.names = map[string]string{}
 	count := map[string]int{}
@@ -193,7 +194,7 @@ func (f *flights) group(key string) {
 		return cmp.Or(cmp.Compare(x.seq, y.seq), cmp.Compare(x.part, y.part))
 	})
 	before := len(f.open)
-	var first string // describes the first call that all have made in the same way, and that is not complete
+	var first string // describes the first incomplete call that all ranks have made with equal arguments
 	later := 0
 	for _, id := range ids {
 		if hung := f.collective(key, name, members, given, id, byID[id], least); first == "" {
@@ -203,7 +204,7 @@ func (f *flights) group(key string) {
 		}
 	}
 	if first == "" || slices.ContainsFunc(f.open[before:], func(o openCall) bool { return o.to > o.from }) {
-		return // that other call of the group explains why the calls after it are not complete
+		return // a call of the group with a problem explains why later calls are not complete
 	}
 	if later > 0 {
 		first += fmt.Sprintf("; later calls of the group that are not complete: %d", later)
@@ -270,10 +271,10 @@ func (f *flights) collective(key, group string, members, given []int, id callID,
 	return hung
 }
 
-// states are the ranks that have made a call, by the state of the call on them.
+// states has the ranks that have made a call, separated by the call's state on each rank.
 type states struct {
 	complete, begun, waiting []int
-	unknown                  []int // their records do not contain the state
+	unknown                  []int // ranks whose records do not contain the state
 }
 
 func statesOf(list calls) states {
@@ -301,7 +302,7 @@ func ranksOf(ids []int) string {
 	return "ranks " + ranklist.String(ids)
 }
 
-// those refers to the devices of ranks in a sentence.
+// those returns words that refer to the devices of ranks, for a sentence.
 func those(ids []int) string {
 	if len(ids) == 1 {
 		return fmt.Sprintf("that of rank %d", ids[0])
@@ -309,7 +310,7 @@ func those(ids []int) string {
 	return "those of " + ranksOf(ids)
 }
 
-// words describes a call that is not complete.
+// The method words describes in words a call that is not complete.
 func (s *states) words() string {
 	open := slices.Sorted(slices.Values(slices.Concat(s.begun, s.waiting, s.unknown)))
 	text := "it is not complete on " + ranksOf(open)
@@ -335,7 +336,7 @@ func (s *states) words() string {
 	return text
 }
 
-// stack returns a text with the position in the code at which a rank made its call.
+// stack returns words with the position in the source code from which a rank made its call.
 func stack(rank int, e *flight.Entry) string {
 	if len(e.Stack) == 0 {
 		return ""
@@ -343,7 +344,7 @@ func stack(rank int, e *flight.Entry) string {
 	return fmt.Sprintf("; rank %d called from %s", rank, strings.Join(e.Stack[:min(len(e.Stack), 4)], " < "))
 }
 
-// empty reports the records without entries. Nothing follows from them about the calls of their ranks.
+// empty reports the records without entries. The calls of the ranks of these records are unknown.
 func (f *flights) empty() {
 	for _, r := range f.records {
 		if !f.silent[r.Rank] {
@@ -361,7 +362,7 @@ func (f *flights) empty() {
 // gap is a range of calls that the record of a rank lacks although the rank has made them.
 type gap struct{ first, last int64 }
 
-// absent reports the calls that ranks have made and that their records lack.
+// absent reports the calls that ranks have made but that their records lack.
 func (f *flights) absent() {
 	keys := slices.SortedFunc(maps.Keys(f.gaps), func(x, y lacking) int {
 		return cmp.Or(cmp.Compare(x.rank, y.rank), strings.Compare(x.group, y.group))
@@ -381,8 +382,8 @@ type lacking struct {
 }
 
 // hasMade reports whether a rank has made a call that its record lacks: the call is complete on another rank, which is
-// possible only after all members have made it, or the rank's own status counts it. The status counts calls that are
-// issued together as one.
+// possible only after all members have made it, or the rank's own status counts it. The status counts collectives that
+// are issued together as one call.
 func (f *flights) hasMade(key string, rank int, id callID, list calls) bool {
 	for _, e := range list {
 		if e.State == "completed" && trace.EndsTogether(e.Op) {
@@ -398,8 +399,8 @@ func (f *flights) hasMade(key string, rank int, id callID, list calls) bool {
 }
 
 // missing names the members that did not make a call that others made, and reports whether some member's call is not
-// recorded. A call that is older than the oldest call in a rank's record does not count as missing, and no call does
-// for a rank whose record is empty.
+// recorded. Calls that are older than the oldest call in a rank's record are not missing. For a rank with an empty
+// record, no call is missing.
 func (f *flights) missing(key, where string, members []int, id callID, list calls,
 	least map[int]int64) (lack []int, found bool) {
 	seq := id.seq
@@ -450,8 +451,8 @@ func (f *flights) last(rank int) string {
 	return "not in its record"
 }
 
-// late records which rank made a call last. If the call is not complete and the devices of only some ranks have
-// begun it, the other ranks are late. It reports whether it has added a problem about the call.
+// late adds a problem about the rank that made a call last. If the call is not complete and the devices of only some
+// ranks have begun it, the other ranks are late. It reports whether it has added a problem about the call.
 func (f *flights) late(c *Collective, key, where string, list calls, s states) bool {
 	ranks := slices.Sorted(maps.Keys(list))
 	last, first := ranks[0], ranks[0]
@@ -491,9 +492,10 @@ func (f *flights) late(c *Collective, key, where string, list calls, s states) b
 	return false
 }
 
-// earlier compares the time by which a rank called after another in an open call with that in the completed calls of
-// the group. If the median of those is a difference of the clocks, the same rank, or the other, is late by the rest.
-// It returns "" if there are too few calls, or if they differ by less than clocks do.
+// earlier compares two delays of a rank after another: in an open call, and in the completed calls of the group. The
+// median of the latter may be a difference of the clocks. In this case the rank is late by the remaining time, or, if
+// that is negative, the other rank is late. It returns "" if there are too few calls, or if the delays differ by less
+// than the clocks of hosts.
 func (f *flights) earlier(key string, rank, other int, by int64) string {
 	at := map[callID]int64{}
 	var before []int64
@@ -530,7 +532,7 @@ func (f *flights) earlier(key string, rank, other int, by int64) string {
 	return usual + " no rank was late"
 }
 
-// leastEarlier is the number of completed calls from which their times are compared with that of an open call.
+// leastEarlier is the smallest number of completed calls with which the delay in an open call is compared.
 const leastEarlier = 3
 
 // trailing reports which ranks made their call last in collectives that have completed.

@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// call is the part of one rank in a collective, as an index in the events of the trace.
+// call is the event of one rank in a collective, as an index in the list of events of the trace.
 type call = int
 
 // matching finds which events of the ranks belong to one collective, and aligns the clocks.
@@ -22,8 +22,8 @@ type matching struct {
 	bound   int64
 	members [][]call        // members of each collective, by its number
 	outlier map[int]bool    // collectives whose ends are not used to fit clocks
-	part    []int           // by rank: its part (see Alignment); nil if all ranks are in one
-	alike   map[string]bool // names that groups with different members have
+	part    []int           // the part of each rank (see Alignment); nil if all ranks are in one part
+	alike   map[string]bool // names that several groups with different members share
 	untold  string          // the reason why waiting is unknown; empty if it is known
 }
 
@@ -81,7 +81,7 @@ func (a *matching) matchOwn() {
 	}
 }
 
-// series holds the calls of one group of ranks, for each rank in the order in which it made them.
+// series holds the calls of one group of ranks: a list for each rank, in the order in which the rank made them.
 type series struct {
 	name  string
 	calls map[int][]call
@@ -205,10 +205,10 @@ func (a *matching) order(list []call) {
 // mostShifts limits the search for the call at which a shorter series begins.
 const mostShifts = 256
 
-// shift is for two ranks with different numbers of calls. It returns the index of the call in the longer series
-// that corresponds to the first call of the shorter one. This is the position at which most calls are equal. If
-// there are several such positions, it is the one at which the distances between the ends of calls vary least. spread
-// is the difference between the largest and the smallest of these distances.
+// shift matches the calls of two ranks that made different numbers of calls. It returns the index of the call in the
+// longer series that corresponds to the first call of the shorter one: the index at which most calls are equal and, if
+// there are several, at which the distances between the ends of calls vary least. spread is the difference between the
+// largest and the smallest of these distances.
 func (a *matching) shift(long, short []call) (at int, spread int64) {
 	best, bestSame, bestSpread := 0, -1, int64(0)
 	for s := 0; s <= min(len(long)-len(short), mostShifts); s++ {
@@ -231,9 +231,9 @@ func (a *matching) shift(long, short []call) (at int, spread int64) {
 	return best, bestSpread
 }
 
-// hole is for two ranks with different numbers of calls, of which one may lack calls in the middle that follow each
-// other. It returns the index of the first call of the shorter series after these, if equal calls then correspond to
-// each other and the distances between their ends vary by less than a quarter of spread. Otherwise it returns -1.
+// hole matches the calls of two ranks of which one may lack successive calls in the middle. It returns the index of the
+// first call of the shorter series after the missing ones, if equal calls then correspond to each other and the
+// distances between their ends vary by less than a quarter of spread. Otherwise it returns -1.
 func (a *matching) hole(long, short []call, spread int64) int {
 	n, lack := len(short), len(long)-len(short)
 	type span struct {
@@ -246,7 +246,7 @@ func (a *matching) hole(long, short []call, spread int64) int {
 		s.equal = s.equal && p.Name == q.Name && p.Call.In == q.Call.In
 		return s
 	}
-	after := make([]span, n+1) // of the calls from an index on, if lack calls are missing before them
+	after := make([]span, n+1) // the spread of the calls from an index on, if lack calls are missing before this index
 	after[n].equal = true
 	for k := n - 1; k >= 0; k-- {
 		after[k] = add(after[k+1], long[k+lack], short[k])
@@ -284,7 +284,7 @@ func (a *matching) compare(group string, nth int64, list []call) {
 type Entry struct {
 	Rank             int
 	Op, Group, DType string
-	In, Out          int64 // numbers of elements; -1 if unknown
+	In, Out          int64 // numbers of elements passed in and received; -1 if unknown
 }
 
 // Disagreements returns problems that name the ranks whose call of a collective differs from the call of most
@@ -310,7 +310,7 @@ func Disagreements(where string, calls []Entry) []Problem {
 	}
 	differ("dtype", "dtype", func(e *Entry) string { return e.DType })
 	switch calls[0].Op {
-	case "all_to_all", "gather", "scatter", "send_recv": // the sizes of ranks may differ
+	case "all_to_all", "gather", "scatter", "send_recv": // an operation whose sizes may differ between ranks
 	default:
 		differ("size", calls[0].Op+" of", func(e *Entry) string {
 			if e.In < 0 && e.Out < 0 {
@@ -322,8 +322,8 @@ func Disagreements(where string, calls []Entry) []Problem {
 	return out
 }
 
-// majority returns the most frequent value of a property of the calls, the first one if there are several, and for
-// each value the first rank that has it.
+// majority returns the most frequent value of a property of the calls, or the first of several equally frequent values.
+// It also returns, for each value, the first rank that has it.
 func majority(calls []Entry, of func(e *Entry) string) (string, map[string]int) {
 	count, first := map[string]int{}, map[string]int{}
 	best := ""

@@ -14,8 +14,8 @@ import (
 	"hocket.example/hocket/internal/trace/flight"
 )
 
-// TestSteps checks that a step takes as long as its slowest rank, and that the first steps, which warm up, do not
-// count.
+// TestSteps checks that a step takes as long as its slowest rank, and that the first steps, which warm up, are not
+// included in the statistics.
 func TestSteps(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Source: "test", Clocks: []int{0, 0}}
 	at := int64(0)
@@ -36,8 +36,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestIdle checks the cause of a gap. It is the host until the host issued the next work. The rest is the launch if it
-// is short, and otherwise unknown.
+// TestIdle checks to what idle time is attributed: to the host until it issued the next work. The remaining time is
+// attributed to the launch if it is short, and otherwise it is unknown.
 func TestIdle(t *testing.T) {
 	event := func(start, end, issued int64) trace.Event {
 		return trace.Event{Stream: "s", Name: "k", Class: trace.Compute, Start: start, End: end, Issued: issued,
@@ -45,8 +45,8 @@ func TestIdle(t *testing.T) {
 	}
 	tr := &trace.Trace{Ranks: 1, Source: "test", Events: []trace.Event{
 		event(1_000, 100_000, 500),
-		event(160_000, 200_000, 150_000), // 50 µs host, 10 µs launch
-		event(300_000, 400_000, 190_000), // 100 µs that the profile does not explain
+		event(160_000, 200_000, 150_000), // before this event the device is idle for 60 µs: 50 µs host, 10 µs launch
+		event(300_000, 400_000, 190_000), // 100 µs of idle time that the profile does not explain
 		event(405_000, 410_000, 200_000), // 5 µs launch
 		event(500_000, 600_000, 0),       // 90 µs unknown
 	}}
@@ -56,7 +56,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestFlightStates checks which ranks have not called, which have not begun, and which gave no record.
+// TestFlightStates checks that the report names the ranks that have not made a call, those whose devices have not begun
+// it, and those without a record.
 func TestFlightStates(t *testing.T) {
 	record := func(rank int, states ...string) *flight.Record {
 		r := &flight.Record{Rank: rank, Groups: map[string]flight.Group{"0": {Name: "tp", Members: []int{0, 1, 2}}}}
@@ -83,7 +84,7 @@ func TestFlightStates(t *testing.T) {
 	if !found(r, "late", 1, "its device has not begun it, unlike those of ranks 0, 2;") || len(r.Problems) != 1 {
 		t.Errorf("want a problem that rank 1's device has not begun: %+v", r.Problems)
 	}
-	c, err := ParseCondition("problems > 0") // it counts all that Problems has
+	c, err := ParseCondition("problems > 0") // the metric problems is the length of Problems
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,8 +104,8 @@ func TestFlightStates(t *testing.T) {
 	}
 }
 
-// TestAbsentRanks checks profiles of two ranks of a group of four: the report names the ranks that lack, and does not
-// say that nobody waited.
+// TestAbsentRanks checks profiles of two ranks of a group of four: the report names the missing ranks, and does not
+// claim that no rank waited.
 func TestAbsentRanks(t *testing.T) {
 	for members, absent := range map[string]string{"0 1 2 3": "2, 3", "0 1": ""} {
 		tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}}
@@ -134,12 +135,13 @@ func TestAbsentRanks(t *testing.T) {
 	}
 }
 
-// TestShorter checks that a profile that begins later is matched by the ends of its collectives.
+// TestShorter checks that the calls of a profile that begins later and ends earlier are matched by the ends of its
+// collectives.
 func TestShorter(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}, Clocks: []int{0, 1}}
 	at := int64(0)
 	for k := range int64(12) {
-		at += 100_000 + k*k*1_000 // uneven, so that only one position fits
+		at += 100_000 + k*k*1_000 // different distances, so that only one shift of the calls fits
 		for r := range 2 {
 			if r == 1 && (k < 3 || k > 9) {
 				continue
@@ -168,7 +170,8 @@ func TestShorter(t *testing.T) {
 	}
 }
 
-// TestTwoRuns gives profiles of two ranks that are of two runs. The windows of torch's profiler do not overlap then.
+// TestTwoRuns gives profiles of two ranks that are of two runs. The periods of torch's profiler do not overlap in this
+// case.
 func TestTwoRuns(t *testing.T) {
 	said := func(r *Report) string {
 		if i := slices.IndexFunc(r.Problems, func(p Problem) bool { return p.Kind == "runs" }); i >= 0 {
@@ -190,8 +193,8 @@ func TestTwoRuns(t *testing.T) {
 			t.Errorf("%s, %s: got %q, want %q", c[0], c[1], got, c[2])
 		}
 	}
-	// The rows of two runs in one text. Those of one run have the same devices in several sessions, too, if each rank
-	// is in a container.
+	// This text has the rows of two runs. The rows of one run can have the same devices in several sessions, too, if
+	// each rank runs in a container.
 	var rows []byte
 	for _, name := range []string{"testdata/nsys-1.txt", "testdata/nsys-2.txt"} {
 		text, err := os.ReadFile(name)
@@ -212,8 +215,8 @@ func TestTwoRuns(t *testing.T) {
 			t.Errorf("got %q, want %q; untold: %s", said(r), want, r.Untold)
 		}
 	}
-	// The collectives of these two agree. So a short time between them is an error of the hosts' clocks, and a long
-	// one is not.
+	// The collectives of these two profiles agree. A short time between the profiles is therefore attributed to the
+	// clocks of the hosts, and a long time to two runs.
 	for off, want := range map[int64]bool{0: false, 900_000: false, 1_000_000_000: false, 60_000_000_000: true} {
 		tr := &trace.Trace{Ranks: 2, Source: "kineto", IDs: []int{0, 1}, Clocks: []int{0, 1}}
 		for k := range int64(4) {
@@ -231,8 +234,8 @@ func TestTwoRuns(t *testing.T) {
 }
 
 // partly is a job of two ranks on one clock with three all-reduces of 200 µs each, for which rank 0 waits 300 µs for
-// rank 1. Rank 1's profile lacks the last one. Known are 2 · 2 · 200 = 800 µs of transfer and 2 · 300 of waiting, and
-// unknown are the 500 µs of rank 0 in the last.
+// rank 1. The profile of rank 1 lacks the last all-reduce. The known transfer is 2 · 2 · 200 = 800 µs, and the known
+// waiting is 2 · 300 = 600 µs. The 500 µs of rank 0 in the last all-reduce are unknown.
 func partly() *trace.Trace {
 	tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}, Clocks: []int{0, 1}}
 	for k := range int64(3) {
@@ -281,7 +284,7 @@ func TestUnknownExposed(t *testing.T) {
 	if text := words(t, r); !regexp.MustCompile(`exposed waiting +exposed transfer +exposed waiting or transfer(.|\n)*600 µs +400 µs +500 µs`).MatchString(text) {
 		t.Error(text)
 	}
-	// The sums over ranks: waiting is 600 to 1100 µs, transfer 800 to 1300.
+	// The sum over all ranks of the waiting is from 600 to 1100 µs, and that of the transfer from 800 to 1300 µs.
 	for text, want := range map[string]string{
 		"wait > 599us": "true wait > 599us: it is 600 µs",
 		"wait > 600us": "wait > 600us: it is at least 600 µs, and may include 500 µs of communication whose " +
@@ -293,7 +296,7 @@ func TestUnknownExposed(t *testing.T) {
 		"transfer > 1ms": "transfer > 1ms: it is at least 800 µs, and may include 500 µs of communication whose " +
 			"waiting is unknown",
 		"transfer > 1.4ms": "false transfer > 1.4ms: it is 800 µs",
-		// the span is 2,600 µs on each of two ranks: 800 / 5200 = 15.4 %, and 1300 / 5200 = 25 %
+		// each of two ranks has a span of 2600 µs: the share is from 800 / 5200 = 15.4 % to 1300 / 5200 = 25 %
 		"transfer > 20%": "transfer > 20%: it is at least 15.4 %, and may include 9.6 % of communication whose " +
 			"waiting is unknown",
 		"exposed > 1901us": "false exposed > 1901us: it is 1900 µs",
@@ -314,9 +317,9 @@ func TestUnknownExposed(t *testing.T) {
 }
 
 // pairs is a job of two groups of two ranks that both have the name tp, without a collective of all ranks. In each of
-// four steps ranks 0 and 3 compute for 1000 µs, rank 1 for 4000 and rank 2 for 2000. An all-reduce takes 200 µs. So
-// rank 0 waits 3000 µs for rank 1, and rank 3 waits 1000 for rank 2, in each step. The clock of rank r is off by r ·
-// 7.654321 s.
+// four steps ranks 0 and 3 compute for 1000 µs, rank 1 for 4000 and rank 2 for 2000. An all-reduce takes 200 µs. In
+// each step, rank 0 therefore waits 3000 µs for rank 1, and rank 3 waits 1000 µs for rank 2. The clock of rank r is off
+// by r · 7.654321 s.
 func pairs() *trace.Trace {
 	tr := &trace.Trace{Ranks: 4, Source: "kineto", IDs: []int{0, 1, 2, 3}, Clocks: []int{0, 1, 2, 3}}
 	works := []int64{1_000_000, 4_000_000, 2_000_000, 1_000_000}
@@ -337,7 +340,7 @@ func pairs() *trace.Trace {
 	return tr
 }
 
-// TestParts checks that groups of ranks that share no collective are aligned each for itself.
+// TestParts checks that the clocks of groups of ranks that share no collective are aligned separately.
 func TestParts(t *testing.T) {
 	r := Of(pairs(), 0)
 	if r.Untold != "" || r.Alignment.ResidualUS == nil || *r.Alignment.ResidualUS != 0 ||
@@ -354,11 +357,11 @@ func TestParts(t *testing.T) {
 			t.Errorf("%+v, late %+v", c, c.Late)
 		}
 	}
-	// 4 · 3000 + 4 · 1000 of waiting, and 4 · 4 · 200 of transfer.
+	// The waiting is 4 · 3000 + 4 · 1000 µs, and the transfer 4 · 4 · 200 µs.
 	if x := r.Exposed; *x.WaitUS != 16_000 || *x.TransferUS != 3200 || x.UnknownUS != 0 {
 		t.Errorf("%+v: %v, %v", x, *x.WaitUS, *x.TransferUS)
 	}
-	// Both parts begin at 0. The first one lasts longer, 4 · 4200 µs, so the critical path is in it.
+	// Both parts begin at 0. The first part lasts longer, 4 · 4200 µs, so the critical path is in this part.
 	if r.SpanUS != 16_800 || r.Critical == nil || r.Critical.SpanUS != 16_800 ||
 		slices.ContainsFunc(r.Critical.Path, func(p CriticalPart) bool { return p.Rank != 1 }) {
 		t.Errorf("span %v, critical path %+v", r.SpanUS, r.Critical)
@@ -368,12 +371,12 @@ func TestParts(t *testing.T) {
 		"compared with each other\n") {
 		t.Error(text)
 	}
-	for _, p := range r.Problems { // offsets of seconds look like profiles of several runs
+	for _, p := range r.Problems { // because clocks differ by seconds, the profiles look like those of several runs
 		if p.Kind != "runs" {
 			t.Errorf("%+v", p)
 		}
 	}
-	// A broadcast between the parts does not end on all ranks together, so it aligns no clocks.
+	// A broadcast between the parts does not end on all ranks at the same time, so it cannot be used to align clocks.
 	tr := pairs()
 	for r := range 4 {
 		tr.Events = append(tr.Events, trace.Event{Rank: r, Stream: "s", Name: "broadcast", Class: trace.Comm,
@@ -392,8 +395,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestFlightGaps checks that no rank is accused of a missing call that it must have made: because its record is
-// empty, or because the call is complete on another rank, or because its own status counts it.
+// TestFlightGaps checks that no call is reported as missing if the rank must have made it, because the call is complete
+// on another rank or the rank's status counts it, or may have made it, because its record is empty.
 func TestFlightGaps(t *testing.T) {
 	record := func(rank, enqueued int, states ...string) *flight.Record {
 		r := &flight.Record{Rank: rank, Groups: map[string]flight.Group{"0": {Name: "tp", Members: []int{0, 1}}},
@@ -433,7 +436,7 @@ func TestFlightGaps(t *testing.T) {
 		if want := strings.ToUpper(c.want[0][:1]) + c.want[0][1:] + "."; r.Verdict() != want {
 			t.Errorf("verdict %q; want %q", r.Verdict(), want)
 		}
-		for _, c := range r.Collectives { // a single member has no skew
+		for _, c := range r.Collectives { // a collective with a single member has no skew
 			if (c.SkewUS != nil) != (len(c.ByRank) > 1) {
 				t.Errorf("%+v", c)
 			}
@@ -471,8 +474,8 @@ func calling(t *testing.T, rank int, calls ...string) *flight.Record {
 	return r
 }
 
-// TestFlightOpen checks the reports of calls that are not complete although all ranks have made them at the same time,
-// of several calls with one number, and of two groups that two ranks enter in opposite orders.
+// TestFlightOpen checks the reports on incomplete calls that all ranks have made at the same time, on several calls
+// with the same number, and on two groups that two ranks enter in opposite orders.
 func TestFlightOpen(t *testing.T) {
 	for name, c := range map[string]struct {
 		one, two []string // calls of ranks 0 and 1
@@ -519,8 +522,8 @@ func TestFlightOpen(t *testing.T) {
 	}
 }
 
-// TestFlightPairs checks the reports of sends and receives: one without a partner, both ranks that send, unequal sizes,
-// and partners that are unknown. The ranks 3 and 5 are numbers 0 and 1 of the group.
+// TestFlightPairs checks the reports on sends and receives: a call without a partner, two ranks that both send, unequal
+// sizes, and unknown partners. The ranks 3 and 5 have the numbers 0 and 1 in the group.
 func TestFlightPairs(t *testing.T) {
 	record := func(rank int, whole bool, calls ...string) *flight.Record {
 		r := &flight.Record{Rank: rank, Whole: whole,
@@ -573,7 +576,7 @@ func TestFlightPairs(t *testing.T) {
 	}
 }
 
-// TestGapThatDiffers checks that a long gap which both ranks have is not named as a cause, but the one of 105 µs that
+// TestGapThatDiffers checks that a long gap of both ranks is not named as a cause of delay, but a gap of 105 µs that
 // only the late rank has.
 func TestGapThatDiffers(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Source: "test", Clocks: []int{0, 0}}

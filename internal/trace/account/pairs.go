@@ -12,7 +12,7 @@ import (
 // pair is a sender and a receiver, by their numbers in the job.
 type pair struct{ from, to int }
 
-// transfers are the sends and the receives of a pair, each in the order of the calls.
+// transfers holds the sends and the receives of a pair, both in the order of the calls.
 type transfers struct{ sends, recvs []*flight.Entry }
 
 // pairOf returns the sender and the receiver of a send or receive. It returns false if they are unknown.
@@ -41,8 +41,8 @@ func (f *flights) pointToPoint(rank int, e *flight.Entry) string {
 	return fmt.Sprintf("%s in group %q", text, f.names[e.Group])
 }
 
-// pairs reports the sends and receives of a group that lack their partner, differ from it, or are not complete. The
-// n-th send from one rank to another belongs to the n-th receive. If the records of the two ranks do not begin with
+// pairs reports the sends and receives of a group that have no partner, differ from their partner, or are not complete.
+// The n-th send from one rank to another belongs to the n-th receive. If the records of the two ranks do not begin with
 // their first calls, only the first send or receive of each kind that is not complete is reported, without a partner.
 func (f *flights) pairs(key string) {
 	all := map[pair]*transfers{}
@@ -93,7 +93,7 @@ func (f *flights) pairs(key string) {
 	}
 }
 
-// next returns the first call that has no partner, or nil if there is none, or if it is complete.
+// next returns the first call without a partner, or nil if there is no such call or if it is complete.
 func next(calls, partners []*flight.Entry) *flight.Entry {
 	if n := len(partners); n < len(calls) && calls[n].State != "completed" {
 		return calls[n]
@@ -101,7 +101,8 @@ func next(calls, partners []*flight.Entry) *flight.Entry {
 	return nil
 }
 
-// pair compares the sends and receives of a pair. back are those in the other direction, or nil.
+// pair compares the sends of one rank to another with the receives. back has the calls in the opposite direction, or is
+// nil.
 func (f *flights) pair(p pair, t, back *transfers, in string) {
 	n := min(len(t.sends), len(t.recvs))
 	hung := false

@@ -13,11 +13,11 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// world draws what ranks did on one clock, and how much the clock of each rank is off.
+// world is a random trace on one clock, and the error of the clock of each rank.
 type world struct {
 	trace   *trace.Trace
 	offsets []int64
-	arrive  []int64 // of each collective: when the last rank came
+	arrive  []int64 // the time at which the last rank entered each collective
 	begins  [][]int64
 	jitter  int64
 }
@@ -81,7 +81,7 @@ func TestProperties(t *testing.T) {
 					long[e.Rank] = map[int64]int64{}
 				}
 				long[e.Rank][e.Call.Seq] = e.End - e.Start
-				union[e.Rank] += us(e.End - e.Start) // they are on one stream, so they do not overlap
+				union[e.Rank] += us(e.End - e.Start) // all events of a rank are on one stream, so they do not overlap
 			}
 		}
 		r := Of(w.trace, 0)
@@ -91,7 +91,7 @@ func TestProperties(t *testing.T) {
 		if len(r.Collectives) != len(w.arrive) || r.Untold != "" {
 			t.Fatalf("%d collectives of %d: %q, %+v", len(r.Collectives), len(w.arrive), r.Untold, r.Problems)
 		}
-		// Each end is off by at most the jitter, and each clock by at most twice that.
+		// The error of each end is at most the jitter, and the error of each aligned clock at most twice the jitter.
 		slack := us(3 * w.jitter)
 		if *r.Alignment.ResidualUS > slack+0.01 {
 			t.Fatalf("residual %v with jitter of %v", *r.Alignment.ResidualUS, us(w.jitter))
@@ -100,7 +100,7 @@ func TestProperties(t *testing.T) {
 		for k, c := range r.Collectives {
 			for _, m := range c.ByRank {
 				skews[m.Rank] += m.StartSkewUS
-				own := us(long[m.Rank][int64(k)]) // a clock may seem to run faster by 200 ppm
+				own := us(long[m.Rank][int64(k)]) // the fitted drift of a clock may be wrong by 200 ppm
 				if d := *m.WaitUS + m.StartSkewUS + *m.TransferUS - own; math.Abs(d) > 0.002+own*200e-6 {
 					t.Fatalf("collective %d, rank %d: %v + %v is %v more than its duration", k, m.Rank, *m.WaitUS,
 						*m.TransferUS, d)
@@ -222,7 +222,7 @@ func TestAnyTrace(t *testing.T) {
 	})
 }
 
-// TestDrift checks that a clock that is 80 ppm too fast is corrected and one that jumps is refused.
+// TestDrift checks that a clock that is 80 ppm too fast is corrected, and that a clock that jumps is refused.
 func TestDrift(t *testing.T) {
 	make := func(clock func(at int64) int64) *trace.Trace {
 		tr := &trace.Trace{Ranks: 2, Source: "test", IDs: []int{0, 1}, Clocks: []int{0, 1}}
@@ -265,7 +265,7 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestProblems checks that calls that do not agree, and a missing call, are reported with their rank.
+// TestProblems checks that calls with different arguments, and a missing call, are reported with their rank.
 func TestProblems(t *testing.T) {
 	call := func(rank int, seq int64, op, dtype string, n int64) trace.Event {
 		return trace.Event{Rank: rank, Stream: "s", Name: op, Class: trace.Comm, Start: seq * 1e6, End: seq*1e6 + 1e5,
@@ -314,7 +314,7 @@ func TestConditions(t *testing.T) {
 		"exposed > 10%": true, "exposed>90%": false, "exposed > 12ms": true, "wait > 11ms": true,
 		"transfer > 2ms": false,
 		"skew > 11.5ms":  true, "skew > 1s": false, "residual > 6us": false, "problems > 0": false,
-		"span > 15 ms": true, "span > 16 ms": false, // 16.9 ms, and 1.3 ms of that is start skew
+		"span > 15 ms": true, "span > 16 ms": false, // the span is 16.9 ms, of which 1.3 ms are start skew
 	} {
 		c, err := ParseCondition(text)
 		if err != nil {
@@ -359,8 +359,9 @@ func TestAgainst(t *testing.T) {
 }
 
 // TestStartSkew checks a run whose ranks do the same, but the profile of rank 1 begins 400 µs later than that of rank
-// 0. Both start gemm (100 µs) with their profiles. Rank 0 enters the first all_reduce at 100 and rank 1 at 400 + 130 =
-// 530: the wait of 430 consists of 400 of start skew and 30 that count. The all_reduce moves data for 20 µs, until
+// 0. Both start gemm (100 µs) with their profiles. Rank 0 enters the first all_reduce at 100 µs and rank 1 at 400 + 130
+// = 530 µs: of the wait of 430 µs, 400 µs are start skew, and 30 µs are counted as waiting. The all_reduce moves data
+// for 20 µs, until
 // 550. The second step has no waiting: gemm until 650 and all_reduce until 670.
 func TestStartSkew(t *testing.T) {
 	traced := func(source string) *trace.Trace {
@@ -391,10 +392,11 @@ func TestStartSkew(t *testing.T) {
 	near(t, "skew", *r.Collectives[0].SkewUS, 30, 1e-6)
 	near(t, "late", r.Collectives[0].Late.US, 30, 1e-6)
 	near(t, "common span", r.commonUS(), 670-400, 1e-6)
-	// Each rank has 270 µs: rank 0 its 670 less 400 of waiting, and rank 1 from its begin at 400.
+	// The time of each rank is 270 µs: that of rank 0 is 670 µs without 400 µs of start skew, and that of rank 1 begins
+	// at 400 µs.
 	near(t, "time of ranks", r.ranksUS(), 2*270, 1e-6)
 	for text, want := range map[string]bool{"exposed > 20%": true, "exposed > 21%": false,
-		"skew > 31us": false} { // 110 / 540 = 20.4 %
+		"skew > 31us": false} { // exposed are 110 / 540 = 20.4 %
 		c, err := ParseCondition(text)
 		if err != nil {
 			t.Fatal(err)
@@ -411,7 +413,8 @@ func TestStartSkew(t *testing.T) {
 	}
 }
 
-// timesOf returns a profile of ranks that each call gemm and then all_reduce, n times. Their clocks agree.
+// timesOf returns the report on a profile of ranks each of which runs a gemm and then an all_reduce, n times. Their
+// clocks agree.
 func timesOf(ranks, n int, gemm, reduce int64) *Report {
 	tr := &trace.Trace{Ranks: ranks, Source: "test", Clocks: make([]int, ranks)}
 	for r := range ranks {
@@ -428,9 +431,10 @@ func timesOf(ranks, n int, gemm, reduce int64) *Report {
 	return Of(tr, 0)
 }
 
-// TestAgainstPerCall compares 6 calls of 2 ranks with 8 calls of 2 ranks and with 6 of one rank. Each gemm takes 173 µs
-// in all of them, so sums would differ by 8/6 − 1 = 33 %, and by 1/2. Each all_reduce takes 80 µs and then 60 µs: per
-// call −25 %, although the sums 6 · 2 · 80 = 960 and 8 · 2 · 60 = 960 are equal.
+// TestAgainstPerCall compares a profile with 6 calls on 2 ranks with two others: 8 calls on 2 ranks, and 6 calls on one
+// rank. Each gemm takes 173 µs in all three, so the means are equal, although the sums differ by 8/6 − 1 = 33 % and by
+// half. Each all_reduce takes 80 µs in the first profile and 60 µs in the second: the mean is 25 % less, although the
+// sums 6 · 2 · 80 = 960 and 8 · 2 · 60 = 960 are equal.
 func TestAgainstPerCall(t *testing.T) {
 	old := timesOf(2, 6, 173_000, 80_000)
 	got := map[string]Difference{}

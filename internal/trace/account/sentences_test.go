@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// facts checks sentences against the events by a separate computation.
+// facts checks that the sentences of a report are true, by a separate computation from the events.
 type facts struct {
 	t      *trace.Trace
 	groups [][]int // the members of each collective
@@ -57,7 +57,8 @@ func sentence(f *Finding) string {
 
 const aTime = `([0-9.]+ (?:µs|ms|s))`
 
-// match holds the parts of a sentence. n and s return the next number or text.
+// match holds the parts of a sentence that match a regular expression. The method n returns the next part as a number,
+// and s returns it as text.
 type match struct{ parts []string }
 
 func (m *match) s() string {
@@ -131,7 +132,7 @@ func (f *facts) member(g, rank int) *trace.Event {
 	return &trace.Event{Rank: -1}
 }
 
-// last returns when the last member came, and its rank.
+// last returns the time at which the last member entered a collective, and the rank of this member.
 func (f *facts) last(g int) (int64, int) {
 	at, rank := int64(math.MinInt64), -1
 	for _, i := range f.groups[g] {
@@ -142,7 +143,7 @@ func (f *facts) last(g int) (int64, int) {
 	return at, rank
 }
 
-// sum returns how much of the events of a name on a rank is between two times, and the number of these events.
+// sum returns the time between from and to that the events with a name took on a rank, and the number of these events.
 func (f *facts) sum(rank int, name string, from, to int64) (ns int64, n int) {
 	for i := range f.t.Events {
 		e := &f.t.Events[i]
@@ -153,13 +154,14 @@ func (f *facts) sum(rank int, name string, from, to int64) (ns int64, n int) {
 	return ns, n
 }
 
-// moved returns how long the events of an operation on a rank moved data between two times.
+// moved returns the time between from and to in which the events of an operation moved data on a rank.
 func (f *facts) moved(rank int, op string, from, to int64) int64 {
 	moving, _, _ := f.moving(op, rank)
 	return trace.Covered(trace.Interval{Lo: from, Hi: to}, moving)
 }
 
-// whole returns the whole duration of the events of a name on a rank that are partly between two times.
+// whole returns the sum of the complete durations of the events with a name on a rank that overlap the time between
+// from and to.
 func (f *facts) whole(rank int, name string, from, to int64) (ns int64, n int) {
 	for i := range f.t.Events {
 		e := &f.t.Events[i]
@@ -170,7 +172,7 @@ func (f *facts) whole(rank int, name string, from, to int64) (ns int64, n int) {
 	return ns, n
 }
 
-// one looks for an event of a name that took as long as the text says.
+// one returns an error unless there is an event with the given name that took as long as the text says.
 func (f *facts) one(rank int, name string, from, to int64, written string) error {
 	for i := range f.t.Events {
 		e := &f.t.Events[i]
@@ -282,7 +284,7 @@ func (f *facts) late(text string) error {
 	return nil
 }
 
-// span is the two periods in which two ranks are compared.
+// span holds two ranks, and for each rank the period in which it is compared with the other.
 type span struct {
 	rank, other        int
 	from, to           int64
@@ -290,8 +292,9 @@ type span struct {
 	before             int
 }
 
-// counts returns when a wait of e for a rank begins to count: later by the difference of the begins of their profiles,
-// if the ranks were profiled separately and e starts before that rank's first event.
+// counts returns the time from which a wait of the event e for another rank is counted as waiting. This time is later
+// than the start of e if the ranks were profiled separately and e starts before the first event of the other rank: by
+// the difference between the starts of their profiles.
 func (f *facts) counts(e *trace.Event, last int) int64 {
 	compute := slices.ContainsFunc(f.t.Events, func(e trace.Event) bool { return e.Class == trace.Compute })
 	if f.t.Source == "" || oneClock(f.t.Clocks) || !compute {
@@ -357,7 +360,7 @@ func (f *facts) cause(text string, w *span) error {
 		} else if err == nil && want > 1 {
 			err = fmt.Errorf("%d and %d calls", n, k)
 		}
-		// If there are several calls, the text may mean the one that was waited for.
+		// If there are several events with this name, the text may mean a single one.
 		return first(err, f.one(w.rank, name, w.from, w.to, took), f.one(w.other, name, w.otherFrom, w.otherTo, its))
 	}
 	if m := matched(`it ran (.+) for TIME, where rank (\d+) ran (.+) for TIME`, text); m != nil {
@@ -480,8 +483,8 @@ func (f *facts) waiting(rank int, from, to int64) (sum int64) {
 	return sum
 }
 
-// gap looks for an event of a name before which nothing ran on its stream for the given time, and checks the reason in
-// the text.
+// gap looks for an event with the given name before which nothing ran on its stream for the given time, and checks the
+// reason in the text.
 func (f *facts) gap(rank int, long, name, why string, from, to int64) error {
 	err := fmt.Errorf("no gap of that length precedes %s", name)
 	for i := range f.t.Events {
@@ -498,7 +501,8 @@ func (f *facts) gap(rank int, long, name, why string, from, to int64) error {
 		if micro(long) > float64(e.Start-before)/1e3*1.006+0.06 {
 			continue
 		}
-		// The gap in the text may start after the stream fell idle, if another stream ended later.
+		// The gap that the text mentions may start later than the idle time of the stream, if another stream ended
+		// later.
 		if err = f.why(why, e, e.Start-int64(micro(long)*1e3), int64(micro(long)*6+60)); err == nil {
 			return nil
 		}
@@ -590,7 +594,7 @@ func (f *facts) signal(text string) error {
 			cmp.Or(e.Detail, e.Name) != detail {
 			continue
 		}
-		// The signals that raised it, in the order of their ends.
+		// These signals raised the counter, in the order of their ends.
 		var signals []*trace.Event
 		for k := range f.t.Events {
 			if x := &f.t.Events[k]; x.Name == "signal" && x.Tie != nil && x.Tie.Peer == rank &&
@@ -613,7 +617,7 @@ func (f *facts) signal(text string) error {
 	return err
 }
 
-// meantime checks the text about what ranks did between two times.
+// meantime checks the text about the activities of ranks between two times.
 func (f *facts) meantime(text string, from, to int64, sender int) error {
 	if matched(`nothing that rank (\d+) did before it takes a fifth of that`, text) != nil {
 		return nil
@@ -629,7 +633,7 @@ func (f *facts) meantime(text string, from, to int64, sender int) error {
 
 func (f *facts) meanwhile(text string, from, to int64, sender int) error {
 	const who = `rank (\d+)(?:, for whose signal rank (\d+) waited,)?`
-	turn := func(m *match) int { // the rank, which is the sender or one for which another rank waited
+	turn := func(m *match) int { // returns the rank, which is the sender or a rank for which another rank waited
 		rank, via := m.n(), m.s()
 		if via == "" && rank != sender {
 			return -1
@@ -798,7 +802,8 @@ func (f *facts) slow(text string) error {
 	return fmt.Errorf("no such sentence")
 }
 
-// moving returns when events of an operation move data on a rank, and when the rank computes.
+// moving returns the intervals in which events of an operation move data on a rank, and those in which the rank
+// computes.
 func (f *facts) moving(op string, rank int) (moving, compute []trace.Interval, streams map[string]bool) {
 	streams = map[string]bool{}
 	for i := range f.t.Events {

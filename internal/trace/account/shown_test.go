@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// TestTableShowsLargest checks that the table of 100 collectives has the one with the longest wait: number 61, for
-// which rank 1 is late by 500 µs.
+// TestTableShowsLargest checks that the table for 100 collectives contains the collective with the longest wait: number
+// 61, to which rank 1 comes 500 µs late.
 func TestTableShowsLargest(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2}
 	for g := range 100 {
@@ -55,7 +55,7 @@ func TestSendsAreNotJudged(t *testing.T) {
 }
 
 // TestCriticalPathBegins checks the sentence that explains a critical path which is shorter than the run. The events of
-// rank 1 begin 500 µs after those of rank 0, and the path is on rank 1.
+// rank 1 begin 500 µs after those of rank 0, and the critical path consists of events of rank 1.
 func TestCriticalPathBegins(t *testing.T) {
 	tr := &trace.Trace{Ranks: 2, Events: []trace.Event{
 		{Rank: 0, Stream: "s", Name: "gemm", Class: trace.Compute, Start: 0, End: 100_000, Group: trace.NoGroup},
@@ -66,8 +66,9 @@ func TestCriticalPathBegins(t *testing.T) {
 	}
 }
 
-// TestCallsInTheMiddle checks that the calls after one that a rank lacks in the middle are matched, and the reason
-// that is given if they cannot be, because calls are missing in two places. There are ten calls whose distances grow.
+// TestCallsInTheMiddle checks that calls are matched although a rank lacks one in the middle. If calls are missing in
+// two places, the calls cannot be matched, and the reason must be given. The traces have ten calls with growing
+// distances.
 func TestCallsInTheMiddle(t *testing.T) {
 	r := Of(lacking10(5, 5), 0)
 	if r.Untold != "" || len(r.Collectives) != 10 || len(r.Problems) != 1 || r.Problems[0].Kind != "missing" {
@@ -84,7 +85,7 @@ func TestCallsInTheMiddle(t *testing.T) {
 	}
 }
 
-// lacking10 is a trace of ten calls on two ranks. Rank 1 lacks those with the two given indices.
+// lacking10 is a trace of ten calls on two ranks. Rank 1 lacks the calls with the two given indices.
 func lacking10(one, other int64) *trace.Trace {
 	tr := &trace.Trace{Ranks: 2, Source: "test", Clocks: []int{0, 1}}
 	for r := range 2 {
@@ -102,7 +103,7 @@ func lacking10(one, other int64) *trace.Trace {
 	return tr
 }
 
-// TestPercent checks that a share differs from the limit in the digits that are shown.
+// TestPercent checks that a share is written with enough digits to differ from the limit.
 func TestPercent(t *testing.T) {
 	for _, c := range []struct {
 		share, limit float64

@@ -13,22 +13,22 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// cmd is a command of a program that a test plays.
+// cmd is a command of a program that a test simulates.
 type cmd struct {
 	rank         int
 	stream, name string
 	class        trace.Class
 	long         int64
-	gap          int64 // nothing runs on the stream for this long before it
-	host         int64 // the host issues it this much later than it could
+	gap          int64 // idle time of the stream before the command
+	host         int64 // the delay with which the host issues the command
 	call         string
 	tie          *trace.Tie
 	group        int
 	bytes        int64
 }
 
-// player plays programs. Each command has a cost, the commands of a stream run in order, and a wait lasts until what it
-// waits for has ended.
+// player plays programs. Each command has a cost, the commands of a stream run in order, and a wait lasts until the
+// command that it waits for has ended.
 type player struct {
 	ranks  int
 	rng    *rand.Rand
@@ -50,7 +50,7 @@ func (p *player) work(rank int, stream, name string, long int64) *cmd {
 		long: long + p.rng.Int64N(long/100+1)})
 }
 
-// collective adds the commands of all ranks, one after the other.
+// collective adds the command of each rank for a collective.
 func (p *player) collective(stream, name string, bytes, long int64) {
 	for r := range p.ranks {
 		p.add(cmd{rank: r, stream: stream, name: name, class: trace.Comm, long: long, group: p.groups, bytes: bytes})
@@ -152,7 +152,7 @@ func (p *player) play() *trace.Trace {
 	return t
 }
 
-// own writes a trace as hocket run --trace does, and computes the report for the file.
+// own writes a trace to a file as hocket run --trace does, and returns the report on the file.
 func own(t testing.TB, dir string, tr *trace.Trace) *Report {
 	t.Helper()
 	x := *tr

@@ -8,17 +8,17 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// without returns the length of the time in a that is not in b. Both are unions of intervals.
+// without returns the length of the part of a that is not in b. Both are unions of intervals.
 func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overlap(a, b) }
 
-// expose measures the communication during which the rank computed nothing. It does not count start skew. If several
-// collectives are in flight, a moment counts as transfer if one of them moves data, or else as unknown if the waiting
-// of one of them is unknown. Barriers move no data.
+// expose measures, for each rank, the communication during which the rank computed nothing, without start skew. If
+// several collectives are in flight, a moment is counted as transfer if one of them moves data, and otherwise as
+// unknown if the waiting of one of them is unknown. Barriers move no data.
 func (a *accounting) expose() {
 	n := a.t.Ranks
 	lists := func() [][]trace.Interval { return make([][]trace.Interval, n) }
 	compute, comm, moving, unclear := lists(), lists(), lists(), lists()
-	begun := map[call]int64{} // when the transfer of each call began
+	begun := map[call]int64{} // the time at which the transfer of each call began
 	skew := map[call]int64{}
 	for _, list := range a.shares {
 		for _, s := range list {
@@ -87,19 +87,20 @@ type Idle struct {
 	Rank    int     `json:"rank"`
 	TotalUS float64 `json:"total_us"`
 	// HostUS is the time in which the host had not yet issued the next work. SignalUS is the time in which a stream
-	// waited for a signal of another rank. EventUS is the time in which a stream waited for another stream of its
-	// rank, while no stream waited for a signal. LaunchUS is the rest of each short gap. UnknownUS is the time that
-	// the profile does not explain.
+	// waited for a signal of another rank. EventUS is the time in which a stream waited for another stream of its rank,
+	// while no stream waited for a signal. LaunchUS is the remaining part of short gaps. UnknownUS is the idle time
+	// that the profile does not explain.
 	HostUS    float64 `json:"host_us"`
 	SignalUS  float64 `json:"signal_us"`
 	EventUS   float64 `json:"event_us"`
 	LaunchUS  float64 `json:"launch_us"`
 	UnknownUS float64 `json:"unknown_us"`
-	// PeerUS is exposed waiting in collectives. The device is busy then, but does nothing useful.
+	// PeerUS is the exposed waiting in collectives, in which the device is busy but does no useful work.
 	PeerUS float64 `json:"peer_us"`
 }
 
-// launchGap is the longest gap between two operations, in nanoseconds, that counts as the time of a launch.
+// launchGap is the longest gap between two operations, in nanoseconds, that is attributed to the launch of the second
+// one.
 const launchGap = 20_000
 
 func (a *accounting) idle() {
@@ -136,8 +137,8 @@ func (a *accounting) idle() {
 	}
 }
 
-// gap adds the time from at to the start of the event e, in which nothing ran on the device. signals holds the
-// times in which streams of the rank waited for signals, and waits those in which they waited for anything.
+// gap adds the idle time of the device from the time at to the start of the event e. signals holds the times in which
+// streams of the rank waited for signals, and waits those in which they waited for anything.
 func (x *Idle) gap(at int64, e *trace.Event, signals, waits []trace.Interval) {
 	during := trace.Interval{Lo: at, Hi: e.Start}
 	signal, waited := trace.Covered(during, signals), trace.Covered(during, waits)
@@ -165,10 +166,10 @@ type Critical struct {
 
 	beginUS   float64 // from the start of the trace to the start of the chain
 	beginRank int
-	longest   map[string]nameTime // by kind: the name with the most time on the whole chain
+	longest   map[string]nameTime // the name with the most time on the whole chain, for each kind
 }
 
-// nameTime is the total time of the parts of one name.
+// nameTime is the total time of the parts of the critical path with one name.
 type nameTime struct {
 	name string
 	us   float64
@@ -186,11 +187,11 @@ func (a *accounting) kindOf(i int) string {
 	case a.known(i):
 		return "transfer"
 	}
-	return "communication" // how much of it is waiting is unknown
+	return "communication" // waiting and transfer cannot be separated
 }
 
-// KindTime is the time of one kind: "compute", "transfer", "barrier", "communication" if waiting cannot be separated
-// from transfer, "io", "sync" for waits and signals, "idle".
+// KindTime is the time of one kind of activity on the critical path: "compute", "transfer", "barrier", "communication"
+// if waiting cannot be separated from transfer, "io", "sync" for waits and signals, "idle".
 type KindTime struct {
 	Kind string  `json:"kind"`
 	US   float64 `json:"us"`
@@ -255,11 +256,11 @@ func (a *accounting) critical() {
 	a.r.Critical = c
 }
 
-// Steps are statistics of the iterations that the program marked. The time of an iteration is the longest time that
-// any rank took for it.
+// Steps has statistics about the steps (iterations) that the profiled program marked. The time of a step is that of the
+// slowest rank.
 type Steps struct {
 	Count int `json:"count"`
-	// number of first iterations that are omitted because they took more than 1.5 times the median
+	// number of steps at the start that are omitted because they took more than 1.5 times the median
 	Cut     int     `json:"cut"`
 	P50US   float64 `json:"p50_us"`
 	P95US   float64 `json:"p95_us"`
@@ -323,7 +324,8 @@ func (a *accounting) steps() {
 	a.r.Steps = s
 }
 
-// percentile returns the smallest time such that at least percent of the times are no longer.
+// percentile returns the smallest time t in the list for which at least the given percentage of the times are t or
+// less.
 func percentile(times []float64, percent int) float64 {
 	sorted := slices.Sorted(slices.Values(times))
 	return sorted[max((len(sorted)*percent+99)/100-1, 0)]

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// TestVerdict checks the sentence that names what bounded a run: the kind with the most time on the critical path, and
-// its longest operation.
+// TestVerdict checks the sentence that names the kind of activity that limited a run, which has the most time on the
+// critical path, and its longest operation.
 func TestVerdict(t *testing.T) {
 	event := func(rank int, name string, class trace.Class, start, end int64, group int) trace.Event {
 		return trace.Event{Rank: rank, Stream: "main", Name: name, Class: class, Start: start, End: end, Group: group}
@@ -37,9 +37,9 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestSteadilyLate: a rank that is late in every step for one cause is one finding, with the number of collectives and
-// the sum, in the text and in the verdict. Rank 1 computes for 300 µs in each of 12 steps, and the others for 100 µs:
-// 12 · 200 = 2400.
+// TestSteadilyLate checks that the text and the verdict have a single finding about a rank that is late in every step
+// for the same cause, with the number of collectives and the total delay. Rank 1 computes for 300 µs in each of 12
+// steps, and the others for 100 µs: the total is 12 · 200 = 2400 µs.
 func TestSteadilyLate(t *testing.T) {
 	tr := &trace.Trace{Ranks: 3}
 	at := int64(0)
@@ -80,8 +80,8 @@ func TestSteadilyLate(t *testing.T) {
 	}
 }
 
-// TestVerdictOfLongPath checks the sums over a critical path that is longer than the list in the report. 500 times,
-// gemm takes 100 µs and gelu 40 µs: 500 · 140 = 70,000 µs, of which gemm takes 50,000.
+// TestVerdictOfLongPath checks the sums over a critical path that is longer than the list in the report. A gemm of 100
+// µs and a gelu of 40 µs run 500 times: in total 500 · 140 = 70,000 µs, of which the gemms take 50,000.
 func TestVerdictOfLongPath(t *testing.T) {
 	const n = 500
 	tr := &trace.Trace{Ranks: 1}

@@ -92,7 +92,7 @@ func (r *Report) words(t *writer) {
 		found = append(found, s.Words())
 	}
 	for k, p := range r.Problems[:min(len(r.Problems), shownRows)] {
-		if p.Text != r.Untold && (r.Source != "flight" || k > 0) { // the verdict has the first of a flight record
+		if p.Text != r.Untold && (r.Source != "flight" || k > 0) { // flight records: the verdict has the first
 			found = append(found, p.Kind+": "+p.Text)
 		}
 	}
@@ -117,7 +117,7 @@ func (r *Report) Facts() string {
 	return fmt.Sprintf("%s of %s, %s; %s", calls, ranks, r.Source, r.Alignment.words())
 }
 
-// pointToPoint names a number of sends and receives.
+// pointToPoint returns words for a number of sends and receives.
 func pointToPoint(n int) string {
 	if n == 1 {
 		return "1 send or receive"
@@ -215,8 +215,8 @@ var bounds = map[string]string{"compute": "computation", "transfer": "transfer b
 	"communication": "communication", "io": "copies of the host", "sync": "waits for streams and signals",
 	"idle": "idle streams"}
 
-// Shown returns the most expensive findings, and a line about the others. The line is empty if there are no others. The
-// collectives in which one rank was late for one cause are one finding.
+// Shown returns the most expensive findings, and a line about the others. The line is empty if there are no others. All
+// collectives in which one rank was late for the same cause are one finding.
 func (r *Report) Shown() (list []Finding, more string) {
 	all := r.merged()
 	n := min(len(all), shownWaits)
@@ -226,11 +226,11 @@ func (r *Report) Shown() (list []Finding, more string) {
 	return all[:n], more
 }
 
-// leastSteady is the number of collectives from which a rank that is late for one cause is one finding.
+// leastSteady is the smallest number of collectives with the same late rank and cause that are merged into one finding.
 const leastSteady = 3
 
-// merged returns the findings, in which a rank that was late several times for one cause has one finding, with the sum
-// of the waits.
+// merged returns the findings. It merges those about a rank that was late several times for the same cause into one,
+// with the sum of the waits.
 func (r *Report) merged() []Finding {
 	type key struct {
 		rank           int
@@ -290,7 +290,7 @@ func (c *Collective) words() (verdict string, details []string) {
 			who = append(who, fmt.Sprintf("rank %d waited %s", m.Rank, text(*m.WaitUS)))
 		}
 	}
-	waited := "a member waited " + text(c.Late.US) // it may be of the same rank
+	waited := "a member waited " + text(c.Late.US) // the member may belong to the late rank
 	if len(who) > 0 {
 		waited = who[0]
 	}
@@ -381,7 +381,7 @@ func (c *Collective) waits() string {
 	return strings.Join(out, ", ")
 }
 
-// whole writes the numbers about the whole run: exposed communication, idle time and the critical path.
+// whole writes the lines about the whole run: exposed communication, idle time and the critical path.
 func (r *Report) whole(t *writer) {
 	if len(r.Exposed.ByRank) == 0 {
 		return

@@ -25,8 +25,8 @@ const (
 // ErrOther is returned for a JSON file that has no key "traceEvents".
 var ErrOther = errors.New(`JSON without "traceEvents"`)
 
-// Read reads one file. It numbers the ranks from 0. The IDs of the trace are the rank numbers that the file states,
-// or -1 if it states none.
+// Read reads one file. Read numbers the ranks of the trace from 0. The field IDs of the trace has the rank numbers that
+// the file states, or -1 if it states none.
 func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	f := &file{scan: jsonscan.New(r), words: names, members: map[string][]int{}, ranks: map[string]int{}, labels: map[string]string{},
 		threads: map[string]string{}, issued: map[int64]int64{}, rank: -1, ignored: map[string]bool{}}
@@ -63,8 +63,8 @@ type file struct {
 	ignored map[string]bool // categories of events that are not used
 
 	words   *trace.Names
-	members map[string][]int  // members of each group of ranks, by the text that lists them
-	ranks   map[string]int    // ranks by the process to which events on a device belong
+	members map[string][]int  // members of each group of ranks, by the text in the file that lists them
+	ranks   map[string]int    // ranks by the name of the process to which device events belong
 	labels  map[string]string // names of processes
 	threads map[string]string // names of threads, by process and thread
 	// times at which the host issued work, by correlation number; 0 if several calls have the same number
@@ -80,7 +80,7 @@ func (f *file) field(key string) error {
 	switch key {
 	case "traceEvents":
 		return f.events()
-	case "entries": // of a flight record: the rest of the file is not needed
+	case "entries": // the file is a flight record, whose contents are not read here
 		return ErrOther
 	case "hocket":
 		f.own = true
@@ -223,15 +223,16 @@ func (f *file) times(e *entry) (start, end int64, err error) {
 	return start, start + dur, nil
 }
 
-// Limits of times, in microseconds. A time since 1970 fits, also if the file has it in two parts, the time of an event
-// and the base of all events: the sum of both, and the difference of two sums, fit in 64 bits as nanoseconds.
+// Limits of times, in microseconds. A file may have times since 1970 in two parts, the time of an event and a base for
+// all events. With these limits the sum of both parts, and the difference of two such sums, fit in 64 bits as
+// nanoseconds.
 const (
 	mostTime = 3_000_000_000_000_000 // in the year 2065
 	mostDur  = 1_000_000_000_000     // about twelve days
 )
 
-// nanoseconds converts a number of microseconds between -mostDur and most. It keeps nanoseconds, which a float64 cannot
-// hold in addition to the microseconds since 1970.
+// nanoseconds converts a number of microseconds between -mostDur and most. The result is exact, which a float64 could
+// not be for a time since 1970.
 func nanoseconds(raw json.RawMessage, most int64) (int64, error) {
 	text := string(raw)
 	if text == "" {
@@ -264,7 +265,7 @@ func nanoseconds(raw json.RawMessage, most int64) (int64, error) {
 }
 
 // shortFloat writes a number without an exponent, with four digits after the point. For numbers above most, which may
-// have many digits, it writes the next number above most.
+// have many digits, it writes most + 1.
 func shortFloat(x *big.Float, most int64) string {
 	limit := new(big.Float).SetInt64(most + 1)
 	switch {
@@ -276,7 +277,7 @@ func shortFloat(x *big.Float, most int64) string {
 	return x.Text('f', 4)
 }
 
-// rankOf numbers the processes that have device events.
+// rankOf returns the rank of a process. Processes with device events get consecutive ranks.
 func (f *file) rankOf(process string) int {
 	r, ok := f.ranks[process]
 	if !ok {

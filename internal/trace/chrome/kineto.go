@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// kernelArgs holds the fields that torch's profiler records about an event on a device.
+// kernelArgs holds the fields that torch's profiler writes about an event on a device.
 type kernelArgs struct {
 	Device, Stream, Correlation *int64
 	Bytes                       int64
@@ -81,12 +81,12 @@ func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
 	d.Call = c
 }
 
-// membersOf returns the members that a text lists. It parses each text only once.
+// membersOf returns the ranks that a text lists as the members of a group. It parses each text only once.
 func (f *file) membersOf(text string) []int {
 	list, ok := f.members[text]
 	if !ok {
 		list = members(text)
-		_ = f.words.Spend(8 * len(list)) // the loop over events checks the limit
+		_ = f.words.Spend(8 * len(list)) // an error is ignored here, because the loop over events checks the limit
 		f.members[f.word(text)] = list
 	}
 	return list
@@ -110,7 +110,7 @@ func members(text string) []int {
 	return out
 }
 
-// hostCall records a call of the host, and when it issued work.
+// hostCall records a call of the host, and the time at which the call issued work.
 func (f *file) hostCall(e *entry) error {
 	start, end, err := f.times(e)
 	if err != nil {
@@ -179,8 +179,8 @@ func (f *file) finish() (*trace.Trace, error) {
 	return t, nil
 }
 
-// noDevice returns the error for a file without events of a device. It names the categories of the other events,
-// because those of the device may have unknown names.
+// noDevice returns the error for a file without events of a device. The error names the categories of all other events,
+// because device events may have an unknown category.
 func (f *file) noDevice() error {
 	const help = "was the profiler told to record CUDA activities?"
 	var cats []string

@@ -32,13 +32,13 @@ type Record struct {
 	Rank    int // number of the rank; -1 if the file does not contain it
 	Entries []Entry
 	Groups  map[string]Group // groups of ranks, by the names that the entries use
-	// Enqueued is the number of the last call of each group that the rank has made, according to the status that torch
-	// writes next to the entries; empty if it has none.
+	// Enqueued is the number of the last call that the rank has made in each group, according to the status in the
+	// record; empty if the record has no status.
 	Enqueued map[string]int64
 	// Whole reports whether Entries begins with the rank's first call. Torch overwrites the oldest entries.
 	Whole bool
 
-	read int // number of entries read so far, with those that end batches
+	read int // number of entries read so far, including those that end batches
 	text int // bytes of the text of entries and groups read so far
 }
 
@@ -48,7 +48,7 @@ type Group struct {
 	Members []int // nil if unknown
 }
 
-// GroupName returns the name of the group with a key: its description, or else the key.
+// GroupName returns the name of the group with the given key: its description or, if it has none, the key.
 func (r *Record) GroupName(key string) string {
 	if name := r.Groups[key].Name; name != "" && name != "undefined" {
 		return name
@@ -62,17 +62,16 @@ type Entry struct {
 	Group string // a key of Record.Groups
 	Seq   int64
 	P2P   bool
-	// From and To are the sender and the receiver of a send or a receive, as numbers in the group. They are -1 if P2P
-	// is set and they are unknown.
+	// From and To are the sender and the receiver of a send or a receive, as numbers in the group. Both are -1 if P2P
+	// is set but the ranks are unknown.
 	From, To int
 	p2pSeq   int64
 	DType    string
-	In, Out  int64 // numbers of elements; -1 if unknown
+	In, Out  int64 // numbers of elements passed in and received; -1 if unknown
 	Sizes    string
-	State    string // "scheduled", "started", "completed"; empty if the record was cut
-	// Created is the time of the host's call, by its wall clock, in nanoseconds. Started and Completed are the
-	// times at which the recorder noticed that the collective had started and completed; 0 if it did not notice
-	// that.
+	State    string // "scheduled", "started", "completed"; empty if the file was cut short
+	// Created is the time of the host's call, by its wall clock, in nanoseconds. Started and Completed are the times at
+	// which the recorder noticed that the collective had started and completed; 0 if it has not noticed this.
 	Created, Started, Completed int64
 	Stack                       []string // innermost call first
 }
@@ -205,9 +204,8 @@ func ReadPickle(r io.Reader) (*Record, error) {
 	return out, nil
 }
 
-// plain converts a value of a pickle to types that encoding/json supports, down to the given depth. left is the
-// number of bytes that the result may still take. This limit is necessary because a pickle can refer to one value
-// many times.
+// plain converts a value of a pickle to types that encoding/json supports, down to the given depth. left is the number
+// of bytes that the result may still occupy. The limit is necessary because a pickle can refer to one value many times.
 func plain(v any, depth int, left *int) (any, error) {
 	if depth == 0 {
 		return nil, errors.New("values are nested deeper than in any flight record")
@@ -223,7 +221,7 @@ func plain(v any, depth int, left *int) (any, error) {
 		}
 		return out, nil
 	}
-	*left -= 2 // for a digit and a comma
+	*left -= 2 // each value takes at least a digit and a comma
 	switch v := v.(type) {
 	case string:
 		*left -= len(v)
@@ -263,7 +261,7 @@ func plain(v any, depth int, left *int) (any, error) {
 	return v, nil
 }
 
-// count returns an error if the parts of a record that are stored exceed the limits.
+// count adds the size of a part of the record, and returns an error if the stored parts exceed the limits.
 func (r *Record) count(raw []byte) error {
 	if r.text += len(raw); r.text > maxText {
 		return fmt.Errorf("entries and groups have more than %d bytes", maxText)
@@ -321,7 +319,7 @@ func (r *Record) add(raw []byte, decode func(raw []byte, into any) error) error 
 const coalesced = "coalesced"
 
 // ends reports whether an entry ends a batch of calls, and gives its state and times to the calls of the batch. Torch
-// records no state for these: they remain scheduled.
+// records no state for the calls of a batch: they remain scheduled.
 func (r *Record) ends(e *Entry) bool {
 	if e.Op != coalesced {
 		return false
@@ -341,7 +339,7 @@ func (r *Record) ends(e *Entry) bool {
 func (w *written) check() error {
 	if w.State != nil {
 		switch *w.State {
-		case "", "scheduled", "started", "completed": // a record that was cut has none
+		case "", "scheduled", "started", "completed": // entries of a file that was cut short have no state
 		default:
 			return fmt.Errorf("the state is %.40q; torch writes scheduled, started or completed", *w.State)
 		}

@@ -10,13 +10,13 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// leastBetweenJobs is the time from which a call that begins after its collective has ended elsewhere shows that two
-// records are of two jobs. Clocks of hosts differ by less.
+// leastBetweenJobs is the smallest time between the end of a collective on one rank and its call on another rank that
+// shows that the two records are of two jobs. The clocks of hosts differ by less.
 const leastBetweenJobs = 10 * time.Second
 
 // OneJob returns an error if records cannot be of one job: if a group has different ranks in two records, if a rank
 // calls collectives of a group that it does not belong to, or if a collective has completed on one rank long before
-// another rank calls it. names holds the files of the records. Ranks that are not numbered yet are not checked.
+// another rank calls it. names are the names of the records' files. Ranks that are not numbered yet are not checked.
 func OneJob(records []*Record, names []string) error {
 	const help = "they are of different jobs: give the records of one job"
 	type owner struct {
@@ -51,8 +51,8 @@ func OneJob(records []*Record, names []string) error {
 	return checkTimes(records, names, help)
 }
 
-// checkTimes returns an error if a collective has completed on one rank long before another rank calls it. It reads
-// only collectives that no rank leaves before all have entered.
+// checkTimes returns an error if a collective has completed on one rank long before another rank calls it. It considers
+// only collectives that no rank leaves before all ranks have entered.
 func checkTimes(records []*Record, names []string, help string) error {
 	type call struct {
 		group, op string

@@ -11,7 +11,8 @@ import (
 )
 
 // FuzzScan checks that the scanner finds the same values as encoding/json in everything that encoding/json accepts.
-// Errors must name a position in the document. A value longer than its limit must be refused and not cut.
+// Errors must name a position in the document. A value that is longer than its limit must be refused instead of cut
+// short.
 func FuzzScan(f *testing.F) {
 	for _, s := range []string{`{"a":[1,"x\"]",{}],"b":null}`, ` [ 1 , -2.5e3, true,[[]] ] `, `{"a\u0041":1,}`, `[}`,
 		`12`, `"\\"`, `[1 2]`, "{\"a\":\"\n\"}", `["` + strings.Repeat("x", 70000) + `"]`} {

@@ -11,15 +11,15 @@ import (
 	"hocket.example/hocket/internal/jsontext"
 )
 
-// Scanner reads a document from the start.
+// Scanner reads a JSON document from its start to its end.
 type Scanner struct {
 	r   *bufio.Reader
 	buf []byte
 	// line and column, from 1, are the position of the next byte. columnBefore is the column of the last byte that was
 	// read.
 	line, column, columnBefore int
-	last                       byte // the last byte that was read
-	beginLine, beginColumn     int  // position at which the last value begins that Raw has returned
+	last                       byte // last is the last byte that was read
+	beginLine, beginColumn     int  // position at which the value begins that Raw returned last
 }
 
 // New returns a scanner of r.
@@ -45,14 +45,14 @@ func (s *Scanner) next() (byte, error) {
 	switch {
 	case b == '\n':
 		s.line, s.column = s.line+1, 1
-	case b&0xc0 != 0x80: // a character counts once, by its first byte
+	case b&0xc0 != 0x80: // count characters of UTF-8 by their first bytes
 		s.column++
 	}
 	return b, nil
 }
 
 func (s *Scanner) back() {
-	_ = s.r.UnreadByte() // the byte that next has just read
+	_ = s.r.UnreadByte() // undo the last call of next
 	if s.column = s.columnBefore; s.last == '\n' {
 		s.line--
 	}
@@ -119,7 +119,7 @@ func (s *Scanner) End() error {
 	return err
 }
 
-// Array calls element for each element of an array. element must read it.
+// Array calls element for each element of an array. The function element must read the element.
 func (s *Scanner) Array(element func() error) error { return s.members('[', ']', element) }
 
 func (s *Scanner) members(open, shut byte, each func() error) error {

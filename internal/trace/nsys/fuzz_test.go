@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// FuzzSQLite checks that the events of any export belong to existing ranks and end after they start.
+// FuzzSQLite checks that the events read from any exported database belong to existing ranks and end after they start.
 func FuzzSQLite(f *testing.F) {
 	whole, err := os.ReadFile("testdata/export.sqlite")
 	if err != nil {

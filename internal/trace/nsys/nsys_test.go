@@ -42,7 +42,8 @@ func plain(tr *trace.Trace) []trace.Event {
 	return out
 }
 
-// TestSQLite checks that a database that SQLite made from the rows has the same content as the rows.
+// TestSQLite checks that the events read from a database, which SQLite created from the rows of a text, are those read
+// from the text.
 func TestSQLite(t *testing.T) {
 	want := plain(readRows(t))
 	for name, path := range exports(t) {
@@ -63,7 +64,7 @@ func TestSQLite(t *testing.T) {
 	}
 }
 
-// exports returns the database next to the test and, if Python is installed, others with different layouts.
+// exports returns the paths of the database in testdata and, if Python is installed, of others with different layouts.
 func exports(t *testing.T) map[string]string {
 	out := map[string]string{"small pages": "testdata/export.sqlite"}
 	for name, args := range map[string][]string{"pages of 64 KiB": {"65536", "1"}, "many rows": {"4096", "60"}} {
@@ -74,7 +75,7 @@ func exports(t *testing.T) map[string]string {
 	return out
 }
 
-// written lets Python write a database. It returns an empty path without Python.
+// written lets Python write a database, and returns its path. The path is empty if Python is not installed.
 func written(t *testing.T, args ...string) string {
 	t.Helper()
 	python, err := exec.LookPath("python3")

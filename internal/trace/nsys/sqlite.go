@@ -23,7 +23,7 @@ const (
 	nvtxTable    = "NVTX_EVENTS"
 )
 
-// globalID masks the part of a process's or thread's number in nsys that identifies the process.
+// globalID is a bit mask for the part of nsys's number of a process or thread that identifies the process.
 const globalID = ^int64(0xFFFFFF)
 
 // processDevice is a device as one process sees it.
@@ -36,7 +36,7 @@ type export struct {
 	places []place
 	of     []int64 // by rank: its process
 	events []trace.Event
-	names  []int64 // by event: the id of its name in the table of strings
+	names  []int64 // for each event: the id of its name in the table of strings
 	words  *trace.Names
 }
 
@@ -82,10 +82,10 @@ func readDatabase(r io.ReaderAt, size, wal int64, names *trace.Names) (*trace.Tr
 	return t, nil
 }
 
-// record is the integers of one row, in the order of the requested columns; -1 stands for null.
+// record holds the integers of one row, in the order of the requested columns; -1 stands for null.
 type record []int64
 
-// rows reads integer columns of a table. The table may be missing. If it is there, it must have the required columns.
+// rows reads integer columns of a table. The table may be missing, but if it exists, it must have the required columns.
 func (x *export) rows(table string, required, optional []string, each func(r record, row []any) error) error {
 	t := x.db.Table(table)
 	if t == nil {
@@ -158,7 +158,7 @@ func (x *export) kernels() error {
 		func(r record, _ []any) error { return x.add(r[5], r[2], r[0], r[1], r[3], r[6], "", r[4]) })
 }
 
-// copyKinds are the names that nsys stats gives to copies.
+// copyKinds maps the kind of a copy in the database to the name that nsys stats prints.
 var copyKinds = map[int64]string{1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
 
 func (x *export) copies() error {
@@ -182,7 +182,7 @@ func (x *export) copies() error {
 		func(r record, _ []any) error { return x.add(r[4], r[2], r[0], r[1], r[3], r[5], "[CUDA memset]", -1) })
 }
 
-// strings sets the names of kernels.
+// strings sets the names of kernels, which the database has in a separate table.
 func (x *export) strings() error {
 	t := x.db.Table(stringTable)
 	if t == nil || t.Column("id") < 0 || t.Column("value") < 0 {
@@ -227,7 +227,7 @@ func (x *export) strings() error {
 	return x.words.Err()
 }
 
-// issued sets when the host issued each event.
+// issued sets the time at which the host issued each event.
 func (x *export) issued() error {
 	type call struct{ process, correlation int64 }
 	at := map[call]int64{}

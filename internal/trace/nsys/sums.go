@@ -12,7 +12,7 @@ import (
 // By default, "nsys stats" prints sums over kernels (cuda_gpu_kern_sum), and some users provide these. A sum has no
 // start times, so it does not show which kernels ran at the same time.
 
-// Sum is the content of one table of sums.
+// Sum has totals from one table of sums over kernels.
 type Sum struct {
 	Line        int   // line of the table's header
 	Kernels     int   // number of different names of kernels
@@ -26,7 +26,7 @@ var (
 	sumRow    = regexp.MustCompile(`^\s*"?[\d.]+%?"?[ ,]+"?([\d,]+?)"?[ ,]+"?(\d+)"?(?:[ ,]+"?[\d.]+"?){5,6}[ ,]+(.+)$`)
 )
 
-// sums collects tables of sums from lines.
+// sums finds tables of sums over kernels in lines of text.
 type sums struct{ list []Sum }
 
 func (s *sums) read(n int, line string) {

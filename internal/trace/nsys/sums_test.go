@@ -31,14 +31,14 @@ Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (n
 	if !slices.Equal(sums.Sums, want) {
 		t.Errorf("got %+v, want %+v", sums.Sums, want)
 	}
-	// These are 14580255 of 18450257 and 688351 of 1158174.
+	// The shares of the communicating kernels are 14580255 of 18450257 and 688351 of 1158174 ns.
 	for _, part := range []string{"the table at line 2 has 18.45 ms in kernels of 2 names, 79.0 % of it in 16 kernels",
 		"59.4 % of it in 2 kernels", "nsys stats --report cuda_gpu_trace"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("there is no %q in %q", part, err)
 		}
 	}
-	// A file that also has a trace counts as a trace.
+	// If a file has sums and a trace, the trace is read.
 	if _, err := ReadText(strings.NewReader("no table\n"), new(trace.Names)); !errors.Is(err, ErrOther) {
 		t.Errorf("got %v", err)
 	}

@@ -64,7 +64,7 @@ func ReadText(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	return t.finish(), nil
 }
 
-// place identifies a device in a session.
+// place identifies a device by its number in a session of nsys.
 type place struct{ session, device int }
 
 // table holds the rows that have been read so far.
@@ -183,7 +183,7 @@ func (t *table) csvRow(line string) (row, error) {
 		return row{}, err
 	}
 	at := t.columns
-	if at == nil { // the order in which nsys writes them
+	if at == nil { // without a header, the columns have the order in which nsys writes them
 		device := slices.IndexFunc(cells, deviceCell.MatchString)
 		if device < 3 || device+3 > len(cells)-1 {
 			return row{}, errors.New("a row without a device")

@@ -94,7 +94,7 @@ func rankInName(path string) int {
 	return n
 }
 
-// limited is a reader that returns an error if its source has more than left bytes.
+// limited is a reader that returns an error if the reader r has more than left bytes.
 type limited struct {
 	r    io.Reader
 	left int64
@@ -229,7 +229,7 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 	out := &trace.Trace{Source: parts[0].Source, Virtual: parts[0].Virtual}
 	owner := map[int]string{}
 	numbered := true
-	world := 0 // index of the first trace that contains the number of ranks of its job
+	world := 0 // index of the first trace that states the number of ranks of its job
 	for i, t := range parts {
 		if t.Source != out.Source {
 			return nil, fmt.Errorf("%s is of %s, %s of %s: give one kind", names[0], source(out), names[i], source(t))
@@ -259,7 +259,7 @@ func join(parts []*trace.Trace, names []string) (*trace.Trace, error) {
 				if t.Source != "nsys" {
 					return nil, &TwiceError{other, names[i], id}
 				}
-				id = base + r // in a container, this is the number of the container's device 0
+				id = base + r // every container has a device 0, so take a free number
 				for owner[id] != "" {
 					id++
 				}
@@ -307,7 +307,7 @@ func source(t *trace.Trace) string {
 	return t.Source
 }
 
-// byID sorts the ranks by their numbers.
+// byID sorts the ranks of a trace by their numbers in the job.
 func byID(t *trace.Trace) {
 	order := make([]int, t.Ranks)
 	for i := range order {

@@ -53,8 +53,8 @@ func unzipped(t *testing.T, path string) []byte {
 	return b
 }
 
-// TestTruncated checks that files of every format that are cut anywhere are refused or read, but never read as if they
-// were complete. Text is different: after a cut between two lines the rest is complete.
+// TestTruncated cuts files of every format at any position, and checks that reading the first part is an error. Text
+// that is cut between two lines is an exception, because the first part is a valid file.
 func TestTruncated(t *testing.T) {
 	kineto := unzipped(t, late)
 	for name, b := range map[string][]byte{
@@ -79,7 +79,7 @@ func TestTruncated(t *testing.T) {
 	last := bytes.LastIndexByte(text[:bytes.LastIndex(text, []byte("NVIDIA"))],
 		'\n') + 1 // the first byte of the last row
 	row := text[last : last+bytes.IndexByte(text[last:], '\n')]
-	name := last + bytes.Index(row, []byte("nccl")) // without its end, a name looks like a shorter one
+	name := last + bytes.Index(row, []byte("nccl")) // a name that is cut looks like a shorter name
 	for cut := last + 4; cut < name; cut += 7 {
 		if _, err := Read([]string{write(t, "cut.txt", text[:cut])}); err == nil ||
 			!strings.Contains(err.Error(), "line 18: ") {
@@ -197,8 +197,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestEpochTimes reads times since 1970, as torch writes them before version 2.4, to the nanosecond. In each file the
-// first event begins at 1685000000000002 µs, and the second 7 µs and some nanoseconds later.
+// TestEpochTimes checks that times since 1970, which torch wrote before version 2.4, are read exactly, in nanoseconds.
+// In each file the first event begins at 1685000000000002 µs, and the second 7 µs and some nanoseconds later.
 func TestEpochTimes(t *testing.T) {
 	const from = int64(1685000000000002)
 	for ts, ns := range map[string]int64{"1685000000000009": 7000, "1685000000000009.345": 7345,
@@ -221,7 +221,8 @@ func TestEpochTimes(t *testing.T) {
 	}
 }
 
-// TestJobs refuses profiles of jobs of different sizes, and reads a file that begins with a byte order mark.
+// TestJobs checks that profiles of jobs of different sizes are refused, and that a file may begin with a byte order
+// mark.
 func TestJobs(t *testing.T) {
 	of := func(rank, world int) string {
 		return write(t, fmt.Sprintf("of%d.json", world),
@@ -239,7 +240,7 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestFlightEntries reads entries of old and new versions of torch: the number of a call, sends and receives, and
+// TestFlightEntries reads entries of old and new versions of torch: with numbers of calls, sends and receives, and
 // unknown sizes.
 func TestFlightEntries(t *testing.T) {
 	const rest = `"process_group":["0","tp"],"state":"completed"`
@@ -286,8 +287,8 @@ func TestFlightBatch(t *testing.T) {
 	}
 }
 
-// TestFlightStatus reads the number of the last call from the status of a flight record, which may be a text. A
-// status of another form is ignored.
+// TestFlightStatus checks that the number of the last call is read from the status in a flight record, and may be a
+// string. A status of another form must be ignored.
 func TestFlightStatus(t *testing.T) {
 	for status, want := range map[string]int64{`{"0":{"last_enqueued_collective":"7"}}`: 7,
 		`{"0":{"last_enqueued_collective":8}}`:    8,
@@ -337,7 +338,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestRanksInOneFile checks that each process is a rank with its own clock.
+// TestRanksInOneFile checks that each process in a file becomes a rank with a separate clock.
 func TestRanksInOneFile(t *testing.T) {
 	name := func(pid int, name string) string {
 		return fmt.Sprintf(`{"ph":"M","name":"process_name","pid":%d,"args":{"name":%q}}`, pid, name)
@@ -354,7 +355,7 @@ func TestRanksInOneFile(t *testing.T) {
 	}
 }
 
-// heapWhile returns the largest size of the heap while f ran.
+// heapWhile runs f and returns the largest size of the heap during this time.
 func heapWhile(f func()) uint64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(100)) // as for users
 	runtime.GC()
@@ -473,8 +474,8 @@ func TestMillion(t *testing.T) {
 	}
 }
 
-// FuzzRead checks that the events of any file belong to existing ranks and end after they start. The sizes in a record
-// of calls must be possible.
+// FuzzRead checks that the events of any file belong to existing ranks and end after they start. The sizes in flight
+// records must not be negative, except -1 for unknown ones.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(timeline(event("ncclDevKernel_AllReduce", 1, 2, `"Collective name":"allreduce","In msg nelems":4`))))
 	f.Add([]byte("1000 2000 7 16 1 1 GPU (3) 1 13 kernel\n"))
