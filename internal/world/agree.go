@@ -9,10 +9,10 @@ import (
 	"fmt"
 )
 
-// Agree is an all-gather. Every process calls it with the same step, as it calls Step, and with a value of at most
-// MaxValue bytes. Agree returns the values of all processes, ordered by rank. It waits for the other processes, so no
-// work may be in flight. If a process is at another step, the error is a *DisagreeError. If a process does not call
-// Agree and makes no progress for StallTimeout (see Step, At), the error is a *PeerError. An error ends the world,
+// Agree is an all-gather. Every process calls it with the same description of a step, like Step, and with a value of at
+// most MaxValue bytes. Agree returns the values of all processes, ordered by rank. Agree waits for the other processes,
+// so no work may be in flight. If a process is at another step, the error is a *DisagreeError. If a process does not
+// call Agree and makes no progress for StallTimeout (see Step, At), the error is a *PeerError. An error ends the world,
 // because it is then unknown which processes received the values.
 func (w *World) Agree(ctx context.Context, step string, value []byte) ([][]byte, error) {
 	if len(value) > MaxValue || len(step) > maxStep {
@@ -130,7 +130,8 @@ func (w *World) SameList(ctx context.Context, what string, lines []string) error
 	return w.sameList(ctx, what, lines, func(int, int) bool { return true })
 }
 
-// SameListOfNode does the same as SameList for the processes of each node. All processes of the world call it.
+// SameListOfNode is like SameList, but compares only the lists of processes on the same node. All processes of the
+// world must call it.
 func (w *World) SameListOfNode(ctx context.Context, what string, lines []string) error {
 	return w.sameList(ctx, what, lines, func(p, q int) bool { return w.mesh.node(p) == w.mesh.node(q) })
 }
@@ -168,8 +169,8 @@ func (w *World) sameList(ctx context.Context, what string, lines []string, with 
 	return nil
 }
 
-// Calls records the name and the position of the current call of this process's program. Errors in other processes
-// contain them. The calls of processes may differ.
+// Calls records the current call of this process's program: the name of the called function and the position of the
+// call. Errors in other processes contain both. Processes may make different calls.
 func (w *World) Calls(call, place string) { w.call.Store(&entry{call: call, place: place}) }
 
 // Failed records the error with which this process's call has ended; nil if it succeeded. The world remains usable. If
@@ -187,10 +188,10 @@ func (w *World) Failed(err error) {
 	w.detector.sendPulse()
 }
 
-// Step records that this process begins its next step, such as a batch of runs. It compares the description with those
-// of the other processes for the step with the same number. If all of them are equal, Step does not wait. If they
-// differ, one of the processes ends the world with a *DisagreeError, which lists all processes that begin the step
-// soon.
+// Step records that this process begins its next step, such as a batch of runs. Step compares the description with
+// those that the other processes passed for the step with the same number. If all of them are equal, Step does not
+// wait. If they differ, one of the processes ends the world with a *DisagreeError, which lists all processes that begin
+// the step soon.
 func (w *World) Step(what string) error {
 	w.steps.Lock()
 	defer w.steps.Unlock()

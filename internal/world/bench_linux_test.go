@@ -35,7 +35,7 @@ func echo(ctx context.Context, o Options) error {
 	}
 }
 
-// pair makes a counter for each of two processes to wait for.
+// pair makes two counters, one for each of two processes to wait for.
 func pair(ctx context.Context, w *World) (mine, theirs *Counters, err error) {
 	if mine, err = w.NewCounters("edge", 1); err != nil {
 		return nil, nil, err
@@ -44,8 +44,8 @@ func pair(ctx context.Context, w *World) (mine, theirs *Counters, err error) {
 	return mine, theirs, err
 }
 
-// BenchmarkEdge measures one counter edge between two processes: half of a round trip. idle/op is
-// the median if the other process was asleep before.
+// BenchmarkEdge measures the time in which one process raises a counter and another sees it, which is half of a round
+// trip. idle/op is the median if the other process was asleep before.
 func BenchmarkEdge(b *testing.B) {
 	o := Options{Size: 2, ID: "bench", Dir: b.TempDir()}
 	c := exec.Command(os.Args[0])
@@ -152,8 +152,8 @@ func TestWaitIsIdle(t *testing.T) {
 	}
 }
 
-// BenchmarkFrames sends 64 MiB over a link between two nodes of this host, in frames of the size
-// that collectives use. Peers are goroutines of this process, so both ends share its processors.
+// BenchmarkFrames sends 64 MiB over a link between two nodes of this host, in frames of the size that collectives use.
+// The two processes are simulated by goroutines of this process, so both ends share its processors.
 func BenchmarkFrames(b *testing.B) {
 	const bytes = 64 << 20
 	b.SetBytes(bytes)

@@ -17,7 +17,7 @@ import (
 // world, because they would plan and run the same program differently.
 type build struct {
 	Version string // version of hocket's module, with the commit if hocket was built from a checkout; "" if unknown
-	Dirty   bool   // the checkout had uncommitted changes, which Version does not identify
+	Dirty   bool   // whether the checkout had uncommitted changes, which Version does not identify
 	Program string // the main package
 	ID      string // ID that Go's linker wrote into the program or library; "" if it has none
 }
@@ -54,7 +54,7 @@ func buildOf(info *debug.BuildInfo) build {
 	if module.Version != "(devel)" {
 		b.Version = module.Version
 	}
-	if info.Main.Path == modulePath { // otherwise the commit belongs to another module
+	if info.Main.Path == modulePath { // otherwise the recorded commit is that of another module
 		for _, s := range info.Settings {
 			switch {
 			case s.Key == "vcs.revision" && b.Version == "":
@@ -67,7 +67,7 @@ func buildOf(info *debug.BuildInfo) build {
 	return b
 }
 
-// fits reports whether two processes may have the same build. They must have the same version. If the version is
+// fits reports whether two processes may have the same build. Both must have the same version. If the version is
 // unknown, or does not identify the build, they must execute the same file. Processes of different programs, such as
 // the command and the library, need not execute the same file.
 func (b build) fits(o build) bool {
@@ -130,8 +130,7 @@ func fileID() string {
 	if err != nil || len(note) < 16 {
 		return ""
 	}
-	// The ID contains the names of the inputs and outputs of the link; the last is that of the
-	// file.
+	// The ID contains the names of the inputs and outputs of the link; the last one is the ID of the file.
 	id := strings.TrimRight(string(note[16:]), "\x00")
 	id = id[strings.LastIndexByte(id, '/')+1:]
 	return hex.EncodeToString([]byte(id))[:min(2*len(id), 40)]

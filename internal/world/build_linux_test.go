@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// buildVariable is "VERSION DIRTY PROGRAM ID", the build that a process of a test claims to have.
+// buildVariable is the environment variable with the build that a process of a test claims to have: "VERSION DIRTY
+// PROGRAM ID".
 const buildVariable = "HOCKET_TEST_WORLD_BUILD"
 
 func init() {
@@ -24,7 +25,7 @@ func TestBuilds(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		builds [3]string
-		want   string // error in all processes; "" if they join
+		want   string // expected error in all processes; "" if they join
 	}{
 		{"versions", [3]string{"v1.2.0 clean hocket a", "v1.2.0 clean hocket a", "v1.1.0 clean hocket b"},
 			"disagree on the build of hocket: rank 2 (pid %d on %s) has hocket of v1.1.0, the others (ranks 0-1) have hocket of v1.2.0"},

@@ -8,13 +8,14 @@ import (
 	"testing"
 )
 
-// childVariable names what a process of the test binary does instead of running tests.
+// childVariable is the environment variable with the name of the function in children that a process executes instead
+// of running tests.
 const childVariable = "HOCKET_TEST_WORLD_CHILD"
 
-// children are the functions that such processes run. A process ends with the function's error.
+// children are the functions that child processes of tests execute. A process exits with the error of its function.
 var children = map[string]func(ctx context.Context, o Options) error{}
 
-// the exit code of the command line
+// exitFailed is the exit code of hocket's commands if another process failed
 const exitFailed = 3
 
 func TestMain(m *testing.M) {

@@ -18,7 +18,7 @@ const (
 
 	counterValue    = 0  // 64 bits
 	counterSleepers = 8  // 32 bits: number of waits that sleep or are about to sleep
-	counterTurn     = 12 // 32 bits: the futex that waits sleep on; it changes with the value while there are sleepers
+	counterTurn     = 12 // 32 bits: the futex on which waits sleep; it changes with the value if there are sleepers
 )
 
 // NewCounters makes n counters. The processes listed in to, or all other processes if the list is empty, can map them
@@ -44,7 +44,7 @@ func (w *World) MapCounters(ctx context.Context, process int, key string) (*Coun
 	return &Counters{w.detector, s}, nil
 }
 
-// Close unmaps the counters from this process. Its goroutines must no longer use them.
+// Close unmaps the counters from this process. The goroutines of this process must no longer use the counters.
 func (c *Counters) Close() error { return c.segment.Close() }
 
 // line returns the memory of a counter.
@@ -97,7 +97,7 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 				return nil
 			}
 		}
-		runtime.Gosched() // first lets other goroutines run on this processor
+		runtime.Gosched() // let other goroutines run before polling again
 	}
 	sleepers, turn := word32(line, counterSleepers), word32(line, counterTurn)
 	sleepers.Add(1)
@@ -107,7 +107,7 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 		now := turn.Load()
 		err := c.detector.check(ctx, from, &v)
 		switch {
-		case value.Load() >= atLeast: // checks again, because a process raises counters before it leaves
+		case value.Load() >= atLeast: // read again after check, because a process raises counters before it leaves
 			return nil
 		case err != nil:
 			return err

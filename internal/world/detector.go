@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// detector is the failure detector. It detects processes that send no heartbeats or make no
-// progress, and when a wait times out, it determines which process is at fault.
+// detector is the failure detector. It detects processes that send no heartbeats or make no progress. When a wait times
+// out, it determines which process is at fault.
 type detector struct {
 	mesh   *mesh
 	world  *World
 	silent []atomic.Int32 // for each process, the number of beats since its last heartbeat
 
-	seen    []circleLink // the circle of waits that contains this process, as it was first observed; used only by watch
+	seen    []circleLink // the circle of waits with this process, as first observed; used only by watch
 	circled int          // number of beats for which the circle has been observed
 }
 
@@ -43,7 +43,7 @@ func (d *detector) watch() {
 			return
 		}
 		for r := range seen {
-			// Time is counted in this process's beats. A process that was itself stopped therefore does not blame
+			// Time is measured in beats of this process. A process that was itself stopped therefore does not blame
 			// other processes.
 			silent := int(d.silent[r].Add(1))
 			if now := d.mesh.page.beats(r); now != seen[r] || r == d.mesh.o.Rank || d.mesh.hasLeft(r) {
@@ -91,7 +91,7 @@ func (d *detector) receivePulse(p *peer, m pulse) error {
 		return nil
 	}
 	if mine, ok := page.recorded(d.mesh.o.Rank, step); ok && mine.what != m.texts[0] {
-		d.mesh.running.Go(func() { d.mesh.abort(d.differ(step)) }) // in another goroutine, because this one must continue to receive
+		d.mesh.running.Go(func() { d.mesh.abort(d.differ(step)) }) // this goroutine must continue to receive
 	}
 	return nil
 }
@@ -121,8 +121,8 @@ func (d *detector) differ(step uint64) *DisagreeError {
 	return e
 }
 
-// withoutDetails removes text in brackets at the ends of values, such as hashes, if values that
-// differ still differ without it.
+// withoutDetails removes text in brackets, such as hashes, at the ends of values, unless different values would become
+// equal.
 func withoutDetails(values []Value) []Value {
 	short := slices.Clone(values)
 	for i, v := range values {
@@ -147,11 +147,11 @@ func (d *detector) stalled(rank int) *PeerError {
 		d.mesh.page.last(rank))
 }
 
-// awaitPeers is await for an action of the process from, or of all other processes. late returns the processes for
-// which the most recent call of ready was still waiting. awaitPeers returns an error when none of these has made
-// progress for StallTimeout.
+// awaitPeers is like await, for an action of the process from, or of all other processes if from is Any. late returns
+// the processes for which the most recent call of ready was still waiting. awaitPeers returns an error when none of
+// these has made progress for StallTimeout.
 func (d *detector) awaitPeers(ctx context.Context, from int, late func() []int, ready func() (bool, error)) error {
-	const looks = 10 // number of times that it looks for progress within StallTimeout
+	const looks = 10 // number of times that awaitPeers looks for progress within StallTimeout
 	seen := make([]progress, d.mesh.o.Size)
 	for r := range seen {
 		seen[r] = d.mesh.page.progress(r)
@@ -199,20 +199,20 @@ func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	return e
 }
 
-// patience returns StallTimeout as a number of beats.
+// patience returns the number of beats in StallTimeout.
 func (d *detector) patience() int { return int(max(d.mesh.o.StallTimeout/beat, 1)) }
 
-// Any selects all other processes. It is used if it is not known which process raises a counter.
+// Any selects all other processes. A wait uses Any if it is not known which process will raise a counter.
 const Any = -1
 
-// vigil measures for how long a process that is not in the waiter's step has made no progress.
+// vigil measures the time for which a process that is not in the waiting process's step has made no progress.
 type vigil struct {
 	beats int
 	rank  int
 	seen  progress
 }
 
-// check returns an error if waiting longer for the process from has no purpose.
+// check returns an error if it is useless to wait longer for the process from.
 func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	if err := d.mesh.err(); err != nil {
 		return err
@@ -244,8 +244,8 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 }
 
 // late returns a process that prevents a step from ending; -1 if there is none. Such a process has left the world, or
-// has not begun the step. If from is Any, a process that left during the step or later may have finished its part. It
-// is then ignored, unless all other processes have left.
+// has not begun the step. If from is Any, a process that left during the step or later may have finished its part. Such
+// a process is ignored, unless all other processes have left.
 func (d *detector) late(from int, step uint64) int {
 	if from != Any {
 		if from != d.mesh.o.Rank && (d.mesh.hasLeft(from) || d.mesh.page.steps(from) < step) {
@@ -269,8 +269,8 @@ func (d *detector) late(from int, step uint64) int {
 	return -1
 }
 
-// until waits until pending returns nil, under the conditions of Counters.Wait. Otherwise pending
-// returns a channel that is closed when its result may have changed.
+// until waits until pending returns nil, under the conditions of Counters.Wait. Until then, pending returns a channel
+// that is closed when its result may have changed.
 func (d *detector) until(ctx context.Context, process int, pending func() <-chan struct{}) error {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
@@ -286,7 +286,7 @@ func (d *detector) until(ctx context.Context, process int, pending func() <-chan
 		default:
 		}
 		if err := d.check(ctx, process, &v); err != nil {
-			if pending() == nil { // a process sends all its data before it leaves
+			if pending() == nil { // the data have arrived, because a process sends all its data before it leaves
 				return nil
 			}
 			return err

@@ -13,12 +13,12 @@ type launcher struct {
 	name                         string
 	size, rank, local, localSize string
 	node                         string   // the node's number; "" if the launcher sets none
-	id                           []string // variables that together identify the run; those that are not set are skipped
+	id                           []string // variables that together identify the run; unset variables are skipped
 }
 
-// launchers lists the launchers in the order in which they are tried. For Slurm the variables of the step are used.
-// SLURM_NTASKS is not used, because it is set for a whole allocation, also in a batch script, which is a single
-// process.
+// launchers lists the launchers in the order in which they are tried. For Slurm, the variables of a job step are used.
+// SLURM_NTASKS is not used, because it describes the whole allocation: it is set in a batch script, too, which is a
+// single process.
 var launchers = []launcher{
 	{"hocket", "HOCKET_WORLD_SIZE", "HOCKET_RANK", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_WORLD_SIZE", "", nil},
 	{"torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",

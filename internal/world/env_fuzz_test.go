@@ -23,7 +23,7 @@ func FuzzEnv(f *testing.F) {
 		}
 		o, err := FromEnv(func(name string) string { return env[name] })
 		if err != nil {
-			env["HOCKET_RUN_ID"] = "" // the error may say to set it
+			env["HOCKET_RUN_ID"] = "" // the error may advise the user to set this variable
 			for name := range env {
 				if name != "" && strings.Contains(err.Error(), name) {
 					return

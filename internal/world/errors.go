@@ -12,8 +12,8 @@ import (
 // ErrLeft is the error that methods of a world return after Leave.
 var ErrLeft = errors.New("this process has left the world")
 
-// ErrWentOn is wrapped by the error of a wait for an action of another process that will not happen: the process has
-// already continued beyond it.
+// ErrWentOn is wrapped by the error of a wait for an action that another process will not perform, because that process
+// has already continued beyond it.
 var ErrWentOn = errors.New("another process has already continued")
 
 // ErrInterrupted is the cause with which a library cancels the context of a call that its user has interrupted.
@@ -31,8 +31,8 @@ type member struct {
 	Rank int
 	PID  int
 	Host string
-	// Outer is the process's rank in the world to which its group belongs. It equals Rank if the
-	// world is not a group.
+	// Outer is the process's rank in the world to which its group belongs. Outer equals Rank if the world is not a
+	// group.
 	Outer int `json:"-"`
 }
 
@@ -89,8 +89,8 @@ func (c cause) encode() []byte {
 	}
 }
 
-// shorten cuts each text to limit bytes. If that is not enough, it keeps, of the processes with
-// equal values, only the first and the last.
+// shorten cuts each text to limit bytes. If the result is still too long, it keeps only the first and the last of the
+// processes with equal values.
 func (c cause) shorten(limit int) cause {
 	short := func(s string) string {
 		if limit < len("…") {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Export lets other processes of this node import file by this process's rank and key. Each process may import it
-// once. to lists these processes; an empty list means all. Export does not wait for them. The caller keeps its own
+// Export lets other processes of this node import file by this process's rank and key. Each process may import it once.
+// The list to has these processes; if it is empty, all may. Export does not wait for imports. The caller keeps its own
 // file, and may close it immediately.
 func (w *World) Export(key string, file *os.File, to ...int) error {
 	if key == "" || len(key) > maxKey {
@@ -38,9 +38,9 @@ func (w *World) Export(key string, file *os.File, to ...int) error {
 	return nil
 }
 
-// Import returns the file that a process exports by key. It waits until the process has exported it. It fails if the
-// process makes no progress (see Step, At) for StallTimeout. If the process has reached the next agreement without
-// exporting the file, it fails immediately with an error that wraps ErrWentOn.
+// Import returns the file that a process exports by key. It waits until the process has exported it. Import fails if
+// the process makes no progress (see Step, At) for StallTimeout. It fails immediately, with an error that wraps
+// ErrWentOn, if the process has called Agree again without exporting the file.
 func (w *World) Import(ctx context.Context, process int, key string) (*os.File, error) {
 	if err := w.checkPeer(process); err != nil {
 		return nil, err
@@ -89,8 +89,8 @@ func (w *World) Forget(prefix string) {
 	}
 }
 
-// Share lets other processes of this node map s by this process's rank and key. Each process may map it once. to lists
-// these processes; an empty list means all.
+// Share lets other processes of this node map s by this process's rank and key. Each process may map it once. The list
+// to has these processes; if it is empty, all may.
 func (w *World) Share(key string, s *Segment, to ...int) error {
 	if w.mesh.o.Size == 1 {
 		return nil

@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// faultVariable is "FAULT PHASE": what goes wrong in a process, and in which phase.
+	// faultVariable is the environment variable with the fault of a process and the phase in which it occurs: "FAULT
+	// PHASE".
 	faultVariable = "HOCKET_TEST_WORLD_FAULT"
 )
 
@@ -45,7 +46,7 @@ func suffer(fault string) {
 		select {}
 	case "stop":
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		time.Sleep(100 * time.Millisecond) // the signal may be delivered to another thread
+		time.Sleep(100 * time.Millisecond) // another thread may receive the signal a little later
 	case "panic":
 		go panic("a bug")
 		select {}
@@ -55,7 +56,7 @@ func suffer(fault string) {
 	}
 }
 
-// rounds is the number of batches in a life.
+// rounds is the number of batches that the function life runs.
 const rounds = 20
 
 // life performs everything that a process does with a world: it joins, exchanges memory, agrees,
@@ -119,7 +120,7 @@ func live(ctx context.Context, w *World) error {
 	return nil
 }
 
-// family is the set of processes of a world.
+// family holds the processes of a world that a test has started.
 type family struct {
 	t       *testing.T
 	o       Options
@@ -129,7 +130,8 @@ type family struct {
 	at      []time.Time
 }
 
-// newFamily returns a family without starting its processes. All are killed at the end of the test.
+// newFamily returns a family without starting its processes. Processes that still run are killed at the end of the
+// test.
 func newFamily(t *testing.T, o Options) *family {
 	f := &family{t: t, o: o, command: make([]*exec.Cmd, o.Size), out: make([]bytes.Buffer, o.Size),
 		ended: make([]chan struct{}, o.Size), at: make([]time.Time, o.Size)}
@@ -155,7 +157,7 @@ func start(t *testing.T, o Options, child string, env func(rank int) []string) *
 	return f
 }
 
-// run starts one of the processes.
+// run starts the process with the given rank.
 func (f *family) run(rank int, child string, env ...string) {
 	f.t.Helper()
 	c := exec.Command(os.Args[0])
@@ -183,7 +185,7 @@ func (f *family) wait(rank int, limit time.Duration) int {
 	select {
 	case <-f.ended[rank]:
 	case <-time.After(limit):
-		f.command[rank].Process.Signal(syscall.SIGQUIT) // makes the process print its stack traces
+		f.command[rank].Process.Signal(syscall.SIGQUIT) // SIGQUIT makes the process print its stack traces
 		select {
 		case <-f.ended[rank]:
 		case <-time.After(5 * time.Second):
@@ -210,7 +212,7 @@ func (f *family) waitStopped(rank int, limit time.Duration) {
 	f.t.Fatalf("rank %d does not stop: %s", rank, f.out[rank].String())
 }
 
-// empty checks that nothing is left in the folder of the run.
+// empty checks that no files are left in the folder of the run.
 func (f *family) empty() {
 	f.t.Helper()
 	if left, err := os.ReadDir(f.o.Dir); err != nil || len(left) > 0 {
@@ -234,8 +236,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// phases are the points of a life at which a process can fail, in order. At those before linked,
-// not all others have a link with the process.
+// phases are the points of the function life at which a process can fail, in order. Before the point linked, some of
+// the other processes may have no link with the process.
 var phases = []string{"start", "folder", "bound", "introduced", "linked", "within ready", "ready", "joined",
 	"within agreement", "exported", "imported", "batch", "done", "within goodbye"}
 
@@ -253,16 +255,15 @@ func (c cell) String() string {
 	return strings.ReplaceAll(fmt.Sprintf("%s_%s_%s", c.fault, c.phase, who), " ", "_")
 }
 
-// TestFaults lets a process die or stop at every point of its life. All others must soon end with
-// an error that names it. A short run tests a sample of the matrix; a long run tests all of it 20
-// times.
+// TestFaults lets a process die or stop at every point of the function life. All other processes must soon end with an
+// error that names it. A short run tests a sample of the cases; a long run tests all of them 20 times.
 func TestFaults(t *testing.T) {
 	var cells []cell
 	for _, phase := range phases {
 		for _, fault := range []string{"kill", "stop", "panic", "terminate"} {
 			for _, last := range []bool{false, true} {
 				if phase == "introduced" && !last {
-					continue // the first process dials no other
+					continue // the first process dials no other process, so it has no such phase
 				}
 				cells = append(cells, cell{fault, phase, last})
 			}
@@ -289,7 +290,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// absent matches the list of absent processes if that includes the first or the last of three.
+// absent matches an error about absent processes that names two of three processes, including the first or the last.
 var absent = regexp.MustCompile(`ranks (0, 2|1-2) are absent`)
 
 const (
@@ -297,14 +298,14 @@ const (
 	shortStall = 2 * time.Second
 )
 
-// try runs one life with a fault.
+// try runs three processes, in one of which the fault occurs.
 func try(t *testing.T, c cell) {
 	o := Options{Size: 3, ID: t.Name(), Dir: t.TempDir(), JoinTimeout: shortJoin, StallTimeout: shortStall}
 	victim := 0
 	if c.last {
 		victim = o.Size - 1
 	}
-	last := "linked" // the last phase, from which no process is absent
+	last := "linked" // the phase from which no process is absent
 	if c.fault == "stop" {
 		last = "joined"
 	}
@@ -332,10 +333,10 @@ func try(t *testing.T, c cell) {
 		took := f.at[r].Sub(begin).Round(time.Millisecond)
 		t.Logf("rank %d exits %d after %v: %s", r, code, took, strings.TrimSpace(f.out[r].String()))
 		if leaving && code == 0 {
-			continue // this process was already done with the victim
+			continue // this process no longer needed the failed process
 		}
 		if c.phase == "introduced" && code == exitFailed && absent.MatchString(f.out[r].String()) {
-			continue // another process had a link with the victim, and ended before this process had a link with either
+			continue // this process had no link yet when the two others ended
 		}
 		if want := fmt.Sprintf("peer %d: ", victim); code != exitFailed || !strings.HasPrefix(f.out[r].String(), want) {
 			t.Errorf("rank %d exits %d, want %d and blame for rank %d: %s", r, code, exitFailed, victim, f.out[r].String())
@@ -344,14 +345,13 @@ func try(t *testing.T, c cell) {
 			t.Errorf("rank %d took %v", r, took)
 		}
 	}
-	if c.fault == "stop" { // a stopped process that continues later must find that the world has ended
+	if c.fault == "stop" { // the stopped process must find that the world has ended when it continues
 		f.command[victim].Process.Signal(syscall.SIGCONT)
 		if code := f.wait(victim, limit); code != exitFailed && !(leaving && code == 0) {
 			t.Errorf("the stopped process exits %d: %s", code, f.out[victim].String())
 		}
 	}
-	// Files of a dead process are removed together with those of the last other process, or at the
-	// next start.
+	// Files of a dead process are removed when the last other process ends, or at the start of the next run.
 	if d, err := openFolder(context.Background(), o.Dir, "next"); err != nil {
 		t.Error(err)
 	} else {

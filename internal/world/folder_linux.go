@@ -51,7 +51,7 @@ func openFolder(ctx context.Context, base, id string) (*folder, error) {
 		case !errors.Is(err, errAgain):
 			return d, err
 		}
-		select { // another process is removing the folder at this moment
+		select { // try again, because another process is just removing the folder
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%s stays locked by another process", path)
 		case <-time.After(time.Millisecond):
@@ -76,8 +76,7 @@ func isFolderName(name string) bool {
 	return ok && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// isSocket reports whether processes create such files in the folder: sockets that are named by
-// rank.
+// isSocket reports whether a file in the folder is a process's socket, whose name is a rank.
 func isSocket(info fs.FileInfo) bool {
 	rank, err := strconv.Atoi(info.Name())
 	return err == nil && info.Name() == strconv.Itoa(rank) && info.Mode().Type() == fs.ModeSocket
@@ -90,7 +89,7 @@ func tryFolder(path string) (*folder, error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	} else if err == nil {
-		_ = os.Chmod(path, 0o700) // overrides the umask; check detects a failure
+		_ = os.Chmod(path, 0o700) // the umask may have removed permissions; check detects a failure of Chmod
 	}
 	file, err := openDirectory(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -146,7 +145,7 @@ func (d *folder) lock(how int) error {
 	}
 }
 
-// isThere reports whether the path of the folder still refers to the same directory.
+// isThere reports whether the path of the folder still refers to the directory that this process opened.
 func (d *folder) isThere() bool {
 	mine, err := d.file.Stat()
 	if err != nil {
@@ -199,7 +198,7 @@ func (d *folder) bind(h hello) (*net.UnixListener, error) {
 		return listener, err
 	}
 	conn, err := net.DialUnix(addr.Net, nil, addr)
-	for range 20 { // another process may have bound it without listening yet
+	for range 20 { // the other process may have bound the socket without listening yet
 		if err == nil {
 			break
 		}
@@ -213,7 +212,7 @@ func (d *folder) bind(h hello) (*net.UnixListener, error) {
 			if _, pid, err := l.owner(); err == nil {
 				who = fmt.Sprintf("process %d", pid)
 			}
-			_ = l.send(h.encode(), greeting) // fails only if that process is ending
+			_ = l.send(h.encode(), greeting) // an error is ignored: the other process is ending
 		}
 		return nil, fmt.Errorf("%s has claimed rank %d of %s already: %s", who, h.Rank, runOf(h.ID), distinct)
 	}

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFolder opens a folder in invalid conditions.
+// TestFolder checks that a folder that cannot be used safely, such as one of another user, is an error.
 func TestFolder(t *testing.T) {
 	ctx := context.Background()
 	path := func(t *testing.T, base string) string {
@@ -99,7 +99,7 @@ func TestUmask(t *testing.T) {
 	base := t.TempDir()
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread has a separate umask and separate capabilities, and ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so the thread with the changed umask ends
 		failed <- errors.Join(unix.Unshare(unix.CLONE_FS), dropCapabilities())
 		unix.Umask(0o777)
 		d, err := openFolder(t.Context(), base, "run")
@@ -119,7 +119,8 @@ func TestUmask(t *testing.T) {
 	}
 }
 
-// dropCapabilities makes file modes apply to the calling thread, even if it is root's.
+// dropCapabilities removes the capabilities of the calling thread, so that file modes apply to it even if the user is
+// root.
 func dropCapabilities() error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -139,7 +140,7 @@ func TestStaleFolder(t *testing.T) {
 			o.ID = id
 			f := start(t, Options{Size: 3, ID: id, Dir: o.Dir, JoinTimeout: limit, StallTimeout: limit}, "life",
 				func(rank int) []string {
-					if rank == 0 { // the others wait for rank 0
+					if rank == 0 { // rank 0 stops, and the others wait for it
 						return []string{faultVariable + "=stop bound"}
 					}
 					return nil
@@ -147,7 +148,7 @@ func TestStaleFolder(t *testing.T) {
 			f.waitStopped(0, limit)
 			waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "2")); return len(s) == 1 })
 			for _, signal := range []syscall.Signal{syscall.SIGSTOP,
-				syscall.SIGKILL} { // stopped first, so that no process detects the death of another
+				syscall.SIGKILL} { // stopped before they are killed, so that no process detects the death of another
 				for _, c := range f.command {
 					c.Process.Signal(signal)
 				}
@@ -212,8 +213,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestRemovedFolder removes the folder of a run while a process waits in it. A later process cannot
-// meet it, and both must report that.
+// TestRemovedFolder removes the folder of a run while a process waits in it. A process that starts later cannot meet
+// the first one, and both must report this.
 func TestRemovedFolder(t *testing.T) {
 	o := options(t, 2)
 	o.JoinTimeout = 2 * time.Second
@@ -235,8 +236,9 @@ func TestRemovedFolder(t *testing.T) {
 	}
 }
 
-// TestSameRank starts two jobs with one ID: a process claims a rank that another process has. That process and the
-// other one get an error, and so do all that have joined the run, because they may be of different jobs.
+// TestSameRank starts two jobs with the same ID, so that a process claims a rank that another process has. Both
+// processes must get an error, and so must all processes that have joined the run, because they may be of different
+// jobs.
 func TestSameRank(t *testing.T) {
 	for rank := range 2 {
 		for _, before := range []string{"all have joined", "a process is absent"} {
@@ -274,7 +276,8 @@ func TestSameRank(t *testing.T) {
 					t.Errorf("a second rank %d: %v", rank, err)
 				}
 				if len(first) == 2 {
-					// The process with the other rank may not have linked to the one that was claimed twice.
+					// The process with the other rank may have no link to the process whose rank was claimed twice, so
+					// its rank is claimed twice, too.
 					o.Rank = 1 - rank
 					if _, err := Join(context.Background(), o); err == nil {
 						t.Error("a second process joined with the other rank")
@@ -293,7 +296,7 @@ func TestSameRank(t *testing.T) {
 }
 
 // TestNextRun checks that a run with the ID of an earlier run can begin while processes of that run have not left, as
-// long as their ranks are free, and that it waits for the others.
+// long as its processes use free ranks, and that it waits for the other ranks.
 func TestNextRun(t *testing.T) {
 	o := options(t, 2)
 	join := func(rank int) *World {
@@ -390,7 +393,7 @@ func TestNothingLeft(t *testing.T) {
 			t.Error("a process joins a world that has ended")
 		}
 	}
-	fate(0) // opens files that the runtime opens only once
+	fate(0) // a first call, because Go's runtime keeps some files open
 	files := count()
 	for i := range 20 {
 		fate(i)

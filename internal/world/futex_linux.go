@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	opFutexWait = 0 // for memory that several processes share
+	opFutexWait = 0 // these operations are for memory that several processes share
 	opFutexWake = 1
 )
 
 // futexWait sleeps until a process calls futexWake for word, or until d has passed, and reports whether d has passed.
-// It returns immediately if the value of word is not was. It may also return without a reason.
+// It returns immediately if the value of word is not was. It may also return spuriously.
 func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) {
 	t := unix.NsecToTimespec(d.Nanoseconds())
 	_, _, err := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opFutexWait, uintptr(was),

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// group records which processes of another world belong to a world.
+// group describes a world that consists of some processes of another world.
 type group struct {
 	of      *World
 	name    string
@@ -32,11 +32,10 @@ func (o *Options) ofGroup() string {
 	return " of group " + o.group.name
 }
 
-// JoinGroup creates a world of some processes of w. All of them call it with the same name and the
-// same members, which are listed in the order of their ranks in w. A process may belong to several
-// groups, and may use these in any order in which no processes wait for each other in a circle.
-// Errors name processes by their ranks in w. If a group ends because of a failure, w and all its
-// other groups end too. Leave ends only the group.
+// JoinGroup creates a world of some processes of w. All these processes call it with the same name and the same
+// members, in the order of their ranks in w. A process may belong to several groups, and may use these in any order in
+// which no processes wait for each other in a circle. Errors name processes by their ranks in w. If a group ends
+// because of a failure, w and all its other groups end too. Leave ends only the group.
 func JoinGroup(ctx context.Context, w *World, name string, members []int) (*World, error) {
 	own := slices.Index(members, w.Process())
 	for i, r := range members {
@@ -76,7 +75,7 @@ func JoinGroup(ctx context.Context, w *World, name string, members []int) (*Worl
 	g, err := Join(ctx, o)
 	if err != nil {
 		w.Abort(err)
-		return nil, w.Err() // returns the first cause in all processes
+		return nil, w.Err() // all processes return the first cause
 	}
 	w.mesh.running.Go(func() { shareEnd(w, g) })
 	return g, nil

@@ -47,9 +47,9 @@ func TestErrorsOfGroups(t *testing.T) {
 	})
 }
 
-// TestGroupReportsCauseOfWorld: process 0 ends the world and exits before it ends the group. The members of the group
-// find its closed link first, and yet report why the world ended. A member may find it within JoinGroup, which returns
-// in process 0 once all others have joined, and in them later.
+// TestGroupReportsCauseOfWorld lets process 0 end the world and exit before it ends a group. The members of the group
+// first find that the link to process 0 is closed, and must report why the world ended. A member may still be in
+// JoinGroup, which returns in process 0 as soon as all others have joined, and in the others later.
 func TestGroupReportsCauseOfWorld(t *testing.T) {
 	want := &DisagreeError{What: "the order in which groups are called", Values: []Value{{Rank: 0, Value: "a"}, {Rank: 1, Value: "b"}}}
 	inOne(t, options(t, 3), func(w *World) error {

@@ -13,9 +13,9 @@ import (
 
 const (
 	// maxGuests is the largest number of connections that have not identified themselves yet. If there are more, the
-	// oldest is closed; its process connects again.
+	// oldest connection is closed, and its process connects again.
 	maxGuests = 32
-	// greeting is how long a guest may take to identify itself.
+	// greeting is the time limit for a guest to identify itself.
 	greeting = 5 * time.Second
 )
 
@@ -41,7 +41,7 @@ func (r *reception) receive(listener net.Listener, greet func(*reception, net.Co
 		case errors.Is(err, net.ErrClosed):
 			r.dismiss(maxGuests)
 			return
-		case err != nil: // a temporary error, for example too many open files
+		case err != nil: // try again after a temporary error, for example too many open files
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
@@ -138,7 +138,7 @@ func (hs handshake) fits(h hello) error {
 	return hs.mesh.disagree(what, mine, h.Rank, theirs)
 }
 
-// introduce sends this process's identity and reads that of the process at the other end.
+// introduce sends this process's identity over a link and reads the identity of the process at the other end.
 func (hs handshake) introduce(l link, rank int) (*peer, error) {
 	if err := l.send(hs.hello().encode(), greeting); err != nil {
 		return nil, nil

@@ -24,8 +24,8 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// joining begins to join as rank 0. It returns the path of the process's socket and a channel with
-// the result of Join.
+// joining begins to join a world as rank 0. It returns the path of the process's socket and a channel with the result
+// of Join.
 func joining(t *testing.T, o Options) (socket string, joined <-chan error, leave func()) {
 	t.Helper()
 	result := make(chan error, 1)
@@ -90,7 +90,7 @@ func TestHostile(t *testing.T) {
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(100)) // as for users
 	before := settledHeap(math.MaxInt64)
-	var peak, live atomic.Uint64 // sizes of the heap: with garbage, and without
+	var peak, live atomic.Uint64 // largest sizes of the heap: with garbage, and without
 	var sending sync.RWMutex     // the senders pause while live memory is measured
 	watching := make(chan struct{})
 	var all sync.WaitGroup
@@ -142,7 +142,7 @@ func TestHostile(t *testing.T) {
 			for _, conn := range slow {
 				defer conn.Close()
 			}
-			// A file that was sent unasked must be closed.
+			// A file that arrives without a request must be closed.
 			if conn, err := connect(socket); err == nil {
 				conn.WriteMsgUnix([]byte("h{}"), syscall.UnixRights(1, 2), nil)
 				conn.Close()
@@ -170,7 +170,8 @@ func TestHostile(t *testing.T) {
 	live.Store(max(live.Load(), settledHeap(before)))
 	grown := func(now uint64) int64 { return int64(now) - int64(before) }
 	t.Logf("%d requests: memory grows by %d KiB at most, %d with garbage", requests, grown(live.Load())>>10, grown(peak.Load())>>10)
-	// The 8 senders are in this process too. When garbage is collected depends on other load.
+	// The limits are generous, because the 8 senders are in this process, too, and garbage is collected later if the
+	// host is busy.
 	if grown(live.Load()) > mostGrown || grown(peak.Load()) > 20<<20 {
 		t.Errorf("memory grows by %d bytes, %d with garbage", grown(live.Load()), grown(peak.Load()))
 	}
@@ -183,7 +184,7 @@ func heap() uint64 {
 	return m.HeapAlloc + m.StackInuse
 }
 
-// mostGrown is by how much the heap may grow in a flood.
+// mostGrown is the largest permitted growth of the heap during a flood of connections, in bytes.
 const mostGrown = 5 << 20
 
 // settledHeap returns the size of the heap without garbage. Some connections are always waiting to
@@ -203,12 +204,13 @@ func settledHeap(before uint64) (least uint64) {
 	return least
 }
 
-// TestStrangers lets processes connect that claim to be of the same run but do not fit.
+// TestStrangers checks that processes that claim to be of the same run, but have another protocol version, another size
+// or an impossible rank, are rejected.
 func TestStrangers(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		h    hello
-		want string // error on both sides; "" if only the stranger is rejected
+		want string // expected error on both sides; "" if only the stranger is rejected
 	}{
 		{"protocol", hello{protocol + 1, "", 2, member{Rank: 1, PID: 1, Host: "x"}},
 			fmt.Sprintf("ranks disagree on the protocol: the processes run different versions of hocket: rank 0 has %d, rank 1 has %d", protocol, protocol+1)},

@@ -9,9 +9,9 @@ import (
 	"hocket.example/hocket/internal/ranklist"
 )
 
-// Join makes this process a member of a world of o.Size processes, and returns when all have
-// joined. It fails after JoinTimeout, or when ctx ends, with an error that names the absent
-// processes. It fails immediately if a process that has already connected fails.
+// Join makes this process a member of a world of o.Size processes, and returns when all have joined. Join fails after
+// JoinTimeout, or when ctx ends, with an error that names the absent processes. Join fails immediately if a process
+// that has already connected fails.
 func Join(ctx context.Context, o Options) (*World, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func Join(ctx context.Context, o Options) (*World, error) {
 	}
 	if err != nil {
 		m.abort(err)
-		err = m.err() // if another process has failed first, its cause
+		err = m.err() // if another process has failed first, return its cause
 		m.leave()
 		return nil, err
 	}
@@ -54,8 +54,7 @@ func Join(ctx context.Context, o Options) (*World, error) {
 	return w, nil
 }
 
-// agreeMembers compares the builds of all processes, and collects which process owns which of the
-// program's ranks.
+// agreeMembers compares the builds of all processes, and collects the ranks of the program that each process owns.
 func (w *World) agreeMembers(ctx context.Context) error {
 	text, err := membership{thisBuild(), w.mesh.o.Ranks}.encode()
 	if err != nil {

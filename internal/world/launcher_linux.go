@@ -21,8 +21,8 @@ type toLaunch struct {
 	Ended  *cause `json:",omitempty"`
 }
 
-// Launcher is the launcher's end of these connections. It records which of its processes have
-// joined, and why their world ended. A nil Launcher records nothing.
+// Launcher is the launcher's end of the connections to the processes that it has started. It records which of its
+// processes have joined, and why their world ended. A nil Launcher records nothing.
 type Launcher struct {
 	id       string
 	listener *net.UnixListener
@@ -31,7 +31,7 @@ type Launcher struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	open    map[*net.UnixConn]joiner
-	joined  map[int]int  // by rank: number of worlds that the process has joined
+	joined  map[int]int  // for each rank: number of worlds that the process has joined
 	exited  []*PeerError // errors of exited processes, in the order of their exits
 	ended   *cause       // the first cause that a process has reported
 
@@ -123,7 +123,7 @@ func (l *Launcher) handle(conn *net.UnixConn, m toLaunch) {
 		l.ended = m.Ended
 		close(l.reported)
 	}
-	for _, gone := range l.exited { // the first process that exited is the cause
+	for _, gone := range l.exited { // the first process that exited caused the other exits
 		l.sendExit(conn, j, gone)
 	}
 }
@@ -141,7 +141,7 @@ func (l *Launcher) sendExit(conn *net.UnixConn, j joiner, gone *PeerError) {
 	}
 }
 
-// Exited records that a process has exited. how describes its exit.
+// Exited records that a process has exited. The argument how describes the exit.
 func (l *Launcher) Exited(rank, pid int, how string) {
 	if l == nil {
 		return
@@ -149,14 +149,14 @@ func (l *Launcher) Exited(rank, pid int, how string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	late := time.After(time.Second)
-	for l.connected(rank) { // the launcher may not have read its last messages yet
+	for l.connected(rank) { // wait, because the launcher may not have read the process's last messages yet
 		changed := l.changed
 		l.mu.Unlock()
 		select {
 		case <-changed:
 			l.mu.Lock()
 			continue
-		case <-late: // a child process may hold the connection open
+		case <-late: // do not wait longer: a child process may hold the connection open
 		}
 		l.mu.Lock()
 		return
@@ -192,8 +192,8 @@ func (l *Launcher) Reported() <-chan struct{} {
 	return l.reported
 }
 
-// Cause returns why the processes' world has ended, as the first of them has reported; nil if none
-// has.
+// Cause returns the reason why the world of the processes has ended, as reported by the first of them; nil if no
+// process has reported one.
 func (l *Launcher) Cause() error {
 	if l == nil {
 		return nil
@@ -224,15 +224,15 @@ func sameUser(conn *net.UnixConn) bool {
 	return err == nil && int(uid) == syscall.Geteuid()
 }
 
-// launched is a process's end of the connection to its launcher. The methods of a nil *launched do
+// launched is the end of a launcher's connection in a process that it has started. The methods of a nil *launched do
 // nothing.
 type launched struct {
 	conn *net.UnixConn
 	mesh *mesh
 }
 
-// dialLauncher reports to the launcher, if there is one, that this process begins to join. It then
-// receives reports of processes that have exited and so will not join.
+// dialLauncher reports to the launcher, if there is one, that this process begins to join. It then receives reports
+// about processes that have exited and therefore will not join.
 func dialLauncher(m *mesh) *launched {
 	if m.o.Launcher == "" || m.o.Size == 1 {
 		return nil

@@ -17,7 +17,7 @@ type link interface {
 	post(packet []byte)
 	// hangUp announces that no further messages follow.
 	hangUp()
-	// close closes the connection after a short time in which sent messages can be transmitted.
+	// close waits a short time until sent messages have been transmitted, and closes the connection.
 	close()
 	// owner returns the user and process ID at the other end; the process ID is 0 if unknown.
 	owner() (uid uint32, pid int, err error)

@@ -17,7 +17,7 @@ import (
 type unixLink struct {
 	conn   *net.UnixConn
 	raw    syscall.RawConn
-	packet []byte // used by the one goroutine that receives
+	packet []byte // used only by the goroutine that receives messages
 	rights []byte
 }
 
@@ -29,7 +29,7 @@ func newLink(conn *net.UnixConn) (*unixLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The buffer has one more byte than the largest message, so a packet that fills it is too long.
+	// The buffer is one byte larger than the largest message, so a packet that fills it is too long.
 	return &unixLink{conn, raw, make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*maxRights))}, nil
 }
 
@@ -88,8 +88,8 @@ func closeAll(fds []int) {
 	}
 }
 
-// withFD calls f with the descriptor of a file, which is valid until f returns. File.Fd would make
-// the file blocking.
+// withFD calls f with the descriptor of a file, which is valid until f returns. It does not use File.Fd, which would
+// make the file blocking.
 func withFD(file *os.File, f func(fd int)) error {
 	raw, err := file.SyscallConn()
 	if err != nil {

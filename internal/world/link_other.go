@@ -56,7 +56,7 @@ type claim struct{}
 
 func (*claim) release() {}
 
-// futexWait sleeps for a short time; callers poll.
+// futexWait sleeps for a short time, because this system has no futexes: callers poll.
 func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) {
 	for start := time.Now(); word.Load() == was; time.Sleep(50 * time.Microsecond) {
 		if time.Since(start) > d {

@@ -22,8 +22,8 @@ type rendezvous struct {
 	claim    *claim // nil if this process is the only one on its node, or if the world is a group
 }
 
-// claim is this process's hold on its rank of a run. It lasts until the process leaves the world: if another process
-// claims the same rank, even long after all have joined, two jobs have the same ID, and the world ends.
+// claim is this process's hold on its rank of a run. The claim lasts until the process leaves the world. If another
+// process claims the same rank, even long after all have joined, two jobs have the same ID, and the world ends.
 type claim struct {
 	folder   *folder
 	listener net.Listener
@@ -131,7 +131,7 @@ func (v *rendezvous) meet(ctx context.Context) (err error) {
 	return nil
 }
 
-// awaitAll waits until there returns true for all other processes.
+// awaitAll waits until the function there returns true for all other processes.
 func (v *rendezvous) awaitAll(ctx context.Context, what string, there func(*peer) bool) error {
 	var absent []int
 	err := v.mesh.await(ctx, func() (bool, error) {
@@ -149,8 +149,8 @@ func (v *rendezvous) awaitAll(ctx context.Context, what string, there func(*peer
 	return v.mesh.absent(ctx, what, absent)
 }
 
-// greetUnix reads the identity of a guest on this node. If it is a process of the world, it becomes a peer; otherwise
-// it is rejected.
+// greetUnix reads the identity of a guest on this node. A process of the world becomes a peer; any other guest is
+// rejected.
 func (v *rendezvous) greetUnix(r *reception, conn net.Conn) *peer {
 	l, err := newLink(conn.(*net.UnixConn))
 	if err != nil {
@@ -165,7 +165,7 @@ func (v *rendezvous) greetUnix(r *reception, conn net.Conn) *peer {
 		conn.Close()
 		return nil
 	}
-	if v.met.Load() && h.Rank != v.mesh.o.Rank { // a process of the next run with this ID: it connects again
+	if v.met.Load() && h.Rank != v.mesh.o.Rank { // the guest is of the next run with this ID, and connects again later
 		conn.Close()
 		return nil
 	}
@@ -192,7 +192,7 @@ func (v *rendezvous) dial(ctx context.Context, rank int, open func() (net.Conn, 
 	}
 }
 
-// call dials a process once. It returns nil if the process is not listening yet.
+// call dials a process once. The result is nil if the process is not listening yet.
 func (v *rendezvous) call(ctx context.Context, rank int, open func() (net.Conn, link, error)) (*peer, error) {
 	conn, l, err := open()
 	if err != nil {
@@ -203,7 +203,7 @@ func (v *rendezvous) call(ctx context.Context, rank int, open func() (net.Conn, 
 	p, err := handshake{v.mesh}.introduce(l, rank)
 	if p == nil {
 		if ctx.Err() != nil {
-			<-v.mesh.done // the method meet returns the error
+			<-v.mesh.done // wait for the world's end, whose cause meet returns
 		}
 		if why := v.mesh.err(); why != nil { // the process at the other end may already consider this process a peer
 			l.post(encodeCause(causeOf(v.mesh.self, why)))
@@ -258,7 +258,7 @@ func (v *rendezvous) sayReady() error {
 	return nil
 }
 
-// isReady handles the report of a process that has all its links.
+// isReady handles a peer's report that it has all its links.
 func (v *rendezvous) isReady(p *peer, fds []int) error {
 	v.mesh.mu.Lock()
 	defer v.mesh.mu.Unlock()
@@ -306,7 +306,7 @@ func openPage(fd, size int) (*page, error) {
 	return p, nil
 }
 
-// seal closes the page's file, after which no further process can join. The page remains mapped.
+// seal closes the file of the page. After that no further process can join. The page remains mapped.
 func (p *page) seal() {
 	p.file.Close()
 	p.file = nil

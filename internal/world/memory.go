@@ -10,10 +10,10 @@ import (
 // zeros.
 type Segment struct {
 	mem  []byte
-	file *os.File // nil if another process created the segment, or if the system has no such files
+	file *os.File // nil if another process created the segment, or if the system has no files for shared memory
 }
 
-// Bytes returns the memory. It must not be used after Close.
+// Bytes returns the memory. The memory must not be used after Close.
 func (s *Segment) Bytes() []byte { return s.mem }
 
 // Close unmaps the segment from this process. It remains mapped in others.

@@ -10,7 +10,7 @@ import (
 // seals fix the size of a segment, so that no process can remove memory that others have mapped.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// NewSegment creates a segment of at least size bytes. It is freed when no process has mapped it.
+// NewSegment creates a segment of at least size bytes. The segment is freed when no process has mapped it any more.
 func NewSegment(size int) (*Segment, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("a segment of %d bytes", size)
@@ -36,8 +36,7 @@ func NewSegment(size int) (*Segment, error) {
 	return s, nil
 }
 
-// mapSegment maps a segment that this or another process has created. The segment owns file from
-// then on.
+// mapSegment maps a segment that this or another process has created. The returned segment owns file.
 func mapSegment(file *os.File) (*Segment, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {

@@ -19,11 +19,11 @@ type mesh struct {
 	handle func(*peer, message, []int) error // handles a message of a peer, with the files received with it
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced when any of the following fields changes
+	changed chan struct{} // closed and replaced when any of the fields below changes
 	peers   []*peer       // by rank; nil for this process, and for processes that have not joined
 	nodes   []int         // by rank, if there are several nodes; complete before any process becomes a peer
 	page    *page         // nil until all have joined
-	why     error         // why the world has ended; nil while it has not
+	why     error         // the reason why the world has ended; nil before that
 	left    bool
 
 	launched *launched // nil if no launcher listens
@@ -45,7 +45,7 @@ type peer struct {
 }
 
 const (
-	maxInbox = 4    // a process can be at most one call of Agree ahead of another
+	maxInbox = 4    // largest number of a process's unread values; it can be only one Agree ahead
 	maxFiles = 1024 // largest number of a process's exports that wait for their import
 )
 
@@ -60,7 +60,7 @@ func (m *mesh) node(process int) int {
 // near reports whether a process is on this node.
 func (m *mesh) near(process int) bool { return m.node(process) == m.node(m.o.Rank) }
 
-// err returns why the world has ended; nil while it has not.
+// err returns the reason why the world has ended, or nil if it has not ended.
 func (m *mesh) err() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,7 +79,7 @@ func (m *mesh) abort(cause error) {
 	m.end(c, cause)
 }
 
-// end ends the world in all processes, for the first cause that any of them has.
+// end ends the world in all processes. The cause is c unless a process has ended the world before for another cause.
 func (m *mesh) end(c cause, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,7 +109,7 @@ func (m *mesh) end(c cause, err error) {
 	}
 }
 
-// finish sets why. It is called once, with mu locked.
+// finish sets why. It must be called only once, with mu locked.
 func (m *mesh) finish(err error) {
 	m.why = err
 	close(m.done)
@@ -165,7 +165,7 @@ func (m *mesh) leave() error {
 			continue
 		}
 		if err == nil {
-			p.link.send(encodeBye(), time.Second) // a process for which this fails has ended, and does not need the message
+			p.link.send(encodeBye(), time.Second) // fails only if the process has ended
 		}
 		p.link.close()
 		phase("within goodbye")
@@ -269,9 +269,8 @@ func (m *mesh) leftBy(p *peer) error {
 	return p.failed("left the world before %s: %s", page.step(m.o.Rank, step), why)
 }
 
-// alone returns an error if this process is the only one, of three or more, that begins a step, because all others
-// have left without an error. Otherwise it returns nil. It waits a short time for processes that may be about to
-// leave.
+// alone returns an error if this process, one of at least three, is the only one that begins a step, because all others
+// have left without an error. Otherwise it returns nil. It waits a short time for processes that may be about to leave.
 func (m *mesh) alone(step uint64) error {
 	e := &DisagreeError{}
 	for i := 0; i < patienceRounds; i++ {
@@ -307,8 +306,8 @@ func (m *mesh) alone(step uint64) error {
 	return e
 }
 
-// nextOf names what processes begin with different values: their next call or, if all calls are unknown, the step.
-// Steps are not the user's calls: a single call may take several.
+// nextOf returns words for the step that processes begin with different values: "the next call" of the program or, if
+// all calls are unknown, the step. A single call of the program may take several steps.
 func (m *mesh) nextOf(values []Value, step uint64) string {
 	if slices.ContainsFunc(values, func(v Value) bool { return v.Call != "" }) {
 		return "the next call" + m.o.ofGroup()
@@ -323,7 +322,7 @@ const (
 	patiencePause  = 10 * time.Millisecond
 )
 
-// value returns a process's value at a step, together with the call that the process is in.
+// value returns a process's value at a step, and the call of the program that the process is executing.
 func (m *mesh) value(rank int, step uint64, text string) Value {
 	who := m.member(rank)
 	v := Value{Rank: who.Outer, Value: text, PID: who.PID, Host: who.Host}
@@ -373,7 +372,7 @@ func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 	switch {
 	case err == nil:
 		return nil
-	case isGone(err): // the error of its closed link contains a more precise cause
+	case isGone(err): // ignored, because the error about the closed link has a more precise cause
 		_ = m.await(context.Background(), func() (bool, error) { return p.left, nil })
 		if err := m.err(); err != nil {
 			return err
@@ -391,7 +390,7 @@ func (m *mesh) linkTo(process int) link {
 	return m.peers[process].link
 }
 
-// absent returns an error that blames the processes that have not arrived when ctx ends.
+// absent returns an error that blames the processes that had not arrived when ctx ended.
 func (m *mesh) absent(ctx context.Context, what string, absent []int) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("waiting for ranks %s to %s: %w", m.list(absent), what, ctx.Err())

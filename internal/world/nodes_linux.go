@@ -29,13 +29,13 @@ var dialNet = func(ctx context.Context, addr string) (net.Conn, error) {
 type rollCall struct {
 	mesh   *mesh
 	secret *secret
-	list   []arrival // by rank; complete before there are peers; guarded by mesh.mu
+	list   []arrival // the arrival of each rank; complete before there are peers; guarded by mesh.mu
 
 	sync.Mutex            // guards the following fields, which process 0 fills while the others arrive
 	came       []*arrival // by rank
-	lines      []link     // by rank: connection on which the process waits for the list
+	lines      []link     // for each rank: connection on which the process waits for the list
 	all        chan struct{}
-	first      string // why the first guest was rejected; "" if none was
+	first      string // the reason why the first guest was rejected; "" if none was rejected
 }
 
 // dial connects to a process of another node, and checks that it knows the token.
@@ -94,7 +94,8 @@ func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
 	return nil
 }
 
-// sentAway records why the first guest was rejected, because the guest may be a process of this run.
+// sentAway records why the first guest was rejected. Errors mention this, because the guest may be a process of this
+// run.
 func (c *rollCall) sentAway(conn net.Conn, m message, err error) {
 	if bad, ok := m.(malformed); ok && err == nil {
 		err = bad
@@ -106,12 +107,12 @@ func (c *rollCall) sentAway(conn net.Conn, m message, err error) {
 	}
 }
 
-// enroll records a process that has connected to process 0, and sends the list when all have.
+// enroll records a process that has connected to process 0, and sends the list when all processes have connected.
 func (c *rollCall) enroll(conn net.Conn, l link, a arrival) {
 	err := handshake{c.mesh}.fits(a.hello)
 	port, perr := strconv.ParseUint(a.Addr, 10, 16)
 	if err == nil && (a.Rank <= 0 || a.Rank >= c.mesh.o.Size || perr != nil || a.Node == "") {
-		return // hocket never sends such an arrival
+		return // invalid: hocket never sends such an arrival
 	}
 	a.Outer = a.Rank
 	if err == nil {
@@ -149,8 +150,8 @@ func (c *rollCall) enroll(conn net.Conn, l link, a arrival) {
 	}
 }
 
-// everybody returns the arrivals of all processes, or nil if some have not arrived. It omits the address of process 0,
-// because all processes know it.
+// everybody returns the arrivals of all processes, or nil if some have not arrived. The address of process 0 is
+// omitted, because all processes know it.
 func (c *rollCall) everybody() []arrival {
 	c.Lock()
 	defer c.Unlock()
@@ -162,8 +163,8 @@ func (c *rollCall) everybody() []arrival {
 }
 
 // call returns when this process has the list of all processes. It also returns the listener, if any, to which other
-// processes connect. ctx limits the wait for process 0. linking limits the wait of process 0 for the others. It ends
-// earlier than ctx, because process 0 can report which processes are absent.
+// processes connect. ctx limits the wait for process 0. linking limits the wait of process 0 for the others. linking
+// ends earlier than ctx, because process 0 can report which processes are absent.
 func (c *rollCall) call(ctx, linking context.Context) (listener net.Listener, err error) {
 	if c.secret, err = newSecret(c.mesh.o); err != nil {
 		return nil, err
@@ -209,7 +210,7 @@ func numberNodes(roll []arrival) []int {
 	return nodes
 }
 
-// awaitRoll runs in process 0. It listens, and waits until all other processes have arrived.
+// awaitRoll runs in process 0. Process 0 listens, and waits until all other processes have arrived.
 func (c *rollCall) awaitRoll(ctx context.Context) ([]arrival, net.Listener, error) {
 	listener, err := c.listenMeet()
 	if err != nil {
@@ -262,7 +263,7 @@ func (c *rollCall) listenMeet() (net.Listener, error) {
 
 // askRoll runs in the other processes. It connects to process 0, and waits for the list.
 func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Listener, err error) {
-	var last, greeted error // greeted is the error of the first connection that succeeded; later attempts may merely be refused
+	var last, greeted error // greeted is that of the first connection that succeeded
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
 		if roll, last = c.askOnce(ctx, &listener); last == nil {
 			return roll, listener, nil

@@ -28,8 +28,7 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// meeting listens at an address where processes of several nodes meet, for process 0 to inherit the
-// socket.
+// meeting listens at an address where processes of several nodes can meet. Process 0 inherits the socket.
 func meeting(t testing.TB) (addr string, file *os.File) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,7 +43,7 @@ func meeting(t testing.TB) (addr string, file *os.File) {
 	return l.Addr().String(), file
 }
 
-// nodes returns, by rank, the options of a world whose nodes have the given numbers of processes.
+// nodes returns the options of each process in a world whose nodes have the given numbers of processes.
 func nodes(t testing.TB, sizes ...int) []Options {
 	t.Helper()
 	o := options(t, 0)
@@ -70,8 +69,8 @@ func nodes(t testing.TB, sizes ...int) []Options {
 	return all
 }
 
-// inNodes runs f in every process of a world of several nodes. All processes are simulated in this
-// one.
+// inNodes runs f in every process of a world of several nodes. All processes are simulated by goroutines of this
+// process.
 func inNodes(t testing.TB, all []Options, f func(w *World) error) {
 	t.Helper()
 	var group sync.WaitGroup
@@ -189,8 +188,8 @@ func crossing(w *World, sizes []int) error {
 	return err
 }
 
-// TestNodesDiffer checks that steps that differ between nodes are reported with both values, even
-// if the later process begins its step before it has received the other's.
+// TestNodesDiffer checks that steps that differ between nodes are reported with both values, even if the later process
+// begins its step before it has received the value of the other process.
 func TestNodesDiffer(t *testing.T) {
 	inNodes(t, nodes(t, 1, 1), func(w *World) error {
 		if err := w.Step("load"); err != nil {
@@ -210,8 +209,8 @@ func TestNodesDiffer(t *testing.T) {
 	})
 }
 
-// TestNodesLists checks that lists are compared within each node, and that all processes get an
-// error that names the node on which lists differ.
+// TestNodesLists checks that lists are compared within each node, and that all processes get an error that names the
+// node whose processes have different lists.
 func TestNodesLists(t *testing.T) {
 	inNodes(t, nodes(t, 2, 2), func(w *World) error {
 		ctx := context.Background()
@@ -350,12 +349,12 @@ func TestNodesTLS(t *testing.T) {
 	}
 }
 
-// TestTLSMismatch checks that, if processes have different certificates, both errors say why the
-// connection failed, and not merely that it was refused after process 0 had given up.
+// TestTLSMismatch checks that, if processes have different certificates, the errors of both processes state the reason.
+// It is not enough that a later connection was refused, because process 0 had given up.
 func TestTLSMismatch(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
-		zero, one bool // whether each has a certificate; the two certificates differ
+		zero, one bool // whether each process has a certificate; the two certificates differ
 		want      [2]string
 	}{
 		{"in process 0", true, false, [2]string{"was rejected: the peer has another certificate", ""}},
@@ -498,7 +497,7 @@ func TestNodesHostile(t *testing.T) {
 	far := self
 	far.Rank = 1 << 60
 	type packet struct {
-		from  *secret // nil for a connection without TLS
+		from  *secret // TLS configuration; nil for a connection without TLS
 		bytes []byte
 	}
 	var packets []packet
@@ -551,7 +550,7 @@ func TestNodesHostile(t *testing.T) {
 				if p.from != nil {
 					if c, err := p.from.dial(context.Background(), conn); err == nil {
 						conn = c
-					} // otherwise it was pushed out, or does not know the token
+					} // otherwise the connection was closed in favour of newer ones, or for a wrong token
 				}
 				conn.Write(p.bytes)
 				if i%3 == 0 && len(slow) < 50 {
@@ -595,7 +594,7 @@ func TestNodesHostile(t *testing.T) {
 	}
 }
 
-// cut is a network that can silently stop transmitting.
+// cut represents a network that can silently stop transmitting data.
 type cut struct {
 	once sync.Once
 	now  chan struct{}
@@ -617,7 +616,7 @@ func cutNet(t *testing.T) *cut {
 	return c
 }
 
-// cutConn transmits nothing, not even its end, once its network is cut.
+// cutConn is a connection that transmits no data after its network is cut. Closing it is not transmitted either.
 type cutConn struct {
 	net.Conn
 	cut    *cut
@@ -657,8 +656,8 @@ func (c *cutConn) Close() error {
 	return c.Conn.Close()
 }
 
-// TestNodesCut checks that, if the network between nodes drops everything, both sides detect it
-// within T + 5 s, even in the middle of a message that one of them waits for.
+// TestNodesCut checks that, if the network between nodes drops everything, both sides detect this within the stall
+// timeout T plus 5 s, even in the middle of a message that one of them waits for.
 func TestNodesCut(t *testing.T) {
 	const stall = time.Second
 	all := nodes(t, 1, 1)

@@ -20,19 +20,17 @@ const (
 
 // Options describe this process and its world, and limit how long it waits for others.
 type Options struct {
-	Rank, Size       int // this process's rank, and the number of processes; if Size is 0, the world has one process
-	Local, LocalSize int // the same among the processes of this node; if LocalSize is 0, all processes are on this node
+	Rank, Size       int // rank of this process, and number of processes; if Size is 0, the world has one process
+	Local, LocalSize int // the same among the processes of this node; if LocalSize is 0, this node has all
 
-	// ID names the run. It is the same in all its processes, and different in every other run of
-	// the user.
+	// ID names the run. The ID is the same in all processes of the run, and different in every other run of the user.
 	ID string
-	// Dir is the folder in which processes meet. It is on this host, and all of them can write to
-	// it. Default: XDG_RUNTIME_DIR, or else the folder for temporary files.
+	// Dir is the folder in which processes meet. The folder is on this host, and all processes can write to it.
+	// Default: XDG_RUNTIME_DIR, or else the folder for temporary files.
 	Dir string
 
-	// Meet is the address, "host:port", where processes of several nodes meet: process 0 listens
-	// there. It is empty for a world of one node. If it is set, Local and LocalSize are determined
-	// by Join.
+	// Meet is the address, "host:port", where processes of several nodes meet: process 0 listens there. Meet is empty
+	// for a world of one node. If Meet is set, Join determines Local and LocalSize.
 	Meet string
 	// MeetFD is the descriptor of a socket that already listens at Meet; 0 if there is none.
 	MeetFD int
@@ -44,20 +42,20 @@ type Options struct {
 	// Token is a secret that is the same in all processes. Processes on different nodes prove to
 	// each other that they know it. It must not be guessable.
 	Token string
-	// Cert and Key name PEM files with a certificate and its key, the same in all processes. Both
-	// ends of a connection between nodes then present this certificate. Empty for none.
+	// Cert and Key name PEM files with a certificate and its key, the same in all processes. If they are set, both ends
+	// of a connection between nodes present this certificate. Empty for none.
 	Cert, Key string
 
-	// JoinTimeout is how long Join waits for others. Default: 60 s.
+	// JoinTimeout limits the time for which Join waits for other processes. Default: 60 s.
 	JoinTimeout time.Duration
-	// StallTimeout is how long other processes wait for a process that sends no heartbeats. It is also how long they
-	// wait for a process that makes no progress towards an action for which they wait. Default: 30 s.
+	// StallTimeout limits the time for which other processes wait for a process that sends no heartbeats, or that makes
+	// no progress towards an action for which they wait. Default: 30 s.
 	StallTimeout time.Duration
 
 	group *group // set if the world is a group of another world's processes
 
-	// Ranks are the program's ranks that this process owns. Default, if no process names any:
-	// ranks are split evenly, in contiguous blocks.
+	// Ranks are the program's ranks that this process owns. If no process has such a list, ranks are split evenly, in
+	// contiguous blocks.
 	Ranks []int
 }
 
@@ -88,7 +86,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// distinct says how a user gives each run its own ID.
+// distinct is advice about giving each run a separate ID.
 const distinct = "give each process its own rank, and each job that runs on this host its own ID " +
 	"(HOCKET_RUN_ID; under torchrun or by hand MASTER_ADDR and MASTER_PORT)"
 
@@ -104,11 +102,11 @@ func meetingPlace(dir string) (base, variable string) {
 	return os.TempDir(), "TMPDIR"
 }
 
-// run names the run in errors.
+// run returns the name of the run for errors.
 func (o *Options) run() string { return runOf(o.ID) }
 
-// awaiting describes, after a semicolon, which run this process waits for and where. It is empty for a group, whose
-// processes have met already.
+// awaiting describes, after a semicolon, which run this process waits for and where. The text is empty for a group,
+// whose processes have met already.
 func (o *Options) awaiting() string {
 	place, _ := meetingPlace(o.Dir)
 	place = "in " + place

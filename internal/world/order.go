@@ -12,7 +12,7 @@ import (
 // process writes a description of its wait on the page of the outer world. If a process is part of a circle, it ends
 // the world with a DisagreeError that contains the call of each process.
 
-// threads records which threads have called this process's worlds.
+// threads records which threads have called methods of this process's worlds.
 var threads struct {
 	sync.Mutex
 	known   bool
@@ -20,9 +20,9 @@ var threads struct {
 	several bool
 }
 
-// CalledBy records the thread that calls. As long as it is always the same thread, a waiting
-// process makes no other call, so a circle of such processes is detected immediately. If several
-// threads call, or if the thread is unknown, a circle is reported only after StallTimeout.
+// CalledBy records the thread that calls methods of a world. If all calls come from one thread, a waiting process makes
+// no other call, so a circle of such processes is detected immediately. If several threads call, or if the thread is
+// unknown, a circle is reported only after StallTimeout.
 func CalledBy(thread uintptr) {
 	threads.Lock()
 	defer threads.Unlock()
@@ -42,12 +42,12 @@ func oneThread() bool {
 // waits holds the waits of this process for others, in a world and its groups.
 type waits struct {
 	mu    sync.Mutex
-	open  map[openWait]int // number of open waits of each kind
+	open  map[openWait]int // number of unfinished waits of each kind
 	ended uint64           // number of waits that have ended
 }
 
-// openWait is a wait in a *World, or in a *group that is being joined, for a process, for all
-// others, or for Any.
+// openWait is a kind of unfinished wait: in a *World, or in a *group that is being joined, for one process, for all
+// other processes, or for Any.
 type openWait struct {
 	in   any
 	from int
@@ -77,7 +77,7 @@ func (w *waits) begin(x openWait) (end func()) {
 // waits records a wait of this process in the detector's world.
 func (d *detector) waits(from int) (end func()) {
 	w := d.world
-	if w.mesh.page == nil { // the world is being joined; JoinGroup has recorded that
+	if w.mesh.page == nil { // the world is still being joined; JoinGroup has recorded this wait
 		return func() {}
 	}
 	return outermost(w).waits.begin(openWait{w, from})
@@ -105,8 +105,9 @@ type wait struct {
 func (w *wait) add(rank int)      { w.late[rank/64] |= 1 << (rank % 64) }
 func (w *wait) has(rank int) bool { return w.late[rank/64]&(1<<(rank%64)) != 0 }
 
-// This is the layout of a wait in a slot. A sequence number, which is odd while the wait is being written, is followed
-// by the number of times the wait has been written, its fields as words, the lengths of its texts, and the texts.
+// This is the layout of a wait in a slot. It begins with a sequence number, which is odd while the wait is being
+// written. Then follow the number of times that the wait has been written, its fields as words, the lengths of its
+// texts, and the texts.
 const (
 	waitBeats = 8
 	waitWords = 16 // in, step, ended, sure, late
@@ -115,7 +116,7 @@ const (
 	waitText  = waitTexts + 3*8
 )
 
-// writeWait publishes what a process waits for.
+// writeWait publishes the wait of a process in the process's slot.
 func (p *page) writeWait(rank int, x wait) {
 	s := p.slot(rank)[slotWait:]
 	word(s, 0).Add(1)
@@ -136,8 +137,8 @@ func (p *page) writeWait(rank int, x wait) {
 	word(s, 0).Add(1)
 }
 
-// readWait returns what a process waits for, and how often that has been written. ok is false if it
-// was being written.
+// readWait returns the wait in the slot of a process, and how often the slot's wait has been written. ok is false if it
+// was just being written.
 func (p *page) readWait(rank int) (x wait, beats uint64, ok bool) {
 	s := p.slot(rank)[slotWait:]
 	before := word(s, 0).Load()
@@ -157,7 +158,7 @@ func (p *page) readWait(rank int) (x wait, beats uint64, ok bool) {
 	return x, beats, before%2 == 0 && word(s, 0).Load() == before
 }
 
-// now returns what this process waits for. The caller holds mu.
+// now returns the current wait of this process. The caller holds mu.
 func (w *waits) now(of *World) wait {
 	x := wait{ended: w.ended, sure: oneThread()}
 	var in any
@@ -216,9 +217,9 @@ type circleLink struct {
 // findCircle publishes a description of this process's wait, and ends the world if the process is part of a circle. It
 // is called with every beat.
 //
-// A circle counts only if it was seen twice and each of its processes has written its wait at least
-// three times in between. In that time no wait has ended, and each process has found that the next
-// process has not arrived. So there was a time when all of them waited at once.
+// A circle is reported only if it was seen twice, and each of its processes has written its wait at least three times
+// in between. In that time no wait has ended, and each process has found that the next process has not arrived. There
+// was therefore a time when all of them waited.
 func (d *detector) findCircle() {
 	w, p, self := d.world, d.mesh.page, d.mesh.o.Rank
 	w.waits.mu.Lock()
@@ -260,8 +261,9 @@ func (d *detector) findCircle() {
 	d.mesh.abort(e)
 }
 
-// circle extends path, in which each process waits for the next, with processes beginning at from,
-// until it reaches self. seen are processes from which self was not reached.
+// circle searches for a circle of waits through self. path is a list of processes, each of which waits for the next,
+// and the last waits for the process from. circle extends path until it reaches self. seen has the processes from which
+// self cannot be reached.
 func (d *detector) circle(path []circleLink, seen map[int]bool, from, self int) []circleLink {
 	seen[from] = true
 	x, beats, ok := d.mesh.page.readWait(from)
@@ -274,7 +276,7 @@ func (d *detector) circle(path []circleLink, seen map[int]bool, from, self int) 
 			continue
 		}
 		y, _, ok := d.mesh.page.readWait(next)
-		if !ok || y.in == 0 || y.in == x.in && y.step >= x.step { // the process next has begun the step
+		if !ok || y.in == 0 || y.in == x.in && y.step >= x.step { // next has begun the step
 			continue
 		}
 		if next == self {

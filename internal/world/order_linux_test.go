@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// looked waits until processes 0 and 1 have been in the same waits for so many beats that their
-// detectors have searched for circles several times, or until the world has ended.
+// looked waits until the waits of the processes 0 and 1 have not changed for several beats, in which their detectors
+// have searched for circles, or until the world has ended.
 func looked(w *World) {
 	var since [2]uint64
 	var first [2]wait
@@ -26,9 +26,9 @@ func looked(w *World) {
 	}
 }
 
-// TestCircles lets process 0 wait in a step of group g, which has all processes. Meanwhile process
-// 1 waits in group h for process 0, and begins the step of g only afterwards. This is a circle only
-// if process 0 waits for process 1, and not if it waits for process 2, which is merely slow.
+// TestCircles lets process 0 wait in a step of group g, which has all processes. Meanwhile process 1 waits in group h
+// for process 0, and begins the step of g only afterwards. These waits form a circle if process 0 waits for process 1.
+// If process 0 waits for process 2, which is merely slow, there is no circle.
 func TestCircles(t *testing.T) {
 	t.Cleanup(func() { threads.known, threads.several = false, false })
 	CalledBy(1)

@@ -9,9 +9,9 @@ import (
 	"unsafe"
 )
 
-// The page is memory that all processes of a node share. Its first word ends the world; it serves
-// those that cannot read a socket, such as kernels on a GPU. Each process writes only to its own
-// slot in the rest of the page. Other processes read there whether it lives and what it does.
+// The page is memory that all processes of a node share. Its first word reports that the world has ended. The word is
+// for code that cannot read a socket, such as kernels on a GPU. Each process writes only to its own slot in the rest of
+// the page. The slot shows the other processes whether the process is alive, and its current activity.
 //
 //	0      abort word, 32 bits: 0, or 1 + the process that ended the world
 //	4096   slots, one a process:
@@ -43,14 +43,14 @@ const (
 	ringSteps = 32
 	stepBytes = 384
 	stepHead  = 32
-	stepText  = 112 // bytes of a step's description, and of the position of its call
+	stepText  = 112 // largest size in bytes of a step's description, and of the position of a call
 	callText  = 128
 
 	maxError = 1 << 10
 )
 
-// entry is the record of a step. The field what is the step's description, which must be the same in all processes.
-// call is the program's call and place the position of that call; these may differ.
+// entry is the record of a step. Its description (what) must be the same in all processes. The program's call and the
+// position of the call (place) may differ.
 type entry struct{ what, call, place string }
 
 // text returns the name of the call, or the description of the step if the call is unknown.
@@ -107,7 +107,7 @@ func (p *page) abort(rank int, c cause) (first cause, own bool) {
 	return first, false
 }
 
-// cause returns why the world has ended, if it has.
+// cause returns the cause for which the world has ended, if it has ended.
 func (p *page) cause() (cause, bool) {
 	by := p.abortWord().Load()
 	switch {
@@ -125,7 +125,7 @@ func (p *page) cause() (cause, bool) {
 	return c, true
 }
 
-// slot returns the memory to which a process writes.
+// slot returns the slot of a process on the page.
 func (p *page) slot(rank int) []byte {
 	if s := p.far[rank]; s != nil {
 		return s
@@ -139,7 +139,7 @@ func (p *page) steps(rank int) uint64    { return word(p.slot(rank), slotSteps).
 func (p *page) idle(rank int)            { word(p.slot(rank), slotIdle).Store(1) }
 func (p *page) at(rank int, command int) { word(p.slot(rank), slotAt).Store(uint64(command)) }
 
-// ring returns the memory of a step's record.
+// ring returns the memory of a step's record in the slot of a process. The records are a ring buffer.
 func (p *page) ring(rank int, step uint64) []byte {
 	return p.slot(rank)[slotRing+int(step%ringSteps)*stepBytes:][:stepBytes]
 }
@@ -153,7 +153,7 @@ func (p *page) separate(rank int) {
 	p.far[rank] = unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), pageSlot)
 }
 
-// pulse returns the parts of a slot that are sent to processes of other nodes.
+// pulse returns the parts of a process's slot that are sent to processes of other nodes.
 func (p *page) pulse(rank int) pulse {
 	s := p.slot(rank)
 	m := pulse{beats: p.beats(rank), steps: p.steps(rank), at: word(s, slotAt).Load(), idle: word(s, slotIdle).Load()}
@@ -162,8 +162,8 @@ func (p *page) pulse(rank int) pulse {
 	return m
 }
 
-// storePulse stores a pulse of a process on another node. It returns the number of a step that is new; 0
-// if none is.
+// storePulse stores a pulse of a process on another node. It returns the number of the step if the process has begun a
+// new one, and otherwise 0.
 func (p *page) storePulse(rank int, m pulse) (step uint64) {
 	s := p.slot(rank)
 	word(s, slotBeats).Store(m.beats)
@@ -177,7 +177,8 @@ func (p *page) storePulse(rank int, m pulse) (step uint64) {
 	return step
 }
 
-// record writes that a process begins a step, and returns the record as others read it.
+// record writes the record of a step that a process begins, and returns the record in the form in which other processes
+// read it.
 func (p *page) record(rank int, step uint64, e entry) entry {
 	if len(e.what) > stepText {
 		sum := sha256.Sum256([]byte(e.what))
@@ -240,7 +241,7 @@ func cutText(s string, limit int) string {
 	return strings.ToValidUTF8(s[:limit-len("…")], "") + "…"
 }
 
-// lastOf shortens a text by removing its beginning: the end of a path is more informative.
+// lastOf shortens a text to its last bytes, because the end of a path is more informative than its beginning.
 func lastOf(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -248,7 +249,7 @@ func lastOf(s string, limit int) string {
 	return "…" + strings.ToValidUTF8(s[len(s)-limit+len("…"):], "")
 }
 
-// progress is a value that changes as long as a process makes progress.
+// progress is a value that changes whenever a process makes progress.
 type progress struct{ steps, at uint64 }
 
 func (p *page) progress(rank int) progress {
@@ -259,7 +260,7 @@ func (p *page) progress(rank int) progress {
 func (p *page) last(rank int) string {
 	n := p.steps(rank)
 	e, ok := p.recorded(rank, n)
-	if n == 0 || !ok || n == 1 && e.call == "" { // in the first step all processes say which ranks they own
+	if n == 0 || !ok || n == 1 && e.call == "" { // in the first step all processes state the ranks that they own
 		return "before its first call"
 	}
 	at := word(p.slot(rank), slotAt).Load()
@@ -280,7 +281,7 @@ func (p *page) last(rank int) string {
 	return text
 }
 
-// step describes a step of a process: by the program's call or, if that is unknown, by its number.
+// step describes a step of a process by the program's call or, if the call is unknown, by the number of the step.
 func (p *page) step(rank int, step uint64) string {
 	e, ok := p.recorded(rank, step)
 	switch {

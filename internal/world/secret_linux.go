@@ -24,9 +24,9 @@ import (
 // data of a run is sent over a connection before both ends have proved this, and the token itself
 // is never sent.
 //
-// Every connection is TLS 1.3, which encrypts messages and detects changed, dropped, repeated or
-// reordered ones. If the user provides no certificate, the server presents one that was created for
-// this process. That authenticates nothing; the proofs do.
+// Every connection is TLS 1.3, which encrypts messages and detects changed, dropped, repeated or reordered ones. If the
+// user provides no certificate, the server presents one that was created for this process. Such a certificate
+// authenticates nothing; the proofs authenticate both ends.
 type secret struct {
 	token []byte
 	tls   *tls.Config
@@ -40,7 +40,7 @@ const proofLabel = "EXPORTER-hocket-nodes"
 func newSecret(o Options) (*secret, error) {
 	s := &secret{token: []byte(o.Token), tls: &tls.Config{
 		MinVersion:                  tls.VersionTLS13,
-		InsecureSkipVerify:          true, // the certificate is compared with the own certificate, or does not authenticate
+		InsecureSkipVerify:          true, // the peer's certificate is compared with this process's, or has no meaning
 		SessionTicketsDisabled:      true,
 		DynamicRecordSizingDisabled: true,
 	}}
@@ -92,8 +92,8 @@ func newCertificate() (tls.Certificate, error) {
 var errToken = errors.New("the peer does not know this run's token: set HOCKET_TOKEN to the same text in all processes " +
 	"of the run, and HOCKET_MEET to a port at which no other program listens")
 
-// dial secures a connection that this process has opened. This process sends its proof first. A process that only
-// listens therefore receives nothing but the proof, and a process that only connects receives nothing.
+// dial secures a connection that this process has opened. This process sends its proof first. A foreign process that
+// only listens therefore receives only the proof, and one that only connects receives nothing.
 func (s *secret) dial(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	conn.SetDeadline(time.Now().Add(greeting))
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
@@ -129,7 +129,7 @@ func (s *secret) accept(conn net.Conn) (net.Conn, error) {
 		return nil, err
 	}
 	if !hmac.Equal(theirs, client) {
-		_, _ = c.Write(make([]byte, sha256.Size)) // an invalid proof, so that the other end also reports that the tokens differ
+		_, _ = c.Write(make([]byte, sha256.Size)) // an invalid proof, so that the other end reports this, too
 		return nil, errToken
 	}
 	if _, err := c.Write(server); err != nil {

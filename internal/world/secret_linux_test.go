@@ -29,7 +29,7 @@ func TestNodesProxy(t *testing.T) {
 		rounds = len(harms)
 	}
 	rng := rand.New(rand.NewPCG(longtest.Drawn(t), 0))
-	free := make(chan struct{}, 8) // cases running at a time: most of them mostly wait
+	free := make(chan struct{}, 8) // limits the number of concurrent cases, which mostly wait
 	var running sync.WaitGroup
 	for i := range rounds {
 		p := &harmful{harm: harms[i%len(harms)], up: rng.IntN(2) == 0, at: rng.IntN(50), bit: rng.Uint64()}
@@ -54,11 +54,11 @@ func TestNodesProxy(t *testing.T) {
 // harms are the kinds of damage to a frame.
 var harms = []string{"change", "drop", "repeat", "swap", "reflect", "cut", "shorten"}
 
-// harmful is a proxy in front of rank 0.
+// harmful is a proxy for connections to rank 0 that damages data.
 type harmful struct {
 	harm string
-	up   bool   // damage a frame sent to rank 0, instead of one sent by it
-	at   int    // number of the frame; -1 for none
+	up   bool   // whether to damage a frame sent to rank 0, instead of one that rank 0 sends
+	at   int    // number of the frame that is damaged; -1 for none
 	bit  uint64 // selects the bit to change
 
 	done atomic.Int32 // number of damaged frames
@@ -66,7 +66,7 @@ type harmful struct {
 
 func (p *harmful) String() string { return fmt.Sprintf("%s frame %d, up %v", p.harm, p.at, p.up) }
 
-// round runs a world of two nodes once.
+// round runs a world of two nodes through the proxy once.
 func (p *harmful) round(t *testing.T, id string) error {
 	all := nodes(t, 1, 1)
 	front, err := net.Listen("tcp", "127.0.0.1:0")
@@ -202,7 +202,7 @@ func (p *harmful) pass(from, to net.Conn, harm bool) {
 
 const frameHeader = 5
 
-// readFrame reads a record of TLS.
+// readFrame reads one TLS record.
 func readFrame(in *bufio.Reader) ([]byte, error) {
 	frame := make([]byte, frameHeader, 1<<15)
 	if _, err := io.ReadFull(in, frame); err != nil {
@@ -213,9 +213,9 @@ func readFrame(in *bufio.Reader) ([]byte, error) {
 	return frame, err
 }
 
-// TestNodesImpostor checks that an impostor that listens at the meeting address before rank 0 does
-// learns neither the token nor any data of the run, and that no process joins it: whether it only
-// listens, reflects what it receives, or relays it to rank 0.
+// TestNodesImpostor checks that an impostor that listens at the meeting address before rank 0 does learns neither the
+// token nor any data of the run, and that no process joins it. The impostor only listens, reflects the received data,
+// or relays them to rank 0.
 func TestNodesImpostor(t *testing.T) {
 	own, err := newCertificate()
 	if err != nil {
@@ -243,7 +243,7 @@ func TestNodesImpostor(t *testing.T) {
 			}
 			defer far.Close()
 			near, behind := tls.Server(conn, shows), tls.Client(far, shows)
-			if behind.Handshake() != nil { // does not wait for a proof
+			if behind.Handshake() != nil { // the impostor does not wait for a proof
 				return
 			}
 			go func() { _, _ = io.Copy(near, behind) }()
@@ -321,8 +321,8 @@ func (s *safeBuffer) Bytes() []byte {
 	return bytes.Clone(s.b.Bytes())
 }
 
-// TestProofs checks that the two ends have different proofs, and that these differ for other
-// connections and tokens.
+// TestProofs checks that the two ends have different proofs, and that other connections and tokens have different
+// proofs.
 func TestProofs(t *testing.T) {
 	a, err := newSecret(Options{Token: "the token of this test"})
 	if err != nil {

@@ -15,8 +15,8 @@ func (w *World) NewWires(n int) uint64 {
 	return first
 }
 
-// Expect announces that the next bytes that a process sends on a wire are to be written to b. The
-// caller must not use b until Wait has returned. A wire can have one receipt at a time.
+// Expect announces that the next bytes that a process sends on a wire are to be written to b. The caller must not use b
+// until Wait has returned. A wire can have only one unfinished Receipt at a time.
 func (w *World) Expect(from int, wire uint64, b []byte) (*Receipt, error) {
 	if from < 0 || from >= w.mesh.o.Size {
 		return nil, fmt.Errorf("rank %d does not exist in a run of %d processes%s", from, w.mesh.o.Size, w.mesh.o.ofGroup())

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Spread assigns a machine's ranks to the processes of a world. It contains the data for this that all kinds of
-// machines need.
+// Spread assigns a machine's ranks to the processes of a world. It contains the data that all kinds of machines need
+// for this.
 type Spread struct {
 	*World
 	Name   string          // the same in all processes; set by Begin
@@ -36,7 +36,7 @@ func (s *Spread) Begin(ctx context.Context, name string) error {
 // Owner returns the process that owns a rank.
 func (s *Spread) Owner(rank int) int { return s.owners[rank] }
 
-// Local reports whether this process owns a rank. A nil Spread means that it owns all.
+// Local reports whether this process owns a rank. If the Spread is nil, this process owns all ranks.
 func (s *Spread) Local(rank int) bool { return s == nil || s.owners[rank] == s.Process() }
 
 // Node returns the node of a rank's process.
@@ -58,7 +58,7 @@ func (s *Spread) Watch(end func(error)) {
 }
 
 // End ends the world in the other processes too, if busy reports that operations were in progress, because the other
-// processes may wait for these operations.
+// processes may wait for them.
 func (s *Spread) End(cause error, busy bool) {
 	if busy {
 		s.Abort(cause)

@@ -88,8 +88,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestStepsAgree checks that processes with equal steps never disagree, however far one is ahead of
-// the other.
+// TestStepsAgree checks that processes with equal steps never disagree, even if one is many steps ahead of the other.
 func TestStepsAgree(t *testing.T) {
 	inOne(t, options(t, 3), func(w *World) error {
 		for i := range 5000 {
@@ -106,8 +105,8 @@ func TestStepsAgree(t *testing.T) {
 	})
 }
 
-// TestAgreementsDiffer checks that processes at different agreements, and a process at an agreement
-// while the other runs, report the difference.
+// TestAgreementsDiffer checks that the difference is reported if processes call Agree for different steps, or if one
+// calls Agree and the other Step.
 func TestAgreementsDiffer(t *testing.T) {
 	for name, second := range map[string]func(w *World) error{
 		"agreement": func(w *World) error { _, err := w.Agree(context.Background(), "run", nil); return err },
@@ -131,8 +130,8 @@ func TestAgreementsDiffer(t *testing.T) {
 	}
 }
 
-// TestAbsent checks that a process that lives but does not arrive where others wait for it is
-// named, for every kind of wait.
+// TestAbsent checks, for every kind of wait, that the error names a process that is alive but does not perform the
+// action for which others wait.
 func TestAbsent(t *testing.T) {
 	ctx := context.Background()
 	for _, tc := range []struct {
@@ -182,7 +181,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestSlow checks that processes wait longer than T for a process that makes progress.
+// TestSlow checks that processes wait longer than the stall timeout T for a process that makes progress.
 func TestSlow(t *testing.T) {
 	o := options(t, 2)
 	o.StallTimeout = time.Second
@@ -252,11 +251,11 @@ func TestLeft(t *testing.T) {
 					return err
 				}
 				defer c.Close()
-				if name == "export" { // only if the process is known to have left
+				if name == "export" { // this succeeds only if the process is known to have left
 					waitFor(t, func() bool { return w.mesh.hasLeft(1) })
 				}
 				if err := c.Wait(ctx, 0, 1, 1); err != nil {
-					return err // it raised the counter before it left
+					return err // the process raised the counter before it left
 				}
 				var p *PeerError
 				if err := wait(w, c); !errors.As(err, &p) || p.Rank != 1 || !strings.Contains(p.Why, "left the world") {
@@ -288,7 +287,8 @@ func TestWaitContext(t *testing.T) {
 	})
 }
 
-// TestPause stops a process for less than T. The run must continue normally.
+// TestPause checks that a process that is stopped for less than the stall timeout T is not blamed. The run must
+// continue normally.
 func TestPause(t *testing.T) {
 	phases := []string{"linked", "within ready", "joined", "exported", "batch", "done"}
 	if testing.Short() {
@@ -334,7 +334,7 @@ func TestHalfAbort(t *testing.T) {
 }
 
 func init() {
-	// quarrel ends the world from the last process.
+	// quarrel lets the last process end the world.
 	children["quarrel"] = func(ctx context.Context, o Options) error {
 		w, err := Join(ctx, o)
 		if err != nil {
@@ -349,13 +349,13 @@ func init() {
 	}
 }
 
-// TestReasons checks that a process that leaves is reported with its error, or if it has none, with
-// its last call. A process that continues after all others have left is reported as the one that
-// differs. The test runs within a node, and with each process on a separate node.
+// TestReasons checks that a process that leaves is reported with its error, or, if it has no error, with its last call.
+// A process that continues after all others have left is reported as the one that differs. The test runs within a node,
+// and with each process on a separate node.
 func TestReasons(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		one  func(w *World) error // what process 1 does instead of the step that the others begin
+		one  func(w *World) error // the action of process 1 in place of the step that the others begin
 		want string
 	}{
 		{"error", func(w *World) error { w.Failed(errors.New("no data")); return nil },

@@ -15,7 +15,7 @@ import (
 const (
 	// tcpQueue is the largest number of messages of a link that wait to be written.
 	tcpQueue = 64
-	// flushing is how long close waits until sent messages have been written.
+	// flushing limits the time for which close waits until sent messages have been written.
 	flushing = time.Second
 )
 
@@ -24,7 +24,7 @@ const (
 type tcpLink struct {
 	conn       net.Conn
 	in         *bufio.Reader
-	packet     []byte // used by the one goroutine that receives
+	packet     []byte // used only by the goroutine that receives messages
 	limit      int    // size in bytes of the largest accepted message
 	trusted    bool   // whether the other end is a peer, from which messages are read until it hangs up
 	out        chan []byte
@@ -78,7 +78,7 @@ func (l *tcpLink) read() (message, error) {
 
 func (l *tcpLink) send(packet []byte, patience time.Duration, fds ...int) error {
 	if len(fds) > 0 {
-		return errors.New("files are for processes of one node")
+		return errors.New("files can be sent only to processes of the same node")
 	}
 	frame := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(packet)), uint32(len(packet)))
 	frame = append(frame, packet...)
@@ -113,7 +113,7 @@ func (l *tcpLink) send(packet []byte, patience time.Duration, fds ...int) error 
 
 func (l *tcpLink) post(packet []byte) { _ = l.send(packet, 0) }
 
-// write writes queued messages, until close, or until an error, which the receiving goroutine finds
+// write writes queued messages until the link is closed or an error occurs. The receiving goroutine finds the error,
 // too.
 func (l *tcpLink) write() {
 	defer close(l.written)
@@ -153,8 +153,8 @@ func (l *tcpLink) hangUp() {
 	})
 }
 
-// close waits a short time for the other end to hang up too. If a connection is closed while it has
-// unread input, the system drops data that the other end has not read yet.
+// close waits a short time until the other end has hung up, too. If a connection is closed while it has unread input,
+// the system drops data that the other end has not read yet.
 func (l *tcpLink) close() {
 	l.hangUp()
 	<-l.written
@@ -167,7 +167,7 @@ func (l *tcpLink) close() {
 	l.conn.Close()
 }
 
-// owner returns this user: a process that knows the token belongs to this run. The process ID is
+// owner returns the user of this process, because a process that knows the token belongs to this run. The process ID is
 // unknown.
 func (l *tcpLink) owner() (uid uint32, pid int, err error) { return uint32(os.Geteuid()), 0, nil }
 

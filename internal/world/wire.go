@@ -8,22 +8,22 @@ import (
 	"strconv"
 )
 
-// Processes send each other packets of one message each. The first byte is the kind of the message.
+// Processes send packets to each other, each of which contains one message. The first byte is the kind of the message.
 const (
-	kindHello     = 'h' // JSON of a hello, in both directions: the first message of a link
+	kindHello     = 'h' // the first message of a link, in both directions: a hello as JSON
 	kindAborted   = 'x' // JSON of a cause
-	kindReady     = 'r' // the sender has all its links; from process 0 of a node with the page's file
+	kindReady     = 'r' // the sender has all its links; process 0 of a node adds the page's file
 	kindBye       = 'b'
 	kindAgreement = 'a' // sequence number, length of the step's text, the step's text, value
 	kindExport    = 'e' // a key, with a file
-	kindPulse     = 'p' // heartbeats, steps, command, idle, four texts with their lengths: the slot of the page, sent between nodes
-	kindArrival   = 'n' // JSON of an arrival: to process 0, and then from it, one for each process
+	kindPulse     = 'p' // a slot of the page, for other nodes: heartbeats, steps, command, idle, texts with lengths
+	kindArrival   = 'n' // an arrival as JSON: one to process 0, and then from process 0 one for each process
 	kindWanted    = 'w' // number of a wire, number of bytes
 	kindData      = 'd' // number of a wire, data
 
 	// protocol is the version of the protocol. It changes when the meaning of messages or of the page changes.
 	protocol = 3
-	// pulseTexts is the number of texts in a pulse, and mostText the largest length of each.
+	// pulseTexts is the number of texts in a pulse, and mostText the largest length in bytes of each text.
 	pulseTexts = 4
 	mostText   = maxError
 
@@ -41,7 +41,7 @@ var kinds = map[byte]string{kindAgreement: "agreement"}
 type (
 	message any
 
-	// hello identifies a process. Its JSON is the same in all versions of the protocol.
+	// hello identifies a process. The JSON of a hello is the same in all versions of the protocol.
 	hello struct {
 		Protocol int
 		ID       string // of the run
@@ -59,7 +59,7 @@ type (
 	export struct{ key string }
 	pulse  struct {
 		beats, steps, at, idle uint64
-		texts                  [pulseTexts]string // of the last step: description, call, place; and the error of the last call
+		texts                  [pulseTexts]string // the last step's description, call and place; the last call's error
 	}
 	arrival struct {
 		hello
@@ -72,14 +72,14 @@ type (
 		bytes []byte // a part of the received packet, not a copy
 	}
 
-	// malformed is returned for a packet that is not a valid message.
+	// malformed is the error for a packet that is not a valid message.
 	malformed struct{ error }
 )
 
 func (h hello) encode() []byte {
 	text, err := json.Marshal(h)
 	if err != nil {
-		panic(err) // does not happen, because the value contains only numbers and strings
+		panic(err) // cannot fail, because the value contains only numbers and strings
 	}
 	return append([]byte{kindHello}, text...)
 }
@@ -99,7 +99,7 @@ func (a agreement) encode() []byte {
 	return append(b, a.value...)
 }
 
-// text describes the agreement, for messages.
+// text describes the call of Agree, for messages.
 func (a agreement) text() string { return fmt.Sprintf("%q (agreement %d)", a.step, a.seq) }
 
 func (e export) encode() []byte { return append([]byte{kindExport}, e.key...) }
@@ -138,7 +138,7 @@ func decodePulse(body []byte) (p pulse, ok bool) {
 func (a arrival) encode() []byte {
 	text, err := json.Marshal(a)
 	if err != nil {
-		panic(err) // does not happen, because the value contains only numbers and strings
+		panic(err) // cannot fail, because the value contains only numbers and strings
 	}
 	return append([]byte{kindArrival}, text...)
 }
@@ -215,7 +215,7 @@ func decode(packet []byte) (message, error) {
 	return nil, fmt.Errorf("a malformed message of kind %s", strconv.QuoteRune(rune(kind)))
 }
 
-// membership is what a process reports about itself when all have joined.
+// membership is the information that each process sends to the others when all have joined.
 type membership struct {
 	Build build
 	Ranks []int // the program's ranks that it owns

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// FuzzDecode checks that any packet is decoded to a message or an error, and that a message that is
-// encoded again is decoded to the same message.
+// FuzzDecode checks that any packet is decoded to a message or an error, and that encoding and decoding the message
+// again does not change it.
 func FuzzDecode(f *testing.F) {
 	for _, packet := range [][]byte{
 		hello{protocol, "run", 3, member{Rank: 1, PID: 2, Host: "host"}}.encode(), encodeReady(), encodeBye(),
@@ -57,7 +57,7 @@ func FuzzDecode(f *testing.F) {
 			again = m.append(nil)
 		}
 		if len(again) > maxMessage {
-			return // JSON may grow when it is encoded again, for example invalid UTF-8
+			return // JSON may become longer when it is encoded again, for example if a text is invalid UTF-8
 		}
 		m2, err := decode(again)
 		if err != nil {
@@ -103,7 +103,7 @@ func TestDisagreeError(t *testing.T) {
 	}
 }
 
-// TestCauseFits checks that a cause of any size fits in one message and keeps its important parts.
+// TestCauseFits checks that a cause of any size fits in one message and keeps the process at fault and the reason.
 func TestCauseFits(t *testing.T) {
 	many := &DisagreeError{What: "the plan"}
 	for r := range MaxProcesses {

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// A wire transfers bytes from one process to another, on any node, or to the same process. Each
-// Send at one end fills the buffer that the other end expects, in order. No bytes are sent before
-// they are expected. So no process has to buffer data, and no wait for one wire blocks another.
+// A wire transfers bytes from one process to another, on any node, or to the same process. Each Send at one end fills
+// the buffer that the other end expects, in order. No bytes are sent before they are expected. Therefore no process has
+// to buffer data, and waiting for one wire does not block another.
 
-// wires records which bytes this process expects, and which bytes others expect from it.
+// wires records the bytes that this process expects from others, and those that others expect from it.
 type wires struct {
 	sync.Mutex
 	next     uint64
@@ -25,7 +25,7 @@ type wireEnd struct {
 	wire    uint64
 }
 
-// These limits are larger than any correct process needs: the number of wires on which bytes are expected at the same
+// These limits are larger than correct processes need: the number of wires on which bytes are expected at the same
 // time, and the number of bytes of one Send.
 const (
 	maxWanted = 1 << 16
@@ -38,7 +38,7 @@ type Receipt struct {
 	detector *detector
 	from     wireEnd
 	to       []byte // where to write the next bytes; guarded by wires, and nil once Wait has failed
-	left     int    // number of bytes that have not arrived yet; guarded by wires
+	left     int    // number of missing bytes; guarded by wires
 	done     chan struct{}
 }
 
@@ -100,7 +100,7 @@ func (r *Receipt) Wait(ctx context.Context) error {
 			return r.done
 		}
 	})
-	if err != nil { // the sender is not informed of this error; bytes that still arrive are dropped
+	if err != nil { // the sender does not learn of this error, so bytes may still arrive, and are dropped
 		r.wires.Lock()
 		defer r.wires.Unlock()
 		r.to = nil

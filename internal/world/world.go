@@ -1,11 +1,11 @@
-// Package world is a set of processes that run one program together. It establishes which processes belong to the set,
-// compares values that must be equal in all of them, provides memory and counters that they share, and reports
-// failures of a process to the others.
+// Package world is a set of processes that run one program together. The package establishes which processes belong to
+// the set, compares values that must be equal in all of them, provides memory and counters that they share, and reports
+// the failure of a process to the others.
 //
-// The processes of a world are on one node or several. Those of a node share memory. Every two processes are
-// connected: by a local socket on one node, over TCP between nodes. If a connection ends without a goodbye, its
-// process has died, and the world ends for all. A heartbeat, in shared memory or over TCP, distinguishes a stopped
-// process from a busy one. Every wait is bounded, and every error names the process that caused it.
+// The processes of a world are on one node or several. Processes of the same node share memory. Every two processes are
+// connected: by a local socket on one node, over TCP between nodes. If a connection ends without a goodbye, its process
+// has died, and the world ends for all. A heartbeat, in shared memory or over TCP, distinguishes a stopped process from
+// a busy one. Every wait is bounded, and every error names the process that caused it.
 package world
 
 import (
@@ -18,19 +18,19 @@ import (
 	"time"
 )
 
-// World represents a set of processes in one of these processes. Several goroutines may call its methods, but all
-// processes must make the calls of Agree, Same and Step in the same order.
+// World is the view that one process has of a set of processes to which it belongs. Several goroutines may call its
+// methods, but all processes must make the calls of Agree, Same and Step in the same order.
 //
-// It consists of a mesh of links to the other processes (mesh.go), which a rendezvous creates (meet_linux.go,
+// A World consists of a mesh of links to the other processes (mesh.go), which a rendezvous creates (meet_linux.go,
 // nodes_linux.go); a failure detector, which all waits use (detector.go); and wires (wires.go).
 type World struct {
 	mesh     *mesh
 	detector *detector
 	joining  *rendezvous
 	wires    wires
-	ranks    map[int]int // by rank of the program: the process that owns it; nil for an even split
+	ranks    map[int]int // for each rank of the program: the process that owns it; nil for an even split
 
-	agreeing chan struct{} // held during a call of Agree
+	agreeing chan struct{} // locked during a call of Agree
 	agreed   uint64        // number of calls of Agree; guarded by agreeing
 
 	call atomic.Pointer[entry] // the arguments of the latest call of Calls
@@ -77,13 +77,13 @@ func (w *World) OnHost() int {
 	return n
 }
 
-// StallTimeout returns T, the limit of waits for other processes.
+// StallTimeout returns the time limit of waits for other processes (see Options.StallTimeout).
 func (w *World) StallTimeout() time.Duration { return w.mesh.o.StallTimeout }
 
-// Done is closed when the world has ended: by Abort in any process, by a failure, or by Leave.
+// Done returns a channel that is closed when the world has ended: by Abort in any process, by a failure, or by Leave.
 func (w *World) Done() <-chan struct{} { return w.mesh.done }
 
-// Err returns why the world has ended; nil while it has not.
+// Err returns the reason why the world has ended; nil if it has not ended.
 func (w *World) Err() error { return w.mesh.err() }
 
 // Abort ends the world for all processes, unless it has already ended. If cause is a *PeerError or
@@ -91,9 +91,9 @@ func (w *World) Err() error { return w.mesh.err() }
 // this process.
 func (w *World) Abort(cause error) { w.mesh.abort(cause) }
 
-// Leave leaves the world and releases its resources. The other processes can continue, but waits
-// for this process fail. Leave returns why the world had ended before; nil if it had not. Segments
-// and counters must not be used afterwards.
+// Leave leaves the world and releases its resources. The other processes can continue, but waits for this process fail.
+// Leave returns the reason why the world had ended before; nil if it had not ended. Segments and counters must not be
+// used afterwards.
 func (w *World) Leave() error { return w.mesh.leave() }
 
 // Owners returns the process that owns each of the program's ranks.
@@ -124,8 +124,8 @@ func (w *World) Owners(ranks int) ([]int, error) {
 	return owners, nil
 }
 
-// Blame returns an error about a process that did not arrive. why describes the missing action. If some process sends
-// no heartbeats, or has not begun this process's step, the error blames that process instead.
+// Blame returns an error about a process that did not arrive. The text why describes the missing action. If another
+// process sends no heartbeats, or has not begun this process's step, the error blames that process instead.
 func (w *World) Blame(process int, why string) *PeerError {
 	mine := w.mesh.page.steps(w.mesh.o.Rank)
 	for r := range w.mesh.o.Size {
@@ -138,7 +138,7 @@ func (w *World) Blame(process int, why string) *PeerError {
 
 // handle handles a message of a peer, with the files received with it.
 func (w *World) handle(p *peer, m message, fds []int) error {
-	defer closeAll(fds) // closes files that no case below takes over
+	defer closeAll(fds) // close all files that no case below takes over
 	switch m := m.(type) {
 	case malformed:
 		return m

@@ -23,7 +23,7 @@ func options(t testing.TB, size int) Options {
 // errEnded is returned by functions passed to inOne that expect the world to end.
 var errEnded = errors.New("the world has ended")
 
-// inOne runs f in every process of a world. All processes are simulated in this one.
+// inOne runs f in every process of a world. All processes are simulated by goroutines of this process.
 func inOne(t *testing.T, o Options, f func(w *World) error) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -56,7 +56,7 @@ func TestAgree(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			inOne(t, options(t, size), func(w *World) error {
 				for i := range 20 {
-					// Values have all lengths up to the limit, including 0.
+					// The values passed to Agree have lengths from 0 to the limit.
 					mine := func(r int) []byte { return bytes.Repeat([]byte{byte(r + i)}, (r*31+i*211)%(MaxValue+1)) }
 					got, err := w.Agree(context.Background(), fmt.Sprint("step ", i), mine(w.Process()))
 					if err != nil {
@@ -74,7 +74,7 @@ func TestAgree(t *testing.T) {
 	}
 }
 
-// TestMany joins more processes than may be unidentified at the same time.
+// TestMany joins more processes than the number of connections (maxGuests) that may be unidentified at the same time.
 func TestMany(t *testing.T) {
 	o := options(t, maxGuests+8)
 	o.JoinTimeout = time.Minute
@@ -105,7 +105,7 @@ func TestSame(t *testing.T) {
 	})
 }
 
-// TestSameList checks that, for lists that differ, the first line that differs is reported.
+// TestSameList checks that, if lists differ, the first different line is reported.
 func TestSameList(t *testing.T) {
 	lists := map[string][3][]string{
 		"": {{"a", "b"}, {"a", "b"}, {"a", "b"}},
@@ -227,7 +227,7 @@ func TestAbort(t *testing.T) {
 	all.Wait()
 }
 
-// TestRanks joins with lists of the program's ranks.
+// TestRanks joins processes with explicit lists of the program's ranks that each owns.
 func TestRanks(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
