@@ -54,8 +54,8 @@ func TestStrategiesOnCUDA(t *testing.T) {
 	}
 }
 
-// gpus returns a machine for the given number of ranks, with a separate GPU for each rank if there are enough GPUs. It
-// skips the test if there is no GPU.
+// gpus returns a machine for the given number of ranks, with a separate GPU for each rank if there are enough GPUs. The
+// test is skipped if there is no GPU.
 func gpus(t *testing.T) func(ranks int) device.Machine {
 	t.Helper()
 	one, err := cuda.New(cuda.Options{})

@@ -49,7 +49,7 @@ var adjusted = map[string]func(x *tensor.Tensor, name string){
 }
 
 // rounded lists the examples whose results are not exact for any integers, because norms, softmax and attention divide.
-// These results must be within the error bound.
+// The results of these examples must be within the error bound.
 var rounded = map[string]bool{"llama_layer.hkt": true, "decode.hkt": true, "adamw.hkt": true, "fp8_mlp.hkt": true,
 	"experts.hkt": true}
 
@@ -248,8 +248,8 @@ func remove(b *ir.Block, s *ir.Stmt) bool {
 	return slices.ContainsFunc(b.Stmts, func(x *ir.Stmt) bool { return remove(x.Body, s) || remove(x.Else, s) })
 }
 
-// redundant reads the list of synchronisations that are not needed. Each line is
-// "file:line statement: reason".
+// redundant reads the list of synchronisations that are not needed. Each line of the list has the form "file:line
+// statement: reason".
 func redundant(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "redundant.txt"))

@@ -241,8 +241,8 @@ if check or a comparison cannot decide; and 130 after an interrupt.`,
 	return root
 }
 
-// refuseShells makes a request for completions of an unknown shell an error. Otherwise cobra would print its help,
-// which users would redirect to a file that the shell executes.
+// refuseShells makes a request for completions of an unknown shell an error. Without this error cobra would print its
+// help, which users would redirect to a file that the shell executes.
 func refuseShells(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	i := slices.IndexFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == "completion" })

@@ -316,8 +316,8 @@ func (t *term) at(params []*matrix) *matrix {
 	return &y
 }
 
-// changes evaluates two terms on random reals. It reports whether at least one in sixteen elements differs by more than
-// a hundredth of the largest element.
+// changes evaluates two terms on random reals. changes reports whether at least one in sixteen elements differs by more
+// than a hundredth of the largest element.
 func changes(a, b *term) bool {
 	r := rand.New(rand.NewPCG(3, 3))
 	differ, all := 0, 0

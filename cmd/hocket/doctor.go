@@ -36,7 +36,7 @@ type machine struct {
 	Modes   []string `json:"modes,omitempty"`
 	Missing string   `json:"missing,omitempty"`
 	Help    string   `json:"help,omitempty"`
-	// CUDA lists the components of CUDA that were found. It is set only for the machine cuda.
+	// CUDA lists the components of CUDA that were found. CUDA is set only for the machine cuda.
 	CUDA *report.Report `json:"cuda,omitempty"`
 }
 

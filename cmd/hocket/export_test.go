@@ -51,8 +51,8 @@ func logitsError(t *testing.T, dir, saved string) (float64, ir.DType) {
 	return worst / most, got.DType
 }
 
-// TestExportedModels runs models that torch exported, on ranks of the CPU. Their logits must equal torch's within a
-// tolerance for torch's different rounding: 2e-5 of the largest logit in f32, 2e-2 in bf16.
+// TestExportedModels runs models that torch exported, on ranks of the CPU. The models' logits must equal torch's within
+// a tolerance for torch's different rounding: 2e-5 of the largest logit in f32, 2e-2 in bf16.
 func TestExportedModels(t *testing.T) {
 	models := exportedModels(t)
 	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2", "mixtral",

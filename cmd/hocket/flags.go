@@ -32,7 +32,7 @@ func unusedFlag(c *cobra.Command, arg, what string, unused func(name string) boo
 }
 
 // emptyFlag returns an error for a flag that is given an empty value, for example because a variable of a shell is not
-// set. Such a flag would have no effect.
+// set. A flag with an empty value would have no effect.
 func emptyFlag(c *cobra.Command) (err error) {
 	c.Flags().Visit(func(f *pflag.Flag) {
 		empty := f.Value.String() == ""

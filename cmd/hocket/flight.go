@@ -29,8 +29,8 @@ func (f *flights) failed(dump func(io.Writer) error) {
 	}
 }
 
-// keep writes the flight record if the machine failed or the run timed out, and prints the name of the file. It writes
-// to the named file. If none is named, it writes to a file in the user's cache directory, which the next record
+// keep writes the flight record if the machine failed or the run timed out, and prints the name of the file. The record
+// is written to the named file or, if no file is named, to a file in the user's cache directory, which the next record
 // overwrites. If the user interrupted the run, keep writes the record only to a named file, because an interrupt is no
 // failure.
 func (f *flights) keep(ctx context.Context, a *app, path string, err error) error {

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// dumpOnQuit makes SIGQUIT write the machine's flight record before Go's stack traces. It has this effect until the
-// returned function is called.
+// dumpOnQuit makes SIGQUIT write the machine's flight record before Go's stack traces. The returned function restores
+// the default action of SIGQUIT.
 func dumpOnQuit(m *hocket.Machine, to io.Writer) (stop func()) {
 	quits := make(chan os.Signal, 1)
 	signal.Notify(quits, syscall.SIGQUIT)

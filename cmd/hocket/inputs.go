@@ -100,7 +100,7 @@ func (in *inputs) add(flag, name string, spec tensor.Spec) error {
 	return nil
 }
 
-// found describes a tensor that was found in an input file. It holds the tensor's header until the tensor is loaded.
+// found describes a tensor that was found in an input file. found holds the tensor's header until the tensor is loaded.
 type found struct {
 	header *hocket.Tensor
 	load   func() (*hocket.Tensor, error)
@@ -130,7 +130,7 @@ func loadAll(got map[string]found) (map[string]*hocket.Tensor, error) {
 }
 
 // find reads the headers of the tensors in the files, so that they can be compared with the function's parameters
-// before any elements are read. It also returns the names of tensors in checkpoints that match no parameter.
+// before any elements are read. find also returns the names of tensors in checkpoints that match no parameter.
 func (in *inputs) find(fn *ir.Func) (map[string]found, []string, error) {
 	var names []string
 	for _, p := range fn.Params {
@@ -187,8 +187,8 @@ type tensorFile interface {
 	Read(name string) (*tensor.Tensor, error)
 }
 
-// findAll assigns the tensors in a file to the parameters of the same names. It adds the other tensors to in.others, or
-// returns their names if in.others is nil.
+// findAll assigns the tensors in a file to the parameters of the same names. findAll adds the other tensors to
+// in.others, or returns their names if in.others is nil.
 func (in *inputs) findAll(path string, f tensorFile, names []string, got map[string]found) (surplus []string, err error) {
 	in.open = append(in.open, f)
 	unnamed := true
@@ -241,7 +241,7 @@ func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
 }
 
 // unset returns a warning about the parameters that get random values although the command line names files of tensors.
-// It returns nil if there are none, or if the command line gives a default input for them.
+// unset returns nil if there are no such parameters, or if the command line gives a default input for them.
 func (in *inputs) unset(fn *ir.Func, got map[string]found) *ir.Diagnostic {
 	var left []string
 	for _, p := range fn.Params {
@@ -350,8 +350,8 @@ func (in *inputs) findSpec(name string, spec tensor.Spec) (found, error) {
 	return found{}, nil
 }
 
-// inferDims sets dims from the shapes of tensors in files. It sets each dim that alone is the extent of a parameter's
-// dimension, unless the command line sets the dim.
+// inferDims sets dims from the shapes of tensors in files. inferDims sets each dim that alone is the extent of a
+// parameter's dimension, unless the command line sets the dim.
 func inferDims(fn *ir.Func, got map[string]*hocket.Tensor, b hocket.Binding) error {
 	from := map[string]string{} // by dim: the parameter that has set it
 	for name := range b.Dims {

@@ -53,8 +53,8 @@ func leftBehind(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 // to be waited for without a limit.
 const grace = 500 * time.Millisecond
 
-// await returns the command's error. It returns false if the command was interrupted or timed out, and did not end
-// within the grace.
+// await returns the command's error. The second result is false if the command was interrupted or timed out, and did
+// not end within the grace.
 func await(ctx context.Context, expired <-chan struct{}, done <-chan error, grace time.Duration) (error, bool) {
 	select {
 	case err := <-done:

@@ -33,7 +33,8 @@ func mulSaturated(a, b uint64) uint64 {
 }
 
 // affordInputs returns an error if the inputs are larger than the free memory, because the system would kill the
-// process when it allocates them. Otherwise it returns the memory that remains free, or 0 if that is unknown.
+// process when it allocates them. If the inputs fit, affordInputs returns the memory that remains free, or 0 if that is
+// unknown.
 func affordInputs(sig *hocket.Signature, copies int) (int64, error) {
 	need, free := inputBytes(sig, copies), hostmem.Available()
 	if free == 0 {

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/terminal"
 )
 
-// mistyped lists command lines with typical mistakes. Each has the expected exit code, a part of the error message,
-// which must be one sentence, and a part of the help line, which must show the correction.
+// mistyped lists command lines with typical mistakes. Each entry has the expected exit code, a part of the error
+// message, which must be one sentence, and a part of the help line, which must show the correction.
 var mistyped = []struct {
 	line string
 	code int

@@ -41,7 +41,7 @@ func checkOutputs(names ...string) error {
 	return nil
 }
 
-// writeOutput writes a file atomically. It does nothing if the file has no name.
+// writeOutput writes a file atomically. writeOutput does nothing if the file has no name.
 func writeOutput(file string, write func(io.Writer) error) error {
 	if file == "" {
 		return nil
@@ -126,8 +126,8 @@ func (j *job) page(write func(w io.Writer, title, program string) error) error {
 	return writeOutput(j.flags.html, func(w io.Writer) error { return write(w, title, j.app.source) })
 }
 
-// pageOfRefutation writes the --html page about a program if err reports a fault that the proof of its plan found. It
-// returns err, or the reason why there is no page.
+// pageOfRefutation writes the --html page about a program if err reports a fault that the proof of its plan found.
+// pageOfRefutation returns err, or the reason why there is no page.
 func (j *job) pageOfRefutation(err error, b hocket.Binding) error {
 	if j.flags.html == "" || j.sig == nil {
 		return err

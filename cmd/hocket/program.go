@@ -20,8 +20,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// maxProgram is the largest size of a program's text in bytes. It is much larger than real programs, and several copies
-// of such a text still fit into memory.
+// maxProgram is the largest size of a program's text in bytes. The limit is much larger than real programs, but small
+// enough that several copies of the text fit into memory.
 const maxProgram = 64 << 20
 
 // maxSchedule is the largest size of a collective schedule's text in bytes. Schedules for 64 ranks have 90 MB.
@@ -53,8 +53,8 @@ func (a *programs) boundProgram(ctx context.Context, arg string, b *hocket.Bindi
 	return p, nil
 }
 
-// parseProgram reads and parses the program that arg names. It removes the definitions of a dump's indices from b,
-// because they become part of the program.
+// parseProgram reads and parses the program that arg names. parseProgram removes the definitions of a dump's indices
+// from b, because they become part of the program.
 func (a *programs) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
 	if isExport(arg) {
 		return a.parseExport(arg, b)
@@ -162,9 +162,9 @@ func (a *programs) unreadable(arg string, err error) error {
 	return inputf("%s: %w", arg, err)
 }
 
-// nearFile returns a program file that the user may have meant by arg. It searches the directory of arg and the
-// examples directory below it, first for a file of the same name and then for a file with a similar name. It returns ""
-// if there is none.
+// nearFile returns a program file that the user may have meant by arg. nearFile searches the directory of arg and the
+// examples directory below it, first for a file of the same name and then for a file with a similar name. nearFile
+// returns "" if it finds no file.
 func nearFile(arg string) string {
 	dir, base := filepath.Split(arg)
 	byName := map[string]string{}

@@ -50,7 +50,7 @@ func ofReference(err error) error {
 		help: "reduce dims with --dim, or run without --compare and --schedules"}
 }
 
-// compare compares the report of each repetition with its reference and records the weakest verdict. It returns an
+// compare compares the report of each repetition with its reference and records the weakest verdict. compare returns an
 // error for a result that differs from the reference.
 func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 	if err := j.reference(ctx); err != nil {

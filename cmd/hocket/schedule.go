@@ -124,8 +124,8 @@ func (a *schedules) schedulesFor(ctx context.Context, files []string) ([]*device
 	return list, nil
 }
 
-// importSchedule converts a collective schedule to a program. It warns about a schedule that is not correct, because
-// operations that the schedule leaves unordered are ordered in the program.
+// importSchedule converts a collective schedule to a program. importSchedule warns about a schedule that is not
+// correct, because operations that the schedule leaves unordered are ordered in the program.
 func (a *schedules) importSchedule(ctx context.Context, arg string) (string, error) {
 	_, p, _, err := a.openSchedule(ctx, arg)
 	if err != nil {
@@ -339,7 +339,7 @@ func (a *schedules) fixSchedule(f schedule.File, r *schedule.Report, o schedule.
 	return r, nil
 }
 
-// concludeSchedule prints a verdict. It returns a failure for every verdict except ok.
+// concludeSchedule prints a verdict. The result is a failure for every verdict except ok.
 func (a *schedules) concludeSchedule(arg string, r *schedule.Report) error {
 	out := a.out.Schedule
 	a.out.Verdict = string(r.Verdict)

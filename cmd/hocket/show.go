@@ -17,7 +17,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// result is the object that --json prints. Its fields are a contract with users. Fields that do not apply are omitted.
+// result is the object that --json prints. Users rely on the names and meanings of the object's fields. Fields that do
+// not apply are omitted.
 type result struct {
 	Hocket    string                 `json:"hocket"`
 	Command   string                 `json:"command,omitempty"`
@@ -70,7 +71,7 @@ type proof struct {
 type comparison struct {
 	Verdict string `json:"verdict"` // "exact", "within", "undecided", "differs"
 	Against string `json:"against"`
-	// Detail is the verdict in one line, as in the text output. It is omitted if results differ.
+	// Detail is the verdict in one line, as in the text output. Detail is omitted if results differ.
 	Detail string `json:"detail,omitempty"`
 	// Results lists the measured errors of the results.
 	Results []resultError `json:"results,omitempty"`
@@ -104,7 +105,7 @@ type overlap struct {
 	// Algorithm names the algorithm of a collective.
 	Algorithm string `json:"algorithm,omitempty"`
 	// BusyUS is the duration of the communication in microseconds. ExposedUS is the part of this time in which no
-	// computation ran concurrently. Both are omitted if the machine does not record times.
+	// computation ran concurrently. BusyUS and ExposedUS are omitted if the machine does not record times.
 	BusyUS    *float64 `json:"busy_us,omitempty"`
 	ExposedUS *float64 `json:"exposed_us,omitempty"`
 }

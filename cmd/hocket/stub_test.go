@@ -146,8 +146,8 @@ func newStubs(t *testing.T) *stubs {
 
 func (s *stubs) library() string { return filepath.Join(s.dir, "libstub.so") }
 
-// run runs the program on the stub libraries, in which the call that the argument stub names fails. It also returns the
-// objects that were created and not released.
+// run runs the program on the stub libraries, in which the call that the argument stub names fails. run also returns
+// the objects that were created and not released.
 func (s *stubs) run(stub string, env []string, program string) (code int, text, left string) {
 	s.Helper()
 	return s.hocket(stub, env, "run", filepath.Join(s.dir, program), "-m", "cuda")

@@ -24,8 +24,8 @@ func flagNames(c *cobra.Command) []string {
 	return names
 }
 
-// flagHelp returns advice about a flag that c does not have. The advice names a flag of c
-// with a similar name. If there is none, it names the commands that have the unknown flag.
+// flagHelp returns advice about a flag that c does not have. The advice names a flag of c with a similar name. If no
+// flag of c has a similar name, the advice names the commands that have the unknown flag.
 func flagHelp(c *cobra.Command, text string) string {
 	if strings.HasPrefix(text, `invalid argument "p" for "-n, --processes"`) {
 		return "the number of processes is -n N; -np is a flag of mpirun"

@@ -293,7 +293,8 @@ var architectures = map[string]string{"V100": "sm_70", "A100": "sm_80", "A800": 
 	"H200": "sm_90", "H800": "sm_90", "GH200": "sm_90", "B200": "sm_100", "GB200": "sm_100", "B300": "sm_103",
 	"GB300": "sm_103"}
 
-// figuresOf groups the measurements of other libraries by the machine that they name. It returns nil if they name none.
+// figuresOf groups the measurements of other libraries by the machine that they name. figuresOf returns nil if the
+// measurements name no machine.
 func figuresOf(peers []contest.Peer) ([]tune.Figures, error) {
 	var list []tune.Figures
 	for _, name := range contest.PeerMachines(peers) {

@@ -54,8 +54,8 @@ func reduce_scatter(%%x: i32[%[1]d*E/node]) -> i32[E/node] {
 }
 `
 
-// tuneAcross measures the times of collectives between nodes, in one of the processes on these nodes. It prints the
-// times in the format of a machine description, and stores them for the strategy auto.
+// tuneAcross measures the times of collectives between nodes, in one of the processes on these nodes. tuneAcross prints
+// the times in the format of a machine description, and stores them for the strategy auto.
 func (a *measurements) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
 	n, err := hocket.Launched()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// members returns the keys of a JSON object, in order. The text must consist of one object.
+// members returns the keys of a JSON object, in order. The argument text must consist of one JSON object.
 func members(text string) ([]string, error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {

@@ -83,8 +83,8 @@ type flightStream struct {
 
 const endlessVariable = "HOCKET_TEST_ENDLESS"
 
-// TestEndlessProcess is the process that the other tests start. It exits while the kernel runs, unless it closes the
-// machine.
+// TestEndlessProcess is the process that the other tests start. The process exits while the kernel runs, unless it
+// closes the machine.
 func TestEndlessProcess(t *testing.T) {
 	text := os.Getenv(endlessVariable)
 	if text == "" {

@@ -301,7 +301,7 @@ func (x *aloneAsInBatch) run(t *testing.T, rounds int) {
 }
 
 // hurry runs steps without tokens on the batch's state, with deadlines that are too short for many of them, until it is
-// stopped. It returns the number of missed deadlines.
+// stopped. The returned function stops the runs and returns the number of missed deadlines.
 func (b *batch) hurry(t *testing.T, rng *rand.Rand) (end func() int) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int)

@@ -54,7 +54,7 @@ func load(m *hocket.Machine, c *config, tp int, opts hocket.LoadOptions) (*llama
 	return &llama{c, model}, nil
 }
 
-// bind loads the weights of the checkpoint in dir into the model's parameters. It returns the names of tensors that
+// bind loads the weights of the checkpoint in dir into the model's parameters. bind returns the names of tensors that
 // the model does not use.
 func (l *llama) bind(dir string) ([]string, error) {
 	c, err := hocket.OpenCheckpoint(dir)
@@ -126,7 +126,7 @@ func (l *llama) open(ctx context.Context, size int, room int64) (*batch, error) 
 	return &batch{l, size}, nil
 }
 
-// step runs the model on width tokens of each sequence i: tokens[i], which begin at position from[i]. It returns the
+// step runs the model on width tokens of each sequence i: tokens[i], which begin at position from[i]. step returns the
 // logits, and the likeliest next token after each token.
 func (b *batch) step(ctx context.Context, tokens [][]int32, from []int, width int) (*hocket.Tensor, []int32, error) {
 	ids, at, sees := make([]float64, b.size*width), make([]float64, b.size*width), make([]float64, b.size*width)

@@ -6,10 +6,10 @@
 //	curl localhost:8080/metrics
 //
 // The model is a program with the parameters and results of examples/llama/llama.hkt, with random weights unless
-// -weights names a safetensors file. The model can also be an archive of torch.export (.pt2), with its weights. It must
-// have the inputs ids, at and sees, and the next tokens as its result. The first dimension of its buffers must be the
-// number of slots, and at position 0 of a sequence it must ignore the earlier contents of the buffers for the
-// sequence's slot.
+// -weights names a safetensors file. The model can also be an archive of torch.export (.pt2), with its weights. The
+// archive must have the inputs ids, at and sees, and the next tokens as its result. The first dimension of its buffers
+// must be the number of slots, and at position 0 of a sequence the model must ignore the earlier contents of the
+// buffers for the sequence's slot.
 package main
 
 import (
@@ -96,8 +96,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// load loads a program or an archive, binds its weights, and creates its state. It then prepares the first run, so that
-// a parameter without a tensor is an error before the server listens.
+// load loads a program or an archive, binds its weights, and creates its state. load then prepares the first run, so
+// that a parameter without a tensor is an error before the server listens.
 func load(m *hocket.Machine, file, weights string, ranks int, dims map[string]int64) *hocket.Model {
 	ctx := context.Background()
 	if filepath.Ext(file) == ".pt2" {

@@ -21,8 +21,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// The names of the acceptance cases are the ids of the tests of nvFuser that they reproduce. Their expected results are
-// computed in this file from the inputs, in plain loops, independent of the evaluator.
+// The names of the acceptance cases are the ids of the tests of nvFuser that they reproduce. The expected results of
+// the cases are computed in this file from the inputs, in plain loops, independent of the evaluator.
 
 // root is the path from this package to the repository's root.
 const root = "../.."
@@ -415,8 +415,8 @@ func TestAcceptanceSubmeshes(t *testing.T) {
 	}
 }
 
-// TestAcceptanceTransfers runs the cases C13 to C15: rings of gets, puts, sends and receives. It executes many runs
-// back to back, with values that identify rank and run.
+// TestAcceptanceTransfers runs the cases C13 to C15: rings of gets, puts, sends and receives. The test executes many
+// runs back to back, with values that identify rank and run.
 func TestAcceptanceTransfers(t *testing.T) {
 	ring := func(runs int, dtype string, n, d int64, body string) testCase {
 		c := testCase{src: fmt.Sprintf(`dim D = %d
@@ -651,7 +651,7 @@ func f(%%x: f32[7 * DP/dp, 5, 3], %%u: f32[12/tp, 3], %%v: f32[3, 12/tp]) -> f32
 }
 
 // TestAcceptancePipelines runs the case P12: pipelines of a GEMM with M=64, K=32 and N=16, in 8 chunks on 3 streams, as
-// rings and with collectives. Each has four runs with different inputs.
+// rings and with collectives. Each pipeline has four runs with different inputs.
 func TestAcceptancePipelines(t *testing.T) {
 	gather := map[string][]int64{"x": {64, 32}, "w": {16, 32}}
 	for _, d := range []int64{1, 2, 4} {

@@ -101,8 +101,7 @@ func readFrozen(text []byte) (map[string]string, error) {
 	return rows, nil
 }
 
-// finishFrozen writes the table if it has changed. If all tests were run, it checks that all rows
-// were used.
+// finishFrozen writes the table if it has changed. If all tests were run, finishFrozen checks that all rows were used.
 func finishFrozen() error {
 	if *freeze != "" && frozen.dirty {
 		var b strings.Builder

@@ -18,8 +18,8 @@ import (
 // These tests run all collectives between nodes, with all element types and with sizes from 0 to 64 MiB. The processes
 // are on one host, divided into two nodes. Expected results are computed here.
 
-// TestNodeCollectives runs all collectives with one and with two processes per node. With -cuda they run on two GPUs,
-// each of which two processes share if there are four.
+// TestNodeCollectives runs all collectives with one and with two processes per node. With -cuda the processes run on
+// two GPUs, each of which two processes share if there are four.
 func TestNodeCollectives(t *testing.T) {
 	if w := ofWorld(t); w != nil {
 		runNodeCollectives(t, w)
@@ -220,8 +220,8 @@ func nodeProgram(n int, dtype string, ops []nodeOp, columns []int) string {
 		strings.Join(types, ", "), body.String(), strings.Join(names, ", "))
 }
 
-// nodePeriod is the number of columns after which a row repeats. It is a prime, so no two blocks of
-// a tensor are equal.
+// nodePeriod is the number of columns after which a row repeats. The period is a prime, so no two blocks of a tensor
+// are equal.
 const nodePeriod = 8191
 
 // nodeRow returns n columns as bytes.

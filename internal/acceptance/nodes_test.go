@@ -142,8 +142,8 @@ func allOutputs(t *testing.T, n int, command func(i int) *exec.Cmd) []string {
 	return outs
 }
 
-// freePort returns a port such that no process listens on it or on the port before it. It is below
-// the range of ephemeral ports, so the system does not assign it meanwhile.
+// freePort returns a port such that no process listens on it or on the port before it. The port is below the range of
+// ephemeral ports, so the system does not assign it meanwhile.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {

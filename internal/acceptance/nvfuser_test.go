@@ -16,7 +16,7 @@ import (
 )
 
 // These tests run nvFuser's dumps. The expected results of these tests are computed from the inputs by plain loops. All
-// extents differ, so that swapped axes give wrong results.
+// extents in these tests differ, so that swapped axes give wrong results.
 
 // corpus returns the text of a dump of the corpus, which is not in this repository. HOCKET_CORPUS
 // is its folder.
@@ -358,7 +358,7 @@ func TestCorpusIsProved(t *testing.T) {
 }
 
 // TestDumpsUnderSchedules runs all dumps under random schedules. Only the dump in which worker streams never wait for
-// the caller's stream may have a wrong result. With the wait that nvFuser added later, this dump must be correct.
+// the caller's stream may have a wrong result. The dump must be correct with the wait that nvFuser added later.
 func TestDumpsUnderSchedules(t *testing.T) {
 	schedules := 30
 	if testing.Short() {

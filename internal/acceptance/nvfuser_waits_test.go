@@ -80,7 +80,7 @@ func TestDumpsNeedTheirWaits(t *testing.T) {
 }
 
 // TestWaitsJoin checks programs that use the tensors of a communication before its Wait, on any path through the
-// program. They must be refuted, at the line that posts the communication.
+// program. The programs must be refuted, at the line that posts the communication.
 func TestWaitsJoin(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
 	t0, t1, t2 := "T0_g_float[iS0{4}]"+m, "T1_g_float[iS1{4}]"+m, "T2_g_float[iS2{4}]"+m
@@ -310,8 +310,8 @@ func TestDisabledRing(t *testing.T) {
 }
 
 // TestDumpsOfHistory reads the dumps of NVIDIA/Fuser's commit messages, threads and tests, in one file with the
-// surrounding text. All dumps must be found. 30 of them can be read, and are proved, or refuted for faults of their
-// programs. The others are refused with a position and a suggestion.
+// surrounding text. All dumps must be found. 30 of the dumps can be read, and are proved, or refuted for faults of
+// their programs. The other dumps are refused with a position and a suggestion.
 func TestDumpsOfHistory(t *testing.T) {
 	log := corpus(t, "history.log")
 	_, _, err := hocket.Import("history.log", log, nil)

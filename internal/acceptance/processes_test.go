@@ -126,7 +126,7 @@ func launch(t *testing.T, n int, dir, id string, change func(rank int, p *proces
 	return all
 }
 
-// wait waits until a process ends. It kills the process after ten times the time that it should take.
+// wait waits until a process ends. wait kills the process after ten times the time that it should take.
 func (p *process) wait(t *testing.T) error {
 	late := time.AfterFunc(5*time.Minute, func() {
 		t.Errorf("process %d did not end", p.Process.Pid)
@@ -165,8 +165,8 @@ func ofWorld(t *testing.T) *hocket.World {
 	return w
 }
 
-// runInProcess runs the ranks of a program that belong to this process, and returns the reports with whole results. It
-// returns nil if the program has fewer ranks than there are processes.
+// runInProcess runs the ranks of a program that belong to this process, and returns the reports with whole results.
+// runInProcess returns nil if the program has fewer ranks than there are processes.
 func runInProcess(t *testing.T, w *hocket.World, p *hocket.Program, b hocket.Binding,
 	batch func(m *hocket.Model) []hocket.Args) []*hocket.Report {
 	t.Helper()

@@ -28,7 +28,7 @@ func (c dumpCase) imported(t *testing.T) *hocket.Program {
 }
 
 // TestDumpsAreProved checks that all dumps of the corpus are proved except one, whose worker streams never wait for the
-// caller's stream. It must be refuted for that reason, and the suggested repair must be that wait.
+// caller's stream. That dump must be refuted for this reason, and the suggested repair must be that wait.
 func TestDumpsAreProved(t *testing.T) {
 	for _, c := range dumpCases {
 		t.Run(c.name(), func(t *testing.T) {

@@ -63,9 +63,8 @@ func (h *holders) count(text string, inGo uintptr) {
 	}
 }
 
-// malloced returns how much of malloc's memory is in use, in all arenas. It returns 0 without glibc
-// 2.33, or if the calling convention differs: mallinfo2(3) returns a struct through an address
-// passed as the first argument.
+// malloced returns how much of malloc's memory is in use, in all arenas. malloced returns 0 without glibc 2.33, or if
+// the calling convention differs: mallinfo2(3) returns a struct through an address passed as the first argument.
 func malloced() int64 {
 	if runtime.GOARCH != "amd64" || !cabi.Callable {
 		return 0

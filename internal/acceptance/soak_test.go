@@ -146,10 +146,10 @@ func soakWays(own bool) []soakWay {
 const soakPeriod = 2
 
 // TestSoak runs small programs for some time. One program is replayed continuously. Meanwhile others are loaded, run
-// with several extents, and unloaded. They run as graphs and call by call, and their collectives are schedules, kernels
-// or calls of NCCL. Some runs have a deadline, which they may miss; the plan must stay loaded. Every result must be bit
-// for bit that of the first run with the same arguments, which must be right. After the first pass through soakWays,
-// the memory of the devices and the host and the numbers of goroutines and threads must not grow.
+// with several extents, and unloaded. Programs run as graphs and call by call, and their collectives are schedules,
+// kernels or calls of NCCL. Some runs have a deadline, which they may miss; the plan must stay loaded. Every result
+// must be bit for bit that of the first run with the same arguments, which must be right. After the first pass through
+// soakWays, the memory of the devices and the host and the numbers of goroutines and threads must not grow.
 func TestSoak(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), *soakTime+2*time.Minute)
 	defer cancel()
@@ -301,8 +301,8 @@ func (s *soak) load(w soakWay, trace bool) (*hocket.Model, error) {
 	return s.m.Load(prog, hocket.Binding{Dims: w.dims}, opts)
 }
 
-// soakWeights selects how all parameters but the first are passed to a run. Their values are the same in all runs with
-// the same dims.
+// soakWeights selects how all parameters but the first are passed to a run. The values of these parameters are the same
+// in all runs with the same dims.
 type soakWeights int
 
 const (

@@ -33,11 +33,12 @@ type Options struct {
 	// Algorithms are the algorithms to measure in addition to the one that hocket chooses. nil means those of the
 	// vendor's library, and "all" means all.
 	Algorithms []string
-	// Schedules are collective schedules of other tools to measure. They must be for the benchmark's collective.
+	// Schedules are collective schedules of other tools to measure. The schedules must be for the benchmark's
+	// collective.
 	Schedules []*device.Schedule
 	// DType is the element type of collectives; bf16 if unset.
 	DType ir.DType
-	// Scales makes layers compute with elements of type f8e4m3. It is an element of FP8. If it is empty, layers
+	// Scales makes layers compute with elements of type f8e4m3. Scales is an element of FP8. If it is empty, layers
 	// compute with bf16.
 	Scales string
 	// Rows makes sizes of whole rows (see RowSizes) the default, and requires such sizes and a 2-byte element type.
@@ -48,7 +49,7 @@ type Options struct {
 	// Peers are measurements of other programs for comparison.
 	Peers []contest.Peer
 	// Turns is a folder for communication with another program, which times the same layers alternately with this one
-	// (see the type turns). It is empty if there is no other program.
+	// (see the type turns). Turns is empty if there is no other program.
 	Turns string
 	// Eager omits measurements of graphs.
 	Eager bool

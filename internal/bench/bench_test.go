@@ -75,8 +75,8 @@ func TestEveryBench(t *testing.T) {
 	}
 }
 
-// shapeOf writes a line for each value of a JSON object: its path and type. It writes the contents
-// of strings too, except those that depend on measurements.
+// shapeOf writes a line for each value of a JSON object: its path and type. shapeOf writes the contents of strings,
+// too, except those that depend on measurements.
 func shapeOf(t *testing.T, data []byte) string {
 	t.Helper()
 	var v any

@@ -20,8 +20,8 @@ type Collective struct {
 	DType string `json:"dtype"`
 	// Bytes is the message size: the size of the largest operand of a member.
 	Bytes int64 `json:"bytes"`
-	// Bound is the time in which the bytes that a rank must send or receive can be transferred at the rate of a
-	// copy between two ranks. It is 0 on the CPU machine.
+	// Bound is the time in which the bytes that a rank must send or receive can be transferred at the rate of a copy
+	// between two ranks. Bound is 0 on the CPU machine.
 	Bound float64 `json:"bound_us"`
 	// Ways are the measured algorithms; the first one is the algorithm that hocket chooses.
 	Ways []contest.Way `json:"ways"`
@@ -232,7 +232,7 @@ func (j *job) admit(ctx context.Context, a *contest.Arena, e *contest.Entrant) e
 }
 
 // entrants opens channels for the call c, each with one algorithm: the one that hocket chooses, and each requested one.
-// It also returns the requested algorithms that cannot run, with the reasons.
+// entrants also returns the requested algorithms that cannot run, with the reasons.
 func (j *job) entrants(a *contest.Arena, c contest.Call) (list []*contest.Entrant, refused []contest.Way, err error) {
 	chosen, err := a.Enter(c, a.Dispatch, device.Tuning{}, false)
 	if err != nil {

@@ -38,8 +38,8 @@ type StrategyTimes struct {
 	Time    contest.Figure `json:"us"`
 	// OverBound is the time divided by the bound measured in the same run.
 	OverBound contest.Figure `json:"over_bound"`
-	// Graph and GraphOverBound are the time and its quotient with the bound for the plan replayed as a graph. They are
-	// nil if the machine does not support graphs.
+	// Graph and GraphOverBound are the time and its quotient with the bound for the plan replayed as a graph. Graph and
+	// GraphOverBound are nil if the machine does not support graphs.
 	Graph          *contest.Figure `json:"graph_us,omitempty"`
 	GraphOverBound *contest.Figure `json:"graph_over_bound,omitempty"`
 	// GraphForm is the chosen form of the graph, if the plan has several forms.
@@ -272,7 +272,7 @@ func (k *layerKind) wire(s Shape, ranks int, rate float64) float64 {
 	return k.trips * float64(k.moves(s)*k.size()) * float64(ranks-1) / float64(ranks) / rate / 1e3
 }
 
-// round runs the candidate's programs once and checks their results. It records the times only if counts is set;
+// round runs the candidate's programs once and checks their results. round records the times only if counts is set;
 // otherwise the round is a warm-up.
 func (c *candidate) round(ctx context.Context, wire float64, inputs map[string]*tensor.Tensor, want []element, counts bool) error {
 	if c.replayed != nil {
@@ -292,8 +292,8 @@ func (c *candidate) round(ctx context.Context, wire float64, inputs map[string]*
 	return nil
 }
 
-// time runs p once, and returns the microseconds of the GEMM alone and of a layer. It returns zeros if counts is
-// not set.
+// time runs p once, and returns the microseconds of the GEMM alone and of a layer. time returns zeros if counts is not
+// set.
 func (c *candidate) time(ctx context.Context, p *exec.Program, inputs map[string]*tensor.Tensor, want []element, counts bool) (gemm, layer float64, err error) {
 	time.Sleep(c.rest)
 	res, err := p.Run(ctx, inputs)
@@ -323,7 +323,7 @@ func (c *candidate) part(cmd int) int {
 	}
 }
 
-// window returns the microseconds per repetition for the commands on the given lines of the program. It measures
+// window returns the microseconds per repetition for the commands on the given lines of the program. window measures
 // from the start of the first to the end of the last command, on the rank where this takes longest.
 func (c *candidate) window(t *trace.Trace, lines [2]int32) (float64, error) {
 	return c.longest(t, lines, func(rank int, s span) int64 { return s.hi - s.lo })

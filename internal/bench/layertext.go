@@ -139,10 +139,10 @@ var (
 // and the time.
 const inner = 128
 
-// layerText is the text of a program that repeats a layer. The program computes the operands on the devices. It
-// then runs the GEMM alone several times on all ranks, the layers after a barrier, and the GEMM alone again after
-// another barrier. GPUs become slower under load, so the time of a layer is compared with the mean of the times of
-// both GEMMs.
+// layerText is the text of a program that repeats a layer. The program computes the operands on the devices. The
+// program then runs the GEMM alone several times on all ranks, the layers after a barrier, and the GEMM alone again
+// after another barrier. GPUs become slower under load, so the time of a layer is compared with the mean of the times
+// of both GEMMs.
 type layerText struct {
 	text string
 	// Each of these is the first and the last line, counted from 1, of a part of the text: the GEMMs before and after
@@ -153,8 +153,8 @@ type layerText struct {
 }
 
 // textOf writes the program. The program repeats the timed layer as often as the argument repeats says. One untimed
-// layer precedes them, because links that were idle for some milliseconds take 0.1 ms to wake up. Each layer has a
-// separate x, so that no layer can reuse gathered data.
+// layer precedes the timed ones, because links that were idle for some milliseconds take 0.1 ms to wake up. Each layer
+// has a separate x, so that no layer can reuse gathered data.
 func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	var b lineWriter
 	k.head(&b, s, ranks, 1+repeats)

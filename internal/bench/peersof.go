@@ -31,8 +31,8 @@ func peersOf(list []contest.Peer, c contest.Call, ranks int) map[string]float64 
 	return out
 }
 
-// layerPeers returns the measurements by other programs of a kind of layer with operands of type dtype. It includes
-// measurements whose type is unknown.
+// layerPeers returns the measurements by other programs of a kind of layer with operands of type dtype. Measurements
+// whose type is unknown are included.
 func layerPeers(list []contest.Peer, op, dtype string, ranks int) []contest.Peer {
 	return slices.DeleteFunc(slices.Clone(list), func(p contest.Peer) bool {
 		return p.Op != op || p.Ranks != ranks || p.DType != "" && dtype != "" && p.DType != dtype

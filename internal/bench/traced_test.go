@@ -124,8 +124,8 @@ func tracedLayer(t *testing.T, j *job, k *layerKind, s Shape, strategy string, g
 	}
 }
 
-// once runs the program, and records its times if counts is set. It returns how many start and end
-// marks the trace contains.
+// once runs the program, and records its times if counts is set. once returns the number of start and end marks in the
+// trace.
 func (w *tracing) once(t *testing.T, c *candidate, in map[string]*tensor.Tensor, want []element, counts bool) int {
 	t.Helper()
 	began := time.Now()

@@ -18,8 +18,8 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// turns makes a program of the peers time the same layers as this program. The two programs take turns, round by
-// round, so that power and temperature affect both equally. They communicate through files in a folder. A file
+// turns makes a program of the peers time the same layers as this program. The two programs take turns, round by round,
+// so that power and temperature affect both equally. The two programs communicate through files in a folder. A file
 // T.ask, where T is an increasing number, contains a request such as "ag-gemm 8192x8192x28672 bf16". The file T.answer
 // contains the answer: lines of JSON in the format of ReadPeers. Each file is written under another name and then
 // renamed.

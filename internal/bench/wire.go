@@ -79,7 +79,7 @@ func copies(ctx context.Context, w device.World, n int64, rounds int) ([]float64
 	return samples, nil
 }
 
-// gbps returns the rate in GB/s for bytes that took us microseconds. It returns 0 if us is 0.
+// gbps returns the rate in GB/s for bytes that took us microseconds. gbps returns 0 if us is 0.
 func gbps(bytes int64, us float64) float64 {
 	if us <= 0 {
 		return 0

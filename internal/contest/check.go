@@ -19,7 +19,7 @@ const (
 	checkWindows = 16
 )
 
-// Check fills the outputs with wrong values and runs the call once. It returns the number of wrong elements and the
+// Check fills the outputs with wrong values and runs the call once. Check returns the number of wrong elements and the
 // number of checked elements, summed over all ranks.
 func (a *Arena) Check(ctx context.Context, e *Entrant, run func() error) (wrong, looked int64, err error) {
 	for m := range a.Members {

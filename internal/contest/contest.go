@@ -1,5 +1,5 @@
-// Package contest compares algorithms of a collective by measurement. It opens a world with memory for the calls,
-// checks the result of each algorithm, runs the algorithms alternately, and compares their times.
+// Package contest compares algorithms of a collective by measurement. The package opens a world with memory for the
+// calls, checks the result of each algorithm, runs the algorithms alternately, and compares their times.
 package contest
 
 import (
@@ -31,12 +31,12 @@ type Arena struct {
 	scratch  []device.Memory  // memory for four words on each rank; a copy of these words orders a stream after a graph
 }
 
-// PatternLength is the period of the inputs, in elements. It rarely divides the size of a shard, so a block in the
-// wrong place is detected.
+// PatternLength is the period of the inputs, in elements. The period rarely divides the size of a shard, so a block in
+// the wrong place is detected.
 const PatternLength = 499_980
 
-// coldBytes is the smallest total size of operands that are used alternately so that they are not in a cache. It
-// exceeds the size of a GPU's cache.
+// coldBytes is the smallest total size of operands that are used alternately so that they are not in a cache. This size
+// exceeds that of a GPU's cache.
 const coldBytes = 256 << 20
 
 // OpenArena opens a world with enough memory for each of the calls.
@@ -117,7 +117,7 @@ func (a *Arena) pour(ctx context.Context, dt ir.DType) error {
 	return a.World.Sync(ctx)
 }
 
-// randomPattern returns random integers from -2 to 2. Their sums over ranks are exact.
+// randomPattern returns random integers from -2 to 2. Sums of such integers over ranks are exact.
 func (a *Arena) randomPattern(rank int, bytes int64) (*tensor.Tensor, error) {
 	n := min(PatternLength, (bytes+3)&^3/a.Type.Size())
 	t, err := tensor.New(a.Type, []int64{n})
@@ -154,7 +154,7 @@ func NewCall(op ir.Op, bytes int64, members int, dt ir.DType) Call {
 	return Call{Op: op, Bytes: bytes / unit * unit}
 }
 
-// Slots returns the number of operands that are used alternately. It is 1 or, for a cold call, a divisor of the
+// Slots returns the number of operands that are used alternately. The number is 1 or, for a cold call, a divisor of the
 // chain's length such that the operands together exceed the cache.
 func (a *Arena) slots(c Call) int {
 	if !a.cold {
@@ -375,7 +375,8 @@ func (a *Arena) Window(issue func() error) ([]int64, error) {
 	return ids, nil
 }
 
-// TimeEager measures a chain that is issued call by call. It returns the microseconds per call on the slowest rank.
+// TimeEager measures a chain that is issued call by call. TimeEager returns the microseconds per call on the slowest
+// rank.
 func (a *Arena) TimeEager(ctx context.Context, e *Entrant) (float64, error) {
 	if err := a.Run(e, e.Slots); err != nil {
 		return 0, err
@@ -392,9 +393,9 @@ func (a *Arena) TimeEager(ctx context.Context, e *Entrant) (float64, error) {
 	return slices.Max(us) / float64(e.Chains.Eager), nil
 }
 
-// timeGraph returns microseconds per call within a graph, on the slowest rank. It divides the difference between
-// the times of a long and a short chain, in which the time of a launch cancels out. An additional launch before the
-// two hides the host's time.
+// timeGraph returns microseconds per call within a graph, on the slowest rank. timeGraph divides the difference between
+// the times of a long and a short chain, in which the time of a launch cancels out. An additional launch before the two
+// hides the host's time.
 func (a *Arena) timeGraph(ctx context.Context, e *Entrant) (float64, error) {
 	if err := a.Replay(ctx, e, e.Long, e.Chains.Long); err != nil {
 		return 0, err

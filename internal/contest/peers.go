@@ -35,9 +35,9 @@ type Peer struct {
 // OfNCCL reports whether the measurement is of NCCL, plain or with windows, called by torch or vLLM.
 func (p *Peer) OfNCCL() bool { return strings.HasPrefix(strings.TrimPrefix(p.Name, "py"), "nccl") }
 
-// ReadPeers reads lines of JSON. It skips lines that do not begin with {, because programs under a
-// launcher print other lines too. It also reads files that vLLM's benchmark_device_communicators.py
-// writes with --output-json, and the tables that it prints.
+// ReadPeers reads lines of JSON. ReadPeers skips lines that do not begin with {, because programs under a launcher
+// print other lines too. ReadPeers also reads files that vLLM's benchmark_device_communicators.py writes with
+// --output-json, and the tables that it prints.
 func ReadPeers(r io.Reader) ([]Peer, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {

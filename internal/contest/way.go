@@ -12,7 +12,8 @@ type Way struct {
 	// and "asked" if the user requested it.
 	By       string   `json:"by"`
 	Declined []string `json:"declined,omitempty"`
-	// Library reports that the algorithm belongs to the vendor's library. Other algorithms are compared with it.
+	// Library reports that the algorithm belongs to the vendor's library. Other algorithms are compared with those of
+	// the library.
 	Library bool `json:"library,omitempty"`
 	// Graph is the time of a call in a graph, and Eager the time of a call that the host issues. A field is nil if the
 	// time was not measured.
@@ -29,7 +30,7 @@ type Way struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// Best returns the time in a graph if it was measured, and otherwise the eager time. It returns 0 if neither was
+// Best returns the time in a graph if it was measured, and otherwise the eager time. Best returns 0 if neither was
 // measured.
 func (w *Way) Best() float64 {
 	switch {

@@ -103,10 +103,10 @@ type inHost struct {
 	before, vals []int32
 }
 
-// DeviceTensors performs count random operations on device tensors. It writes and reads them, and
-// runs two models for several dims, alone and in batches. Some parameters and results of the runs
-// are device tensors. Others are tensors in host memory, some of which are shared by runs of a
-// batch. All results are compared with a computation in Go.
+// DeviceTensors performs count random operations on device tensors. DeviceTensors writes and reads the tensors, and
+// runs two models for several dims, alone and in batches. Some parameters and results of the runs are device tensors.
+// Other parameters and results are tensors in host memory, some of which are shared by runs of a batch. All results are
+// compared with a computation in Go.
 //
 // If others is not nil, it fills and reads blocks that are not in the host's memory.
 func DeviceTensors(t *testing.T, m *hocket.Machine, opts hocket.LoadOptions, others Outside, seed uint64, count int) {

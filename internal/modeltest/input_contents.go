@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// serverText is a function that updates state. It has an op of each kind whose integer operands are
-// checked. Ids pass through a slice, a cast and a copy; positions are used in a loop.
+// serverText is a function that updates state. The program has an op of each kind whose integer operands are checked.
+// Ids pass through a slice, a cast and a copy; positions are used in a loop.
 const serverText = `dim T = 4
 dim V = 1000
 dim K = 8

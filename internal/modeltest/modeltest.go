@@ -15,7 +15,7 @@ import (
 
 var opening sync.Mutex
 
-// Open opens dev as a hocket.Machine. It is closed when the test ends.
+// Open opens dev as a hocket.Machine. The machine is closed when the test ends.
 func Open(t testing.TB, dev device.Machine) *hocket.Machine {
 	t.Helper()
 	const name = "under test"

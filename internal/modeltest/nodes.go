@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// OnNodes makes the processes of a world believe that they run on several nodes, in order of rank.
-// The function that it returns must be called before a process starts: it sets the process's node
-// and the address where all processes meet. Rank 0 inherits the socket that the others dial.
+// OnNodes makes the processes of a world believe that they run on several nodes, in order of rank. The returned
+// function must be called before a process starts: it sets the process's node and the address where all processes meet.
+// Rank 0 inherits the socket that the others dial.
 func OnNodes(t testing.TB, nodes, processes int) func(rank int, p *exec.Cmd) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -170,7 +170,7 @@ func newColumn(name, text string, p *ir.Program, from origins) *column {
 // written identifies a line by its text without indentation and the function that contains it.
 type written struct{ fn, text string }
 
-// compare marks the lines of c that the previous column lacks. It counts these lines, and the lines that only the
+// compare marks the lines of c that the previous column lacks. compare counts these lines, and the lines that only the
 // previous column has. Lines with equal text count as the same line wherever they are, because passes do not move the
 // lines that they keep.
 func (c *column) compare(before *column) {

@@ -44,7 +44,7 @@ type frame struct {
 	// Hint is the text that the status line shows at first.
 	Hint string
 	Keys []keyHelp
-	// Window makes the page exactly as high as the browser's window; its parts scroll. Without it, the page scrolls
+	// Window makes the page exactly as high as the browser's window; its parts scroll. Without Window, the page scrolls
 	// as a whole.
 	Window bool
 

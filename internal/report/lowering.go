@@ -124,7 +124,8 @@ func (l *Lowering) verdict() string {
 	return s + "."
 }
 
-// sections groups the notes of the prediction by kind. If there is no prediction, it groups the messages of the passes.
+// sections groups the notes of the prediction by kind. If there is no prediction, sections groups the messages of the
+// passes.
 func (l *Lowering) sections() []section {
 	var notes []Note
 	if l.Prediction != nil {

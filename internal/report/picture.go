@@ -123,8 +123,8 @@ func fits(text string, percent, width float64) bool {
 // usual and phone are the widths of pictures, in pixels, in which names must fit.
 const usual, phone = 800, 320
 
-// draw makes the drawing of a trace. It has one lane for each stream, with the main streams first. whole is the
-// length of the time axis in nanoseconds.
+// draw makes the drawing of a trace. The drawing has one lane for each stream, with the main streams first. whole is
+// the length of the time axis in nanoseconds.
 func draw(t *trace.Trace, whole int64, p paint) *drawing {
 	lo, _ := t.Bounds()
 	d := &drawing{Ticks: timeAxis(float64(max(whole, 1)))}

@@ -19,7 +19,7 @@ import (
 // Run holds the data that a page about a run shows in addition to the account of its time.
 type Run struct {
 	Title string
-	// Program is the text of the program to whose lines the events refer. It is empty if there is none.
+	// Program is the text of the program to whose lines the events refer. Program is empty if there is no program.
 	Program string
 	// Missing lists pairs of events that a counterexample shows to be unordered. An event is an index in the report's
 	// list of events.
@@ -35,7 +35,8 @@ type Run struct {
 	Unlike  []string
 }
 
-// maxEvents is the largest number of events that a page shows. If there are more, it shows the longest ones.
+// maxEvents is the largest number of events that a page shows. If a run has more events, the page shows the longest
+// ones.
 const maxEvents = 400_000
 
 // runView is the input of the template of the page about a run.

@@ -20,8 +20,8 @@ var collectiveWords = []struct{ word, op string }{
 	{"recv", "recv"},
 }
 
-// CollectiveOp returns the operation of a collective, as hocket's programs name it, for the name of the collective
-// in a profile. For example, "_allgather_base" is all_gather. It returns a name that it does not know unchanged.
+// CollectiveOp returns the operation of a collective, as hocket's programs name it, for the name of the collective in a
+// profile. For example, "_allgather_base" is all_gather. Unknown names are returned unchanged.
 func CollectiveOp(name string) string {
 	plain := strings.ReplaceAll(strings.ToLower(name), "_", "")
 	for _, w := range collectiveWords {

@@ -6,8 +6,8 @@ import (
 	"sort"
 )
 
-// Critical returns the chain of events that determined when the trace ended, the oldest first. It starts at the event
-// that ends last and goes back:
+// Critical returns the chain of events that determined when the trace ended, the oldest first. Critical starts at the
+// event that ends last and goes back:
 //   - from a member of a collective to the member that arrived last
 //   - from a wait to the event that it waited for, if that ended after the wait began
 //   - from any other event to the previous event of its stream
@@ -70,13 +70,13 @@ func (c *Chains) Before(i int, seen map[int]bool) int {
 	return j
 }
 
-// Released returns the event that ended the wait i, or -1 if that is not recorded. It is the last event of the other
-// stream for which i waited, or the signal that raised the counter to the required value.
+// Released returns the event that ended the wait i, or -1 if that is not recorded. This event is the last one of the
+// other stream for which i waited, or the signal that raised the counter to the required value.
 func (c *Chains) Released(i int) int { return c.c.released(i) }
 
-// Others reports whether a profile of another tool leaves open for which event i waited. It returns true if an event on
-// the rank of i, but not on the stream of j, ended at most ns nanoseconds before the start of i, so that i may have
-// waited for this event instead of j.
+// Others reports whether a profile of another tool leaves open for which event i waited. Others returns true if an
+// event on the rank of i, but not on the stream of j, ended at most ns nanoseconds before the start of i, so that i may
+// have waited for this event instead of j.
 func (c *Chains) Others(i, j int, ns int64) bool {
 	if c.c.ends == nil {
 		return false
@@ -182,7 +182,7 @@ func newChain(t *Trace) *chain {
 // Waits reports whether the event is only a wait.
 func (e *Event) Waits() bool { return e.Class == Sync && e.Name == "wait" }
 
-// before returns the event for which event i had to wait, or -1 if there is none. It skips the events in seen.
+// before returns the event for which event i had to wait, or -1 if there is none. before skips the events in seen.
 func (c *chain) before(i int, seen []bool) int {
 	e := &c.events[i]
 	unseen := func(j int) int {
@@ -205,8 +205,8 @@ func (c *chain) before(i int, seen []bool) int {
 	return unseen(c.prev[i])
 }
 
-// lastBefore returns, among the events on the rank of e that ended before e started, the one that ended last. It
-// ignores events for which skip returns true, and returns -1 if no event is left.
+// lastBefore returns, among the events on the rank of e that ended before e started, the one that ended last.
+// lastBefore ignores events for which skip returns true, and returns -1 if no event is left.
 func (c *chain) lastBefore(e *Event, skip func(int) bool) int {
 	list := c.ends[e.Rank]
 	k := sort.Search(len(list), func(k int) bool { return c.events[list[k]].End > e.Start })

@@ -2,8 +2,8 @@ package trace
 
 import "sync"
 
-// Recorder collects marks at the starts and ends of commands on the streams of a world. It is a device.Observer.
-// Its methods may be called from several goroutines at once.
+// Recorder collects marks at the starts and ends of commands on the streams of a world. It is a device.Observer. The
+// methods of a Recorder may be called from several goroutines at once.
 type Recorder struct {
 	mu    sync.Mutex
 	spans []span
@@ -35,7 +35,7 @@ func (r *Recorder) Began(rank int, stream string, id int64, ns int64) {
 	r.spans = append(r.spans, span{mark: m, start: ns})
 }
 
-// Ended records that the command id has ended. It ignores the end of a command that was not started.
+// Ended records that the command id has ended. Ended ignores the end of a command that was not started.
 func (r *Recorder) Ended(rank int, stream string, id int64, ns int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -84,7 +84,7 @@ func label(l *lane) string {
 }
 
 // assign chooses a letter for every operation. Most operations have a fixed letter, which is the same in every
-// timeline. Others, such as a kernel that is launched by name, get a letter that no operation has.
+// timeline. Other operations, such as a kernel that is launched by name, get a letter that no operation has.
 func (p *painter) assign(t *Trace) {
 	for i := range t.Events {
 		e := &t.Events[i]

@@ -50,7 +50,7 @@ type Event struct {
 	Group int
 	// Issued is the time at which the host enqueued the event; 0 if unknown.
 	Issued int64
-	// Call describes the call of a collective. It is set only in profiles of other tools.
+	// Call describes the call of a collective. Call is set only in profiles of other tools.
 	Call *Call
 	// Tie describes how the event depends on another stream or rank. Tie is nil if this is not recorded.
 	Tie *Tie
@@ -120,8 +120,8 @@ type Trace struct {
 	// Repeats reports that a device occurs in several sessions of nsys. The ranks ran in separate containers, or the rows
 	// are of several runs.
 	Repeats bool
-	// Host holds the calls of the hosts. Steps holds the iterations that the profiled program marked. Both are empty in
-	// hocket's traces.
+	// Host holds the calls of the hosts. Steps holds the iterations that the profiled program marked. Host and Steps
+	// are empty in hocket's traces.
 	Host  []HostCall
 	Steps []Step
 }
@@ -173,7 +173,7 @@ func stem(s string) string {
 	return strings.TrimRight(s, "0123456789")
 }
 
-// Bounds returns the first start and the last end of an event. It returns zeros if there are no events.
+// Bounds returns the first start and the last end of an event. Bounds returns zeros if there are no events.
 func (t *Trace) Bounds() (lo, hi int64) {
 	for i := range t.Events {
 		e := &t.Events[i]

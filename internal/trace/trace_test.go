@@ -355,8 +355,8 @@ func TestExposedBy(t *testing.T) {
 		}
 		return -1
 	}, 2)
-	// Rank 0 has the most exposed communication in both groups. Its all_reduce is not hidden at all. Its put runs from
-	// 11 to 31 µs, during a linear that ends at 21 µs.
+	// Rank 0 has the most exposed communication in both groups. The all_reduce of rank 0 is not hidden at all. The put
+	// of rank 0 runs from 11 to 31 µs, during a linear that ends at 21 µs.
 	if want := []Exposure{{40000, 40000}, {20000, 10000}}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

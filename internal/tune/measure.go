@@ -54,8 +54,8 @@ func (u *tuner) tuneKind(ctx context.Context, whole *contest.Arena, k kind, t *c
 }
 
 // measureAll measures the calls of a kind, and returns the measured calls in the order of their sizes. If there is a
-// shipped entry (upon), the measurement checks that entry. The largest call is measured first. Its measurement includes
-// NCCL, so that NCCL creates its communicators while hocket's kernels are compiled.
+// shipped entry (upon), the measurement checks that entry. The largest call is measured first. The measurement of the
+// largest call includes NCCL, so that NCCL creates its communicators while hocket's kernels are compiled.
 func (u *tuner) measureAll(ctx context.Context, a *contest.Arena, k kind, upon *comm.Entry) ([]measured, error) {
 	var list []measured
 	for _, c := range slices.Backward(u.calls(k)) {
@@ -153,8 +153,8 @@ func (u *tuner) precompileCall(a *contest.Arena, c contest.Call, list []device.T
 	}
 }
 
-// ask returns a team of the arena. The team is kept only to find out which calls it supports. It is nil if no team
-// can be opened.
+// ask returns a team of the arena. The team is kept only to find out which calls it supports. ask returns nil if no
+// team can be opened.
 func (u *tuner) ask(a *contest.Arena) device.Team {
 	if u.asked == nil && len(a.World.TeamAlgorithms()) > 0 {
 		u.asked, _ = a.World.OpenTeam(a.Members) // an error is ignored, because opening the channel reports it
@@ -195,9 +195,9 @@ func (u *tuner) finalists() int {
 	return 4
 }
 
-// tuneCall measures a call briefly with all algorithms. In a full tuning, it also measures several launch
-// parameters of the algorithms that are nearly as fast as the fastest. It then measures the best tunings
-// alternately, for more rounds.
+// tuneCall measures a call briefly with all algorithms. In a full tuning, it also measures several launch parameters of
+// the algorithms that are nearly as fast as the fastest. tuneCall then measures the best tunings alternately, for more
+// rounds.
 func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) (measured, error) {
 	m := measured{call: c}
 	first, err := u.glance(ctx, a, c, u.names(a, c))
@@ -417,8 +417,8 @@ func (u *tuner) try(ctx context.Context, a *contest.Arena, c contest.Call, list 
 	return out, nil
 }
 
-// recordedWrong records the graphs of an entrant, and reports whether their results are wrong. If so, it also adds
-// a note.
+// recordedWrong records the graphs of an entrant, and reports whether their results are wrong. If the results are
+// wrong, recordedWrong also adds a note.
 func (u *tuner) recordedWrong(ctx context.Context, a *contest.Arena, e *contest.Entrant) (bool, error) {
 	if err := a.Capture(ctx, e); err != nil || e.Short == nil {
 		return false, err
@@ -471,8 +471,8 @@ func (u *tuner) admit(ctx context.Context, a *contest.Arena, c contest.Call, t d
 	return e, ordered, nil
 }
 
-// possible reports whether one of the machine's own launches supports the call, in any order of sums. It asks the team
-// that the method ask returns, which is cheaper than opening a channel.
+// possible reports whether one of the machine's own launches supports the call, in any order of sums. possible asks the
+// team that the method ask returns, which is cheaper than opening a channel.
 func (u *tuner) possible(a *contest.Arena, c contest.Call, t device.Tuning) bool {
 	info := a.Dispatch.Info(t.Algo)
 	if !slices.Contains(device.AlgorithmNames(a.World.TeamAlgorithms()), t.Algo) {

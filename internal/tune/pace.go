@@ -54,9 +54,9 @@ func (p *pace) ends() time.Time {
 	return end
 }
 
-// hasTime reports whether the given number of calls can probably be measured in time. Its estimate per call is 1.5
-// times the mean time of earlier calls, since each collective has separate kernels. The mean excludes the first call,
-// which includes most preparations. hasTime always returns true before the first two calls.
+// hasTime reports whether the given number of calls can probably be measured in time. The estimated time per call is
+// 1.5 times the mean time of earlier calls, since each collective has separate kernels. The mean excludes the first
+// call, which includes most preparations. hasTime always returns true before the first two calls.
 func (p *pace) hasTime(calls int) bool {
 	if p.within == 0 || p.calls < 2 {
 		return true

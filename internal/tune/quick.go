@@ -11,17 +11,17 @@ import (
 )
 
 // If the machine's GPUs are of the model on which the shipped table was measured, a quick tuning does not search for
-// the fastest algorithms. It only checks at some sizes whether the first tuning of the shipped table is the fastest. If
-// it is, the table's brackets (intervals of message sizes) at this size are kept, because they are finer than those of
-// a quick tuning. If another one of the table's best tunings is the fastest at a size, that tuning is entered for the
-// neighbouring sizes. If it is not known that one of the table's tunings is the fastest, all algorithms are measured.
-// The shipped entry is not used at all if this is necessary at most sizes, or if an algorithm in the table has a wrong
-// result.
+// the fastest algorithms. A quick tuning then only checks at some sizes whether the first tuning of the shipped table
+// is the fastest. If it is, the table's brackets (intervals of message sizes) at this size are kept, because they are
+// finer than those of a quick tuning. If another one of the table's best tunings is the fastest at a size, that tuning
+// is entered for the neighbouring sizes. If it is not known that one of the table's tunings is the fastest, all
+// algorithms are measured. The shipped entry is not used at all if this is necessary at most sizes, or if an algorithm
+// in the table has a wrong result.
 
 // These are ratios of two times.
 const (
 	// distinct selects the tunings that are measured again: those whose time in the shipped table is at most distinct
-	// times the shortest time. It is larger than the variation between machines and between days.
+	// times the shortest time. distinct is larger than the variation between machines and between days.
 	distinct = 1.15
 	// confirming decides whether the first tuning in the shipped table is confirmed: its time on this machine must be
 	// at most confirming times the shortest time.
@@ -37,8 +37,8 @@ func (u *tuner) upon(k kind) *comm.Entry {
 }
 
 // contenders divides the tunings of a bracket into two lists. The list near has the tunings to measure, the best first.
-// The list slower has all tunings from the first that is known to be slower. Both are empty for a bracket that was not
-// measured.
+// The list slower has all tunings from the first that is known to be slower. Both lists are empty for a bracket that
+// was not measured.
 func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
 	least := math.Inf(1)
 	for _, x := range b.Best {
@@ -58,8 +58,8 @@ func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
 	return near, nil
 }
 
-// toConfirm lists the tunings that must be measured at the size of a call to check an entry. It returns nil if the
-// entry has no measurement at that size. At the largest size of a kind, the list includes the vendor's libraries,
+// toConfirm lists the tunings that must be measured at the size of a call to check an entry. toConfirm returns nil if
+// the entry has no measurement at that size. At the largest size of a kind, the list includes the vendor's libraries,
 // because their versions may differ on this machine.
 func (u *tuner) toConfirm(a *contest.Arena, k kind, c contest.Call, e *comm.Entry) []device.Tuning {
 	near, _ := contenders(e.Bracket(c.Bytes))
@@ -161,7 +161,7 @@ func retime(b *comm.Bracket, m measured) {
 	}
 }
 
-// splice inserts the bracket b, for sizes above lo, into a list of ascending brackets. It replaces the parts of
+// splice inserts the bracket b, for sizes above lo, into a list of ascending brackets. splice replaces the parts of
 // existing brackets that cover these sizes.
 func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) {
 	end := int64(0)
@@ -183,8 +183,8 @@ func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) 
 	return out
 }
 
-// mostlyKnown reports whether, at half of the sizes or more, only tunings of the shipped table had to be measured.
-// Otherwise the shipped table does not fit this machine, although it is for GPUs with the same name.
+// mostlyKnown reports whether, at half of the sizes or more, only tunings of the shipped table had to be measured. If
+// mostlyKnown is false, the shipped table does not fit this machine, although it is for GPUs with the same name.
 func mostlyKnown(list []measured) bool {
 	n := 0
 	for _, m := range list {

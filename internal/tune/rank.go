@@ -14,7 +14,7 @@ import (
 const alike = 1.02
 
 // ranked returns the preferred tuning of each algorithm (see modest). The preferred one of all tunings comes first. The
-// function blocks returns the number of thread blocks that a tuning is known to use.
+// argument blocks is a function that returns the number of thread blocks that a tuning is known to use.
 func ranked(list []timed, blocks func(device.Tuning) int) []timed {
 	if len(list) == 0 {
 		return nil
@@ -54,8 +54,8 @@ func (u *tuner) blocks(a *contest.Arena) func(device.Tuning) int {
 	}
 }
 
-// kept is the largest number of tunings that a bracket lists. One of them adds in the order of the members, if any
-// tuning does.
+// kept is the largest number of tunings that a bracket lists. One of these tunings adds in the order of the members, if
+// any tuning does.
 const kept = 4
 
 // entryOf makes the entry of a kind from measurements at ascending sizes. Each measured size leads to one bracket, an
@@ -93,8 +93,9 @@ func halfway(a, b measured) int64 {
 // rounded rounds microseconds to the precision of tables.
 func rounded(us float64) float64 { return math.Round(us*100) / 100 }
 
-// fixedOf returns the best algorithm for all sizes. It considers the algorithms that support all sizes and add in the
-// order of the members. The best one has the smallest geometric mean of the ratios of its time to the shortest time.
+// fixedOf returns the best algorithm for all sizes. fixedOf considers the algorithms that support all sizes and add in
+// the order of the members. The best one has the smallest geometric mean of the ratios of its time to the shortest
+// time.
 func fixedOf(list []measured) *device.Tuning {
 	var found *device.Tuning
 	least := math.Inf(1)

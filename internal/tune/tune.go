@@ -31,18 +31,19 @@ type Options struct {
 	Within time.Duration
 	// Sizes are message sizes in bytes; nil for a list that suits the machine.
 	Sizes []int64
-	// Base is the existing table. Its entries are kept for collectives that are not measured. A collective that was
-	// already measured on this machine, as completely as requested, is measured again only if Again is set or Sizes
+	// Base is the existing table. The entries of Base are kept for collectives that are not measured. A collective that
+	// was already measured on this machine, as completely as requested, is measured again only if Again is set or Sizes
 	// are given.
 	Base  comm.Found
 	Again bool
-	// Made is stored in the table. It names the program and version that made the table.
+	// Made is stored in the table. Made names the program and version that created the table.
 	Made string
 	// Progress, if not nil, is called from time to time with a line of text that describes the progress.
 	Progress func(string)
 	// File is the file to which the table is written after each entry, so that an interrupted tuning keeps its
-	// measurements. It is empty if the table is not to be written. If File is the file that worlds read by default (see
-	// TableFile), only the entries in it that this tuning has measured are replaced. Any other file is overwritten.
+	// measurements. File is empty if the table is not to be written. If File is the file that worlds read by default
+	// (see TableFile), only the entries in it that this tuning has measured are replaced. Any other file is
+	// overwritten.
 	File string
 
 	opened  device.Machine   // set by Find
@@ -168,8 +169,8 @@ func (u *tuner) tuneKinds(ctx context.Context, a *contest.Arena, todo []kind, t 
 	return nil
 }
 
-// Find opens the machine for Tune. If Ranks is 0, it sets Ranks to the number of the machine's ranks. It sets Base
-// to the table that worlds with this number of ranks use. Meanwhile, the kernels that a quick tuning launches are
+// Find opens the machine for Tune. If Ranks is 0, it sets Ranks to the number of the machine's ranks. Find sets Base to
+// the table that worlds with this number of ranks use. Meanwhile, the kernels that a quick tuning launches are
 // compiled.
 func (o *Options) Find(ctx context.Context) error {
 	m, err := contest.Open(o.Machine)
@@ -365,7 +366,7 @@ func (u *tuner) largest() []contest.Call {
 	return []contest.Call{{Bytes: most}}
 }
 
-// sizes lists the message sizes of a kind in bytes. They are powers of two for sums of bf16 and for collectives
+// sizes lists the message sizes of a kind in bytes. The sizes are powers of two for sums of bf16 and for collectives
 // that only move data, and powers of four for other reductions.
 func (u *tuner) sizes(k kind) []int64 {
 	const kb, mb = 1 << 10, 1 << 20

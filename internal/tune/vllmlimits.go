@@ -130,12 +130,13 @@ func pythonBytes(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// endless replaces the end of a bracket without a limit. Its value is the largest limit in vLLM's dictionaries.
+// endless replaces the end of a bracket without a limit. The value of endless is the largest limit in vLLM's
+// dictionaries.
 const endless = 64 << 20
 
 // beatsNCCL returns, for each number of members, the message size up to which hocket's kernels are faster than NCCL.
 // The size is the end of the last bracket before the first bracket that was not measured or in which NCCL is the
-// fastest. It considers only entries for sums of 2-byte elements that were measured or checked on this machine.
+// fastest. beatsNCCL considers only entries for sums of 2-byte elements that were measured or checked on this machine.
 func (u *Tuned) beatsNCCL() map[int]int64 {
 	out := map[int]int64{}
 	for _, e := range u.Table.Entries {
@@ -266,7 +267,7 @@ func (t *times) limits(ranks int, custom, symm map[int]limit) {
 }
 
 // handOver returns two numbers of message sizes, counted from the smallest: those for which vLLM should run the first
-// kernel, and those for which it should run the first or the second. It minimizes the product of the times at all
+// kernel, and those for which it should run the first or the second. handOver minimizes the product of the times at all
 // sizes. vLLM considers the first kernel, the second and NCCL in this order, and uses the first one whose limit permits
 // the size. If several pairs of limits have the same product, the largest limits are used. The list of a kernel that
 // does not exist is empty.

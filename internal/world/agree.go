@@ -86,8 +86,8 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	return nil, err
 }
 
-// Same returns nil if all processes call it with the same value. Otherwise it returns the same *DisagreeError in all of
-// them. The world remains usable.
+// Same returns nil if all processes call it with the same value. If the values differ, Same returns the same
+// *DisagreeError in all processes. The world remains usable.
 func (w *World) Same(ctx context.Context, what, value string) error {
 	return w.same(ctx, what, value, func(int, int) bool { return true })
 }
@@ -124,14 +124,14 @@ func (w *World) same(ctx context.Context, what, value string, with func(p, q int
 	return nil
 }
 
-// SameList returns nil if all processes call it with the same lines. Otherwise it returns the same *DisagreeError in
-// all of them, which describes the first line that differs. The world remains usable.
+// SameList returns nil if all processes call it with the same lines. If the lists differ, SameList returns the same
+// *DisagreeError in all processes, which describes the first line that differs. The world remains usable.
 func (w *World) SameList(ctx context.Context, what string, lines []string) error {
 	return w.sameList(ctx, what, lines, func(int, int) bool { return true })
 }
 
 // SameListOfNode is like SameList, but compares only the lists of processes on the same node. All processes of the
-// world must call it.
+// world must call SameListOfNode.
 func (w *World) SameListOfNode(ctx context.Context, what string, lines []string) error {
 	return w.sameList(ctx, what, lines, func(p, q int) bool { return w.mesh.node(p) == w.mesh.node(q) })
 }
@@ -189,9 +189,9 @@ func (w *World) Failed(err error) {
 }
 
 // Step records that this process begins its next step, such as a batch of runs. Step compares the description with
-// those that the other processes passed for the step with the same number. If all of them are equal, Step does not
-// wait. If they differ, one of the processes ends the world with a *DisagreeError, which lists all processes that begin
-// the step soon.
+// those that the other processes passed for the step with the same number. If all descriptions are equal, Step does not
+// wait. If descriptions differ, one of the processes ends the world with a *DisagreeError, which lists all processes
+// that begin the step soon.
 func (w *World) Step(what string) error {
 	w.steps.Lock()
 	defer w.steps.Unlock()

@@ -35,7 +35,7 @@ func (w *World) NewCounters(key string, n int, to ...int) (*Counters, error) {
 	return &Counters{w.detector, s}, nil
 }
 
-// MapCounters maps the counters that another process made. It waits in the same way as Map.
+// MapCounters maps the counters that another process made. MapCounters waits in the same way as Map.
 func (w *World) MapCounters(ctx context.Context, process int, key string) (*Counters, error) {
 	s, err := w.Map(ctx, process, key)
 	if err != nil {
@@ -78,13 +78,13 @@ func wake(line []byte) {
 	}
 }
 
-// spin limits how long Wait polls a counter before it sleeps. It is about the time that waking a sleeper takes.
+// spin limits how long Wait polls a counter before it sleeps. The limit is about the time that waking a sleeper takes.
 const spin = 50 * time.Microsecond
 
 // Wait waits until a counter is at least atLeast. The argument from is the process that will raise it, or Any. Wait
-// fails if that process leaves the world. If that process has not begun this process's step, and makes no progress for
-// StallTimeout (see Step, At), Wait ends the world. Within the same step there is no time limit as long as the process
-// lives; use ctx to set one. A waiting goroutine occupies a thread.
+// fails if that process leaves the world. If the process from has not begun this process's step, and makes no progress
+// for StallTimeout (see Step, At), Wait ends the world. Within the same step there is no time limit as long as the
+// process lives; use ctx to set one. A waiting goroutine occupies a thread.
 func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) error {
 	line := c.line(i)
 	value := word(line, counterValue)

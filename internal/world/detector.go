@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// detector is the failure detector. It detects processes that send no heartbeats or make no progress. When a wait times
-// out, it determines which process is at fault.
+// detector is the failure detector. The detector finds processes that send no heartbeats or make no progress. When a
+// wait times out, it determines which process is at fault.
 type detector struct {
 	mesh   *mesh
 	world  *World
@@ -96,8 +96,8 @@ func (d *detector) receivePulse(p *peer, m pulse) error {
 	return nil
 }
 
-// differ returns the error for a step that is not the same in all processes. It waits a short time for processes that
-// have not begun the step, because their values show which process differs from the others.
+// differ returns the error for a step that is not the same in all processes. differ waits a short time for processes
+// that have not begun the step, because their values show which process differs from the others.
 func (d *detector) differ(step uint64) *DisagreeError {
 	e := &DisagreeError{}
 	for i := 0; ; i++ {
@@ -176,7 +176,7 @@ func (d *detector) awaitPeers(ctx context.Context, from int, late func() []int, 
 }
 
 // blame returns the error about a process that did not arrive in time. If some process has stalled, the error blames
-// that process instead, because the late process may also be waiting for it.
+// the stalled process instead, because the late process may also be waiting for it.
 func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	const many = 5 // number of beats that a process may miss because the machine is busy
 	stalled := late
@@ -243,9 +243,9 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	return d.mesh.err()
 }
 
-// late returns a process that prevents a step from ending; -1 if there is none. Such a process has left the world, or
-// has not begun the step. If from is Any, a process that left during the step or later may have finished its part. Such
-// a process is ignored, unless all other processes have left.
+// late returns a process that prevents a step from ending; -1 if there is none. A process that prevents this has left
+// the world, or has not begun the step. If from is Any, a process that left during the step or later may have finished
+// its part. A process that left is then ignored, unless all other processes have left.
 func (d *detector) late(from int, step uint64) int {
 	if from != Any {
 		if from != d.mesh.o.Rank && (d.mesh.hasLeft(from) || d.mesh.page.steps(from) < step) {

@@ -29,11 +29,11 @@ var launchers = []launcher{
 		[]string{"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
 }
 
-// FromEnv reads this process's rank and the world's size from the environment: from HOCKET_*, or
-// from the variables of torchrun, Open MPI's mpirun or Slurm's srun, in this order. If none is set,
-// the world has one process. The following variables apply with every launcher: HOCKET_RUN_ID,
-// HOCKET_RUN_DIR, HOCKET_JOIN_TIMEOUT, HOCKET_STALL_TIMEOUT, and for several nodes HOCKET_MEET,
-// HOCKET_NODE, HOCKET_TOKEN, HOCKET_TLS_CERT and HOCKET_TLS_KEY.
+// FromEnv reads this process's rank and the world's size from the environment: from HOCKET_*, or from the variables of
+// torchrun, Open MPI's mpirun or Slurm's srun, in this order. If none of these variables is set, the world has one
+// process. The following variables apply with every launcher: HOCKET_RUN_ID, HOCKET_RUN_DIR, HOCKET_JOIN_TIMEOUT,
+// HOCKET_STALL_TIMEOUT, and for several nodes HOCKET_MEET, HOCKET_NODE, HOCKET_TOKEN, HOCKET_TLS_CERT and
+// HOCKET_TLS_KEY.
 func FromEnv(getenv func(string) string) (Options, error) {
 	o := Options{Size: 1, LocalSize: 1, ID: getenv("HOCKET_RUN_ID"), Dir: getenv("HOCKET_RUN_DIR"),
 		Meet: getenv("HOCKET_MEET"), Node: getenv("HOCKET_NODE"), Token: getenv("HOCKET_TOKEN"),
@@ -147,7 +147,7 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 	return nil
 }
 
-// runID joins the values of the variables that identify a run. It returns "" if none is set.
+// runID joins the values of the variables that identify a run. runID returns "" if none of the variables is set.
 func (l launcher) runID(getenv func(string) string) string {
 	var parts []string
 	for _, name := range l.id {

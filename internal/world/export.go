@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Export lets other processes of this node import file by this process's rank and key. Each process may import it once.
-// The list to has these processes; if it is empty, all may. Export does not wait for imports. The caller keeps its own
-// file, and may close it immediately.
+// Export lets other processes of this node import file by this process's rank and key. Each process may import the file
+// once. The list to has these processes; if it is empty, all may. Export does not wait for imports. The caller keeps
+// its own file, and may close it immediately.
 func (w *World) Export(key string, file *os.File, to ...int) error {
 	if key == "" || len(key) > maxKey {
 		return fmt.Errorf("export of %.80q: the key must have 1 to %d bytes", key, maxKey)
@@ -38,9 +38,9 @@ func (w *World) Export(key string, file *os.File, to ...int) error {
 	return nil
 }
 
-// Import returns the file that a process exports by key. It waits until the process has exported it. Import fails if
-// the process makes no progress (see Step, At) for StallTimeout. It fails immediately, with an error that wraps
-// ErrWentOn, if the process has called Agree again without exporting the file.
+// Import returns the file that a process exports by key. Import waits until the process has exported the file. Import
+// fails if the process makes no progress (see Step, At) for StallTimeout. Import fails immediately, with an error that
+// wraps ErrWentOn, if the process has called Agree again without exporting the file.
 func (w *World) Import(ctx context.Context, process int, key string) (*os.File, error) {
 	if err := w.checkPeer(process); err != nil {
 		return nil, err
@@ -89,8 +89,8 @@ func (w *World) Forget(prefix string) {
 	}
 }
 
-// Share lets other processes of this node map s by this process's rank and key. Each process may map it once. The list
-// to has these processes; if it is empty, all may.
+// Share lets other processes of this node map s by this process's rank and key. Each process may map the segment once.
+// The list to has these processes; if it is empty, all may.
 func (w *World) Share(key string, s *Segment, to ...int) error {
 	if w.mesh.o.Size == 1 {
 		return nil
@@ -101,7 +101,7 @@ func (w *World) Share(key string, s *Segment, to ...int) error {
 	return w.Export(key, s.file, to...)
 }
 
-// Map maps the segment that a process shares by key. It waits in the same way as Import.
+// Map maps the segment that a process shares by key. Map waits in the same way as Import.
 func (w *World) Map(ctx context.Context, process int, key string) (*Segment, error) {
 	file, err := w.Import(ctx, process, key)
 	if err != nil {

@@ -256,7 +256,7 @@ func (c cell) String() string {
 }
 
 // TestFaults lets a process die or stop at every point of the function life. All other processes must soon end with an
-// error that names it. A short run tests a sample of the cases; a long run tests all of them 20 times.
+// error that names the failed process. A short run tests a sample of the cases; a long run tests all of them 20 times.
 func TestFaults(t *testing.T) {
 	var cells []cell
 	for _, phase := range phases {

@@ -19,8 +19,9 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// folder represents the directory in which the processes of a run meet. Each process holds a lock on it while it joins.
-// A directory that no process has locked therefore belongs to a run that has ended, and any process may remove it.
+// folder represents the directory in which the processes of a run meet. Each process holds a lock on the folder while
+// it joins. A directory that no process has locked therefore belongs to a run that has ended, and any process may
+// remove it.
 type folder struct {
 	path string
 	file *os.File // open and locked
@@ -168,7 +169,7 @@ func sweep(path string) {
 	}
 }
 
-// remove removes the folder if no other process has locked it and it contains only sockets of processes. It first
+// remove removes the folder if no other process has locked it and it contains only sockets of processes. remove first
 // releases this process's lock, so that the last process of a run can remove the folder.
 func (d *folder) remove() {
 	if d.lock(unix.LOCK_EX) == nil && d.isThere() {
@@ -181,16 +182,16 @@ func (d *folder) close() {
 	d.file.Close()
 }
 
-// socket returns the path of a process's socket. It goes through the open file descriptor of the
-// folder, because paths of sockets must be short, and because the folder cannot be replaced by
-// another in the meantime.
+// socket returns the path of a process's socket. The path goes through the open file descriptor of the folder, because
+// paths of sockets must be short, and because the folder cannot be replaced by another in the meantime.
 func (d *folder) socket(rank int) *net.UnixAddr {
 	name := filepath.Join("/proc/self/fd", strconv.Itoa(int(d.file.Fd())), strconv.Itoa(rank))
 	return &net.UnixAddr{Name: name, Net: "unixpacket"}
 }
 
 // bind opens the socket of the process h. If another process has opened it, two jobs have the same ID, and their ranks
-// may have joined each other. Therefore bind reports the second claim to that process, which ends its world.
+// may have joined each other. bind therefore reports the second claim to the process that opened the socket first,
+// which ends its world.
 func (d *folder) bind(h hello) (*net.UnixListener, error) {
 	addr := d.socket(h.Rank)
 	listener, err := net.ListenUnix(addr.Net, addr)

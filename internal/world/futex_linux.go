@@ -15,7 +15,7 @@ const (
 )
 
 // futexWait sleeps until a process calls futexWake for word, or until d has passed, and reports whether d has passed.
-// It returns immediately if the value of word is not was. It may also return spuriously.
+// futexWait returns immediately if the value of word is not was. futexWait may also return spuriously.
 func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) {
 	t := unix.NsecToTimespec(d.Nanoseconds())
 	_, _, err := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), opFutexWait, uintptr(was),

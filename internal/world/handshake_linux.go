@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxGuests is the largest number of connections that have not identified themselves yet. If there are more, the
-	// oldest connection is closed, and its process connects again.
+	// maxGuests is the largest number of connections that have not identified themselves yet. If there are more such
+	// connections, the oldest is closed, and its process connects again.
 	maxGuests = 32
 	// greeting is the time limit for a guest to identify itself.
 	greeting = 5 * time.Second
@@ -165,7 +165,7 @@ func (hs handshake) hello() hello {
 	return hello{Protocol: protocol, ID: hs.mesh.o.ID, Size: hs.mesh.o.Size, member: hs.mesh.self}
 }
 
-// admit makes the process at the other end a peer. If that process has dialed this one, admit first
+// admit makes the process at the other end a peer. If the process at the other end has dialed this one, admit first
 // sends it answer, this process's identity.
 func (hs handshake) admit(l link, h hello, answer []byte) (*peer, error) {
 	uid, pid, err := l.owner()

@@ -24,8 +24,8 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// joining begins to join a world as rank 0. It returns the path of the process's socket and a channel with the result
-// of Join.
+// joining begins to join a world as rank 0. joining returns the path of the process's socket and a channel with the
+// result of Join.
 func joining(t *testing.T, o Options) (socket string, joined <-chan error, leave func()) {
 	t.Helper()
 	result := make(chan error, 1)
@@ -333,8 +333,8 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestNoSegment maps exported files that are not segments. They must be refused, because a process
-// that reads a mapped file crashes if the file shrinks.
+// TestNoSegment maps exported files that are not segments. These files must be refused, because a process that reads a
+// mapped file crashes if the file shrinks.
 func TestNoSegment(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {

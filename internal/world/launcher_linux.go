@@ -21,7 +21,7 @@ type toLaunch struct {
 	Ended  *cause `json:",omitempty"`
 }
 
-// Launcher is the launcher's end of the connections to the processes that it has started. It records which of its
+// Launcher is the launcher's end of the connections to the processes that it has started. A Launcher records which
 // processes have joined, and why their world ended. A nil Launcher records nothing.
 type Launcher struct {
 	id       string
@@ -231,8 +231,8 @@ type launched struct {
 	mesh *mesh
 }
 
-// dialLauncher reports to the launcher, if there is one, that this process begins to join. It then receives reports
-// about processes that have exited and therefore will not join.
+// dialLauncher reports to the launcher, if there is one, that this process begins to join. dialLauncher then receives
+// reports about processes that have exited and therefore will not join.
 func dialLauncher(m *mesh) *launched {
 	if m.o.Launcher == "" || m.o.Size == 1 {
 		return nil

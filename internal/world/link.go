@@ -10,8 +10,8 @@ type link interface {
 	// receive waits for a message. Only one goroutine may call it. The caller closes the
 	// descriptors of files that are received with the message.
 	receive() (message, []int, error)
-	// send sends a message, together with copies of files. It waits at most patience for the other
-	// end to read earlier messages.
+	// send sends a message, together with copies of files. send waits at most patience for the other end to read
+	// earlier messages.
 	send(packet []byte, patience time.Duration, fds ...int) error
 	// post sends a message if that is possible without waiting, and drops it otherwise.
 	post(packet []byte)

@@ -38,8 +38,8 @@ func newLink(conn *net.UnixConn) (*unixLink, error) {
 func (l *unixLink) receive() (message, []int, error) {
 	n, rights, flags, _, err := l.conn.ReadMsgUnix(l.packet, l.rights)
 	if errors.Is(err, unix.ECONNRESET) {
-		// The other end closed the socket without having read everything. Its own earlier messages
-		// can still be read.
+		// The other end closed the socket without having read everything. Messages that the other end sent earlier can
+		// still be read.
 		n, rights, flags, _, err = l.conn.ReadMsgUnix(l.packet, l.rights)
 	}
 	if err != nil {
@@ -88,8 +88,8 @@ func closeAll(fds []int) {
 	}
 }
 
-// withFD calls f with the descriptor of a file, which is valid until f returns. It does not use File.Fd, which would
-// make the file blocking.
+// withFD calls f with the descriptor of a file, which is valid until f returns. withFD does not use File.Fd, which
+// would make the file blocking.
 func withFD(file *os.File, f func(fd int)) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -98,8 +98,8 @@ func withFD(file *os.File, f func(fd int)) error {
 	return raw.Control(func(fd uintptr) { f(int(fd)) })
 }
 
-// send sends a message, together with copies of files. It waits at most patience for the other end
-// to read earlier messages.
+// send sends a message, together with copies of files. send waits at most patience for the other end to read earlier
+// messages.
 func (l *unixLink) send(packet []byte, patience time.Duration, fds ...int) error {
 	var rights []byte
 	if len(fds) > 0 {

@@ -36,10 +36,10 @@ func (c *claim) release() {
 	}
 }
 
-// meet creates links to all other processes. Each process dials those of lower rank. A process that has all its links
-// reports this to all others. It has joined when all others have reported the same. Over each link, a process receives
-// reports of failures of the process at the other end. After the time limit, the error lists the processes to which
-// this process has no link.
+// meet creates links to all other processes. Each process dials the processes of lower rank. A process that has links
+// to all others reports this to them. A process has joined when all others have reported that they have all their
+// links. Over each link, a process receives reports of failures of the process at the other end. After the time limit,
+// the error lists the processes to which this process has no link.
 func (v *rendezvous) meet(ctx context.Context) (err error) {
 	// A process that has all its links waits a little longer than a process that lacks some, because the latter can
 	// report which processes are absent.
@@ -192,7 +192,7 @@ func (v *rendezvous) dial(ctx context.Context, rank int, open func() (net.Conn, 
 	}
 }
 
-// call dials a process once. The result is nil if the process is not listening yet.
+// call dials a process once. call returns nil if the process is not listening yet.
 func (v *rendezvous) call(ctx context.Context, rank int, open func() (net.Conn, link, error)) (*peer, error) {
 	conn, l, err := open()
 	if err != nil {
@@ -223,8 +223,8 @@ func (v *rendezvous) leader() int {
 	return v.mesh.o.Rank
 }
 
-// sayReady reports to all others that this process has all its links. The first process of a node
-// also sends the page to the others of its node.
+// sayReady reports to all others that this process has all its links. The first process of a node also sends the page
+// to the other processes of its node.
 func (v *rendezvous) sayReady() error {
 	var fds []int
 	if v.mesh.o.Rank == v.leader() {

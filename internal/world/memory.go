@@ -6,8 +6,7 @@ import (
 	"unsafe"
 )
 
-// Segment is memory that other processes can map. Its size is fixed, and its initial contents are
-// zeros.
+// Segment is memory that other processes can map. The size of a segment is fixed, and its initial contents are zeros.
 type Segment struct {
 	mem  []byte
 	file *os.File // nil if another process created the segment, or if the system has no files for shared memory

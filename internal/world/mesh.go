@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/internal/ranklist"
 )
 
-// mesh holds a process's links to all others. It also records the end of the world, which any process can cause.
+// mesh holds a process's links to all others. The mesh also records the end of the world, which any process can cause.
 type mesh struct {
 	o      Options
 	self   member
@@ -122,8 +122,7 @@ func (m *mesh) notify() {
 	m.changed = make(chan struct{})
 }
 
-// await waits until ready returns true or an error, or until ctx or the world ends. It calls ready
-// with mu locked.
+// await waits until ready returns true or an error, or until ctx or the world ends. await calls ready with mu locked.
 func (m *mesh) await(ctx context.Context, ready func() (bool, error)) error {
 	for {
 		m.mu.Lock()
@@ -144,8 +143,8 @@ func (m *mesh) await(ctx context.Context, ready func() (bool, error)) error {
 	}
 }
 
-// leave reports to the other processes that this process leaves, and closes all links. It returns the reason why the
-// world had already ended; nil if it had not.
+// leave reports to the other processes that this process leaves, and closes all links. leave returns the reason why the
+// world had already ended; nil if the world had not ended.
 func (m *mesh) leave() error {
 	m.mu.Lock()
 	if m.left {
@@ -270,7 +269,8 @@ func (m *mesh) leftBy(p *peer) error {
 }
 
 // alone returns an error if this process, one of at least three, is the only one that begins a step, because all others
-// have left without an error. Otherwise it returns nil. It waits a short time for processes that may be about to leave.
+// have left without an error. Otherwise it returns nil. alone waits a short time for processes that may be about to
+// leave.
 func (m *mesh) alone(step uint64) error {
 	e := &DisagreeError{}
 	for i := 0; i < patienceRounds; i++ {
@@ -356,8 +356,8 @@ func (m *mesh) broadcast(message []byte) error {
 	return nil
 }
 
-// sendTo sends a message, with the files fds, to a process. It waits only if that process has not read earlier
-// messages, for at most StallTimeout.
+// sendTo sends a message, with the files fds, to a process. If that process has not read earlier messages, sendTo waits
+// for at most StallTimeout.
 func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 	m.mu.Lock()
 	p, left, err := m.peers[rank], m.peers[rank].left, m.why

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Processes of several nodes meet at process 0, which listens at an address that all of them know.
-// Each process sends it the name of its node and its own listening address. When all processes
-// have arrived, process 0 sends the complete list to each. Each process then creates its links: to
-// processes of its own node through a folder, to others over TCP.
+// Processes of several nodes meet at process 0, which listens at an address that all of them know. Each process sends
+// to process 0 the name of its node and its own listening address. When all processes have arrived, process 0 sends the
+// complete list to each. Each process then creates its links: to processes of its own node through a folder, to others
+// over TCP.
 
 // dialNet connects to a process of another node. Tests replace it with connections that they can
 // cut.
@@ -162,7 +162,7 @@ func (c *rollCall) everybody() []arrival {
 	return all
 }
 
-// call returns when this process has the list of all processes. It also returns the listener, if any, to which other
+// call returns when this process has the list of all processes. call also returns the listener, if any, to which other
 // processes connect. ctx limits the wait for process 0. linking limits the wait of process 0 for the others. linking
 // ends earlier than ctx, because process 0 can report which processes are absent.
 func (c *rollCall) call(ctx, linking context.Context) (listener net.Listener, err error) {
@@ -261,7 +261,7 @@ func (c *rollCall) listenMeet() (net.Listener, error) {
 	return net.FileListener(file)
 }
 
-// askRoll runs in the other processes. It connects to process 0, and waits for the list.
+// askRoll runs in the other processes. The process connects to process 0, and waits for the list.
 func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Listener, err error) {
 	var last, greeted error // greeted is that of the first connection that succeeded
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
@@ -300,8 +300,8 @@ func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Li
 // refusal is an error for which retrying has no purpose.
 type refusal struct{ error }
 
-// askOnce connects to process 0 once. The first time it creates the listener, on the interface that
-// reaches process 0.
+// askOnce connects to process 0 once. In its first call, askOnce creates the listener, on the interface that reaches
+// process 0.
 func (c *rollCall) askOnce(ctx context.Context, listener *net.Listener) ([]arrival, error) {
 	conn, l, err := c.dial(ctx, c.mesh.o.Meet)
 	if err != nil {

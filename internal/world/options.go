@@ -42,8 +42,8 @@ type Options struct {
 	// Token is a secret that is the same in all processes. Processes on different nodes prove to
 	// each other that they know it. It must not be guessable.
 	Token string
-	// Cert and Key name PEM files with a certificate and its key, the same in all processes. If they are set, both ends
-	// of a connection between nodes present this certificate. Empty for none.
+	// Cert and Key name PEM files with a certificate and its key, the same in all processes. If Cert and Key are set,
+	// both ends of a connection between nodes present this certificate. Empty for none.
 	Cert, Key string
 
 	// JoinTimeout limits the time for which Join waits for other processes. Default: 60 s.

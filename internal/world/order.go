@@ -21,8 +21,8 @@ var threads struct {
 }
 
 // CalledBy records the thread that calls methods of a world. If all calls come from one thread, a waiting process makes
-// no other call, so a circle of such processes is detected immediately. If several threads call, or if the thread is
-// unknown, a circle is reported only after StallTimeout.
+// no other call, so a circle of such processes is detected immediately. If several threads call, or if the calling
+// thread is unknown, a circle is reported only after StallTimeout.
 func CalledBy(thread uintptr) {
 	threads.Lock()
 	defer threads.Unlock()
@@ -56,7 +56,7 @@ type openWait struct {
 // everyOther means all other processes: the wait ends only when each of them has arrived.
 const everyOther = -2
 
-// begin records a wait. The function that it returns ends the wait.
+// begin records a wait. The returned function ends the wait.
 func (w *waits) begin(x openWait) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,9 +105,9 @@ type wait struct {
 func (w *wait) add(rank int)      { w.late[rank/64] |= 1 << (rank % 64) }
 func (w *wait) has(rank int) bool { return w.late[rank/64]&(1<<(rank%64)) != 0 }
 
-// This is the layout of a wait in a slot. It begins with a sequence number, which is odd while the wait is being
-// written. Then follow the number of times that the wait has been written, its fields as words, the lengths of its
-// texts, and the texts.
+// This is the layout of a wait in a slot. The layout begins with a sequence number, which is odd while the wait is
+// being written. Then follow the number of times that the wait has been written, its fields as words, the lengths of
+// its texts, and the texts.
 const (
 	waitBeats = 8
 	waitWords = 16 // in, step, ended, sure, late
@@ -214,12 +214,12 @@ type circleLink struct {
 	beats uint64
 }
 
-// findCircle publishes a description of this process's wait, and ends the world if the process is part of a circle. It
-// is called with every beat.
+// findCircle publishes a description of this process's wait, and ends the world if the process is part of a circle.
+// findCircle is called with every beat.
 //
 // A circle is reported only if it was seen twice, and each of its processes has written its wait at least three times
-// in between. In that time no wait has ended, and each process has found that the next process has not arrived. There
-// was therefore a time when all of them waited.
+// in between. Between the two times no wait has ended, and each process has found that the next process has not
+// arrived. There was therefore a time when all of them waited.
 func (d *detector) findCircle() {
 	w, p, self := d.world, d.mesh.page, d.mesh.o.Rank
 	w.waits.mu.Lock()

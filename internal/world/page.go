@@ -9,9 +9,9 @@ import (
 	"unsafe"
 )
 
-// The page is memory that all processes of a node share. Its first word reports that the world has ended. The word is
-// for code that cannot read a socket, such as kernels on a GPU. Each process writes only to its own slot in the rest of
-// the page. The slot shows the other processes whether the process is alive, and its current activity.
+// The page is memory that all processes of a node share. The first word of the page reports that the world has ended.
+// It is for code that cannot read a socket, such as kernels on a GPU. Each process writes only to its own slot in the
+// rest of the page. The slot shows the other processes whether the process is alive, and its current activity.
 //
 //	0      abort word, 32 bits: 0, or 1 + the process that ended the world
 //	4096   slots, one a process:
@@ -49,7 +49,7 @@ const (
 	maxError = 1 << 10
 )
 
-// entry is the record of a step. Its description (what) must be the same in all processes. The program's call and the
+// entry is the record of a step. The description (what) must be the same in all processes. The program's call and the
 // position of the call (place) may differ.
 type entry struct{ what, call, place string }
 
@@ -92,8 +92,8 @@ func word(mem []byte, at int) *atomic.Uint64 {
 
 func (p *page) abortWord() *atomic.Uint32 { return word32(p.Bytes(), 0) }
 
-// abort ends the world with the cause c of the process rank, unless the world has already ended. It returns the first
-// cause, which is valid, and reports whether that is c. Each process calls abort once.
+// abort ends the world with the cause c of the process rank, unless the world has already ended. abort returns the
+// first cause, which is valid, and reports whether that is c. Each process calls abort once.
 func (p *page) abort(rank int, c cause) (first cause, own bool) {
 	text := c.encode()
 	s := p.slot(rank)
@@ -162,8 +162,8 @@ func (p *page) pulse(rank int) pulse {
 	return m
 }
 
-// storePulse stores a pulse of a process on another node. It returns the number of the step if the process has begun a
-// new one, and otherwise 0.
+// storePulse stores a pulse of a process on another node. storePulse returns the number of the step if the process has
+// begun a new one, and otherwise 0.
 func (p *page) storePulse(rank int, m pulse) (step uint64) {
 	s := p.slot(rank)
 	word(s, slotBeats).Store(m.beats)

@@ -139,9 +139,8 @@ func (s *secret) accept(conn net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
-// proofs returns the proofs of the two ends of a connection that they know the token. Both cover a
-// value that is known only to the two ends of this connection, so a proof cannot be relayed from
-// another connection or reflected.
+// proofs returns the proofs of the two ends of a connection that they know the token. Both proofs cover a value that is
+// known only to the two ends of this connection, so a proof cannot be relayed from another connection or reflected.
 func (s *secret) proofs(c *tls.Conn) (client, server []byte, err error) {
 	if err := c.Handshake(); err != nil {
 		return nil, nil, err

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// NewWires reserves n new numbers of wires, and returns the first. All processes must call it in
-// the same order with the same n.
+// NewWires reserves n new numbers of wires, and returns the first. All processes must call NewWires in the same order
+// with the same n.
 func (w *World) NewWires(n int) uint64 {
 	w.wires.Lock()
 	defer w.wires.Unlock()
@@ -44,8 +44,8 @@ func (w *World) Expect(from int, wire uint64, b []byte) (*Receipt, error) {
 	return r, w.mesh.sendTo(from, wanted{wire, uint64(len(b))}.encode())
 }
 
-// Send waits until a process expects bytes on a wire, and sends b. If that process expects another
-// number of bytes, the world ends with a *DisagreeError.
+// Send waits until a process expects bytes on a wire, and sends b. If the receiving process expects another number of
+// bytes, the world ends with a *DisagreeError.
 func (w *World) Send(ctx context.Context, to int, wire uint64, b []byte) error {
 	if to < 0 || to >= w.mesh.o.Size {
 		return fmt.Errorf("rank %d does not exist in a run of %d processes%s", to, w.mesh.o.Size, w.mesh.o.ofGroup())

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Spread assigns a machine's ranks to the processes of a world. It contains the data that all kinds of machines need
-// for this.
+// Spread assigns a machine's ranks to the processes of a world. A Spread contains the data that all kinds of machines
+// need for this.
 type Spread struct {
 	*World
 	Name   string          // the same in all processes; set by Begin
@@ -47,8 +47,8 @@ func (s *Spread) Node(rank int) int {
 	return s.World.Node(s.owners[rank])
 }
 
-// Watch waits until the world of processes ends, and then calls end with the reason. It returns
-// without calling end if the machine's world ends first.
+// Watch waits until the world of processes ends, and then calls end with the reason. Watch returns without calling end
+// if the machine's world ends first.
 func (s *Spread) Watch(end func(error)) {
 	select {
 	case <-s.Done():

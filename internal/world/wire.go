@@ -21,7 +21,7 @@ const (
 	kindWanted    = 'w' // number of a wire, number of bytes
 	kindData      = 'd' // number of a wire, data
 
-	// protocol is the version of the protocol. It changes when the meaning of messages or of the page changes.
+	// protocol is the version of the protocol. The version changes when the meaning of messages or of the page changes.
 	protocol = 3
 	// pulseTexts is the number of texts in a pulse, and mostText the largest length in bytes of each text.
 	pulseTexts = 4

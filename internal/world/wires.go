@@ -89,8 +89,8 @@ func (s *wires) arrived(from wireEnd, b []byte) error {
 	return nil
 }
 
-// Wait waits until all bytes have arrived. It fails when ctx or the world ends, and under the
-// conditions of Counters.Wait for the sender.
+// Wait waits until all bytes have arrived. Wait fails when ctx or the world ends, and under the conditions of
+// Counters.Wait for the sender.
 func (r *Receipt) Wait(ctx context.Context) error {
 	err := r.detector.until(ctx, r.from.process, func() <-chan struct{} {
 		select {

@@ -1,6 +1,6 @@
-// Package abacus is a machine for tests of measurements. It is the CPU machine with launches for whole collectives, and
-// with a simulated clock that advances with the issued work. Measurements therefore do not depend on the speed or load
-// of the host. It is registered as "abacus-with-teams".
+// Package abacus is a machine for tests of measurements. Abacus is the CPU machine with launches for whole collectives,
+// and with a simulated clock that advances with the issued work. Measurements therefore do not depend on the speed or
+// load of the host. It is registered as "abacus-with-teams".
 package abacus
 
 import (
@@ -16,7 +16,7 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// Abacus is the CPU machine under another name, for which benchmarks choose small sizes. It also has graphs, and
+// Abacus is the CPU machine under another name, for which benchmarks choose small sizes. An Abacus also has graphs, and
 // launches for whole collectives. A launch executes the commands of a schedule. The launches are "quick" and "slow";
 // "nccl", which only applies if the order of sums does not matter; and "wrong", which changes one element of the
 // result.

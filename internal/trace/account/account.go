@@ -1,6 +1,6 @@
 // Package account computes how the time of a run was spent. The package matches the collectives of a trace across
-// ranks, and converts the times of all ranks to one clock. It divides the time of each rank in a collective into
-// waiting and transfer, and finds which rank was late and why. docs/trace.md defines the numbers in a report.
+// ranks, and converts the times of all ranks to one clock. The package divides the time of each rank in a collective
+// into waiting and transfer, and finds which rank was late and why. docs/trace.md defines the numbers in a report.
 package account
 
 import (
@@ -63,7 +63,7 @@ type Collective struct {
 	// The collective is number Nth, from 1, of the OfOp collectives with the same operation.
 	Nth  int `json:"nth"`
 	OfOp int `json:"of_op"`
-	// Seq is the number of the call in its group, from 1, as torch counts and prints it (collective_seq_id). It is set
+	// Seq is the number of the call in its group, from 1, as torch counts and prints it (collective_seq_id). Seq is set
 	// only for flight records.
 	Seq *int64 `json:"seq,omitempty"`
 }

@@ -41,8 +41,8 @@ type kernel struct {
 	nccl        bool
 }
 
-// kernels reads the device operations of a rank by encoding/json only, without the package chrome. They are in the
-// order in which they were issued.
+// kernels reads the device operations of a rank by encoding/json only, without the package chrome. The operations are
+// in the order in which they were issued.
 func kernels(t *testing.T, path string) []kernel {
 	t.Helper()
 	f, err := os.Open(path)

@@ -79,7 +79,8 @@ func (a *matching) align() {
 	}
 }
 
-// mixed adds the problem that the profiles may be of several runs. It comes first, because it explains the others.
+// mixed adds the problem that the profiles may be of several runs. This problem is placed first, because it explains
+// the others.
 func (a *matching) mixed(rank int, format string, args ...any) {
 	a.r.Problems = slices.Insert(a.r.Problems, 0, Problem{"runs", rank, fmt.Sprintf(format, args...)})
 }
@@ -118,7 +119,7 @@ func (a *matching) separateRuns() (gap int64, before, after int) {
 	return ranks[last].lo - ranks[first].hi, a.t.ID(first), a.t.ID(last)
 }
 
-// exact reports whether all times come from one clock. This is possible only in traces that hocket recorded.
+// exact reports whether all times come from one clock. Only traces that hocket recorded can have a single clock.
 func (a *matching) exact() bool { return a.t.Source == "" && oneClock(a.t.Clocks) }
 
 func oneClock(clocks []int) bool {
@@ -323,8 +324,8 @@ func (a *matching) fitAll(clocks []int, shared [][]call) {
 	}
 }
 
-// separate records the part of each rank. It shifts the times of each part so that the first events of all parts have
-// the same time. Waits of hocket's commands for signals may connect parts, so times of hocket's own traces are not
+// separate records the part of each rank. separate shifts the times of each part so that the first events of all parts
+// have the same time. Waits of hocket's commands for signals may connect parts, so times of hocket's own traces are not
 // compared at all.
 func (a *matching) separate(parts [][]*onClock) {
 	if a.t.Source == "" {
@@ -518,8 +519,8 @@ func (a *matching) shiftClock(clock *onClock, l line) {
 	}
 }
 
-// clocksOf describes how the clock of some ranks was aligned by n collectives. It must be called before the clock is
-// shifted.
+// clocksOf describes how the clock of some ranks was aligned by n collectives. clocksOf must be called before the clock
+// is shifted.
 func (a *matching) clocksOf(clock *onClock, l line, n int) (out []Clock) {
 	first := int64(math.MaxInt64)
 	for _, i := range clock.events {

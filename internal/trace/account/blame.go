@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// blame explains why each late rank was late. It compares the late rank with the rank that waited longest. The reasons
-// are the activities that only the late rank had since the last collective that both ranks left.
+// blame explains why each late rank was late. blame compares the late rank with the rank that waited longest. The
+// reasons are the activities that only the late rank had since the last collective that both ranks left.
 func (a *accounting) blame() {
 	for g := range a.r.Collectives {
 		if c := &a.r.Collectives[g]; c.Late != nil {
@@ -124,8 +124,8 @@ type comparison struct {
 // mostCauses is the largest number of causes that one sentence names.
 const mostCauses = 3
 
-// causes compares the late rank of collective g with the rank that waited longest, and returns the differences. It also
-// returns the name of the collective at whose end the comparison begins, or "" if there is none.
+// causes compares the late rank of collective g with the rank that waited longest, and returns the differences. causes
+// also returns the name of the collective at whose end the comparison begins, or "" if there is none.
 func (a *tracer) causes(g int) (since string, causes []Cause) {
 	late, early := -1, -1
 	for k, s := range a.shares[g] {
@@ -180,7 +180,7 @@ func (a *tracer) unknown(rank int, why string) []Cause {
 const mostBack = 1024
 
 // parted returns the latest collective before g that both ranks, those of the events x and y, had left when they
-// entered g, and the times at which they left it. Its result h is -1 if there is no such collective.
+// entered g, and the times at which they left it. The result h is -1 if there is no such collective.
 func (a *tracer) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
 	for h := g - 1; h >= 0 && h >= g-mostBack; h-- {
 		p, q := a.member(h, x.Rank), a.member(h, y.Rank)
@@ -328,8 +328,8 @@ func times(n int) string {
 	return fmt.Sprintf(", in %d calls each", n)
 }
 
-// only returns the event with the kind and name of k for which the rank had to wait in the window w. It returns nil if
-// there is no such event, or more than one.
+// only returns the event with the kind and name of k for which the rank had to wait in the window w. The result is nil
+// if there is no such event, or more than one.
 func (c *comparison) only(w *window, k what) *trace.Event {
 	var e *trace.Event
 	for _, p := range w.parts {
@@ -354,9 +354,9 @@ func (c *comparison) total(w *window, k what) ran {
 	return c.a.lanes[w.rank].ran(k.class, k.name, w.from, w.to)
 }
 
-// instead finds kernels that only the late rank ran and kernels that only the other rank ran. If there are both,
-// they are two implementations of the same work. It returns a cause for them, and the keys of the late rank's
-// activities that the cause covers.
+// instead finds kernels that only the late rank ran and kernels that only the other rank ran. If both ranks ran such
+// kernels, these are considered to be two implementations of the same work. instead returns a cause for the two kinds
+// of kernels, and the keys of the late rank's activities that the cause covers.
 func (c *comparison) instead() ([]Cause, map[what]bool) {
 	alone := func(w, against *window) (keys []what, sum int64, names string) {
 		for k, ns := range w.sums {
@@ -421,7 +421,7 @@ func (c *comparison) signalled(k what, took, other int64) {
 	c.out[len(c.out)-1].Rank = k.by
 }
 
-// idled adds the cause that the late rank was idle for longer. It describes the activity of the host in the gap that
+// idled adds the cause that the late rank was idle for longer. idled describes the activity of the host in the gap that
 // differs most from the corresponding gap of the other rank.
 func (c *comparison) idled(took, other int64) {
 	gap, its := c.gap()
@@ -439,7 +439,7 @@ func (c *comparison) idled(took, other int64) {
 
 // gap returns the idle time of the late rank that differs most from the corresponding idle time of the other rank, and
 // the length of the latter. Idle times correspond if they precede events of the same name and the same index, counted
-// from the ends of the windows. The second length is 0 if there is none.
+// from the ends of the windows. The second length is 0 if the other rank has no corresponding idle time.
 func (c *comparison) gap() (longest stretch, its int64) {
 	type before struct {
 		name string

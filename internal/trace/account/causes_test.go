@@ -36,8 +36,8 @@ func (p *player) last(rank int, name string) *cmd {
 	return nil
 }
 
-// overlapped adds n steps to the simulated program. Their all_reduces run on a separate stream during the kernels of
-// the next step. Only in step bare, the main stream waits for the all_reduce immediately.
+// overlapped adds n steps to the simulated program. The all_reduces of these steps run on a separate stream during the
+// kernels of the next step. Only in step bare, the main stream waits for the all_reduce immediately.
 func overlapped(p *player, n, bare int) {
 	for step := range n {
 		for r := range p.ranks {

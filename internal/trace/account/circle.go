@@ -10,15 +10,15 @@ import (
 type openCall struct {
 	where string
 	// begun lists the ranks whose devices have begun the collective. not lists the ranks whose devices have not begun
-	// it, or that have not called it. Both are empty if the calls of the ranks differ.
+	// it, or that have not called it. begun and not are empty if the calls of the ranks differ.
 	begun, not []int
 
 	from, to int // the problems about the collective, as a range of indices
 }
 
 // circle finds a circle of ranks, each of which is in a collective that the next rank has not begun, so that no
-// collective can end. It replaces the problems about these collectives by one that names the circle, because none of
-// the ranks is late.
+// collective can end. circle replaces the problems about these collectives by one that names the circle, because none
+// of the ranks is late.
 func (f *flights) circle() {
 	in := map[int][]int{} // the open calls that the device of each rank has begun
 	for i := range f.open {

@@ -106,7 +106,7 @@ func percent(share, limit float64) string {
 	}
 }
 
-// Holds reports whether the condition is true for a report, and describes the result. It returns an error if the
+// Holds reports whether the condition is true for a report, and describes the result. Holds returns an error if the
 // report does not contain the number, or if the answer depends on an unknown part of it.
 func (c *Condition) Holds(r *Report) (bool, string, error) {
 	for _, x := range metrics {

@@ -20,8 +20,8 @@ type Finding struct {
 	//   - "transfer": a transfer was slower than similar ones
 	//   - "exposed": data moved while nothing was computed
 	Kind string `json:"kind"`
-	// Rank is the rank for which the others waited, or the rank to which the exposed time or the slow transfer
-	// belongs. It is -1 if the profile does not identify the rank.
+	// Rank is the rank for which the others waited, or the rank to which the exposed time or the slow transfer belongs.
+	// Rank is -1 if the profile does not identify the rank.
 	Rank  int    `json:"rank"`
 	Op    string `json:"op"`
 	Index int    `json:"index"` // index of the collective; -1 if there is none or there are several
@@ -63,8 +63,8 @@ func (a *accounting) found(kind string, rank int, op string, index int, ns int64
 // lines returns the clauses of a text, which semicolons separate.
 func lines(text string) []string { return strings.Split(text, "; ") }
 
-// mostSignals is the largest number of waits for signals that are explained. If there are more, only the longest
-// ones are explained.
+// mostSignals is the largest number of waits for signals that are explained. If there are more waits for signals, only
+// the longest ones are explained.
 const mostSignals = 100
 
 // signals adds the waits for signals of other ranks.
@@ -132,8 +132,8 @@ func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	return out
 }
 
-// meantime describes the activities of other ranks while one rank waited for a signal. It returns the rank with the
-// longest activities.
+// meantime describes the activities of other ranks while one rank waited for a signal. meantime returns the rank with
+// the longest activities.
 func (a *tracer) meantime(s stretch) (rank int, why string) {
 	type key struct {
 		rank, via int
@@ -419,8 +419,8 @@ func (a *accounting) excess(op string, ns int64) {
 	a.slowNS[op] += ns
 }
 
-// exposures adds, for each operation, a finding about transfers during which no kernel ran. It names the rank with
-// the most such time.
+// exposures adds, for each operation, a finding about transfers during which no kernel ran. The finding names the rank
+// with the longest time of this kind.
 func (a *accounting) exposures() {
 	n := a.t.Ranks
 	compute := make([][]trace.Interval, n)
@@ -486,8 +486,8 @@ func (a *accounting) exposures() {
 	}
 }
 
-// oddOnes applies to operations most of whose collectives are overlapped. It adds findings about the collectives of the
-// operation op that are not overlapped, and returns their exposed time.
+// oddOnes applies to operations most of whose collectives are overlapped. oddOnes adds findings about the collectives
+// of the operation op that are not overlapped, and returns their exposed time.
 func (a *accounting) oddOnes(op string, compute [][]trace.Interval) int64 {
 	type one struct {
 		g, rank       int

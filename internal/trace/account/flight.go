@@ -452,7 +452,7 @@ func (f *flights) last(rank int) string {
 }
 
 // late adds a problem about the rank that made a call last. If the call is not complete and the devices of only some
-// ranks have begun it, the other ranks are late. It reports whether it has added a problem about the call.
+// ranks have begun it, the other ranks are late. late reports whether it has added a problem about the call.
 func (f *flights) late(c *Collective, key, where string, list calls, s states) bool {
 	ranks := slices.Sorted(maps.Keys(list))
 	last, first := ranks[0], ranks[0]
@@ -494,8 +494,8 @@ func (f *flights) late(c *Collective, key, where string, list calls, s states) b
 
 // earlier compares two delays of a rank after another: in an open call, and in the completed calls of the group. The
 // median of the latter may be a difference of the clocks. In this case the rank is late by the remaining time, or, if
-// that is negative, the other rank is late. It returns "" if there are too few calls, or if the delays differ by less
-// than the clocks of hosts.
+// that is negative, the other rank is late. earlier returns "" if there are too few calls, or if the delays differ by
+// less than the clocks of hosts.
 func (f *flights) earlier(key string, rank, other int, by int64) string {
 	at := map[callID]int64{}
 	var before []int64

@@ -119,7 +119,7 @@ func (a *matching) matchByGroup() {
 	}
 }
 
-// groupOf returns the name of the group of a call. It includes the members if another group has the same name.
+// groupOf returns the name of the group of a call. The name includes the members if another group has the same name.
 func (a *matching) groupOf(c *trace.Call) string {
 	switch {
 	case !a.alike[c.Group]:
@@ -189,7 +189,7 @@ func (a *matching) matchSeries(s *series) {
 	}
 }
 
-// order sorts calls in the order in which their rank made them. It uses the times at which the host issued the
+// order sorts calls in the order in which their rank made them. order uses the times at which the host issued the
 // calls, if these are known for all calls, and otherwise the times at which the calls started.
 func (a *matching) order(list []call) {
 	issued := !slices.ContainsFunc(list, func(i call) bool { return a.t.Events[i].Issued == 0 })
@@ -205,7 +205,7 @@ func (a *matching) order(list []call) {
 // mostShifts limits the search for the call at which a shorter series begins.
 const mostShifts = 256
 
-// shift matches the calls of two ranks that made different numbers of calls. It returns the index of the call in the
+// shift matches the calls of two ranks that made different numbers of calls. shift returns the index of the call in the
 // longer series that corresponds to the first call of the shorter one: the index at which most calls are equal and, if
 // there are several, at which the distances between the ends of calls vary least. spread is the difference between the
 // largest and the smallest of these distances.
@@ -231,8 +231,8 @@ func (a *matching) shift(long, short []call) (at int, spread int64) {
 	return best, bestSpread
 }
 
-// hole matches the calls of two ranks of which one may lack successive calls in the middle. It returns the index of the
-// first call of the shorter series after the missing ones, if equal calls then correspond to each other and the
+// hole matches the calls of two ranks of which one may lack successive calls in the middle. hole returns the index of
+// the first call of the shorter series after the missing ones, if equal calls then correspond to each other and the
 // distances between their ends vary by less than a quarter of spread. Otherwise it returns -1.
 func (a *matching) hole(long, short []call, spread int64) int {
 	n, lack := len(short), len(long)-len(short)
@@ -323,7 +323,7 @@ func Disagreements(where string, calls []Entry) []Problem {
 }
 
 // majority returns the most frequent value of a property of the calls, or the first of several equally frequent values.
-// It also returns, for each value, the first rank that has it.
+// majority also returns, for each value, the first rank whose call has this value.
 func majority(calls []Entry, of func(e *Entry) string) (string, map[string]int) {
 	count, first := map[string]int{}, map[string]int{}
 	best := ""

@@ -15,7 +15,7 @@ type pair struct{ from, to int }
 // transfers holds the sends and the receives of a pair, both in the order of the calls.
 type transfers struct{ sends, recvs []*flight.Entry }
 
-// pairOf returns the sender and the receiver of a send or receive. It returns false if they are unknown.
+// pairOf returns the sender and the receiver of a send or receive. pairOf returns false if the two ranks are unknown.
 func (f *flights) pairOf(e *flight.Entry) (pair, bool) {
 	if e.From < 0 || e.To < 0 {
 		return pair{}, false

@@ -359,9 +359,9 @@ func TestAgainst(t *testing.T) {
 }
 
 // TestStartSkew checks a run whose ranks do the same, but the profile of rank 1 begins 400 µs later than that of rank
-// 0. Both start gemm (100 µs) with their profiles. Rank 0 enters the first all_reduce at 100 µs and rank 1 at 400 + 130
-// = 530 µs: of the wait of 430 µs, 400 µs are start skew, and 30 µs are counted as waiting. The all_reduce moves data
-// for 20 µs, until
+// 0. The first event of both profiles is a gemm of 100 µs. Rank 0 enters the first all_reduce at 100 µs and rank 1 at
+// 400 + 130 = 530 µs: of the wait of 430 µs, 400 µs are start skew, and 30 µs are counted as waiting. The all_reduce
+// moves data for 20 µs, until
 // 550. The second step has no waiting: gemm until 650 and all_reduce until 670.
 func TestStartSkew(t *testing.T) {
 	traced := func(source string) *trace.Trace {
@@ -432,9 +432,9 @@ func timesOf(ranks, n int, gemm, reduce int64) *Report {
 }
 
 // TestAgainstPerCall compares a profile with 6 calls on 2 ranks with two others: 8 calls on 2 ranks, and 6 calls on one
-// rank. Each gemm takes 173 µs in all three, so the means are equal, although the sums differ by 8/6 − 1 = 33 % and by
-// half. Each all_reduce takes 80 µs in the first profile and 60 µs in the second: the mean is 25 % less, although the
-// sums 6 · 2 · 80 = 960 and 8 · 2 · 60 = 960 are equal.
+// rank. Each gemm takes 173 µs in all three profiles, so the means are equal, although the sums differ by 8/6 − 1 = 33
+// % and by half. Each all_reduce takes 80 µs in the first profile and 60 µs in the second: the mean is 25 % less,
+// although the sums 6 · 2 · 80 = 960 and 8 · 2 · 60 = 960 are equal.
 func TestAgainstPerCall(t *testing.T) {
 	old := timesOf(2, 6, 173_000, 80_000)
 	got := map[string]Difference{}

@@ -37,7 +37,7 @@ func newFacts(r *Report) *facts {
 	return f
 }
 
-// all checks every finding of a report. It also checks that the text contains every cause of a late rank.
+// all checks every finding of a report. The method all also checks that the text contains every cause of a late rank.
 func (f *facts) all(r *Report) error {
 	for _, x := range r.Findings {
 		if err := f.sentence(sentence(&x)); err != nil {

@@ -206,8 +206,8 @@ type CriticalPart struct {
 	US      float64 `json:"us"`
 }
 
-// maxPath is the largest number of stretches of the critical path that a report lists. If there are more, it lists the
-// longest ones.
+// maxPath is the largest number of stretches of the critical path that a report lists. Of a path with more stretches, a
+// report lists the longest ones.
 const maxPath = 200
 
 func (a *accounting) critical() {

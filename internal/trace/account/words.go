@@ -229,8 +229,8 @@ func (r *Report) Shown() (list []Finding, more string) {
 // leastSteady is the smallest number of collectives with the same late rank and cause that are merged into one finding.
 const leastSteady = 3
 
-// merged returns the findings. It merges those about a rank that was late several times for the same cause into one,
-// with the sum of the waits.
+// merged returns the findings. The findings about a rank that was late several times for the same cause are merged into
+// one, with the sum of the waits.
 func (r *Report) merged() []Finding {
 	type key struct {
 		rank           int

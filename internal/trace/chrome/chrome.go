@@ -1,5 +1,5 @@
-// Package chrome reads timelines in Chrome's trace-event JSON format. These are the timelines of torch's profiler
-// (Kineto) and those that hocket writes.
+// Package chrome reads timelines in Chrome's trace-event JSON format. Torch's profiler (Kineto) and hocket write such
+// timelines.
 package chrome
 
 import (
@@ -231,8 +231,8 @@ const (
 	mostDur  = 1_000_000_000_000     // about twelve days
 )
 
-// nanoseconds converts a number of microseconds between -mostDur and most. The result is exact, which a float64 could
-// not be for a time since 1970.
+// nanoseconds converts a number of microseconds between -mostDur and most. The result is an exact integer, because a
+// float64 cannot represent every nanosecond since 1970.
 func nanoseconds(raw json.RawMessage, most int64) (int64, error) {
 	text := string(raw)
 	if text == "" {

@@ -81,7 +81,7 @@ func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
 	d.Call = c
 }
 
-// membersOf returns the ranks that a text lists as the members of a group. It parses each text only once.
+// membersOf returns the ranks that a text lists as the members of a group. Each text is parsed only once.
 func (f *file) membersOf(text string) []int {
 	list, ok := f.members[text]
 	if !ok {
@@ -92,7 +92,7 @@ func (f *file) membersOf(text string) []int {
 	return list
 }
 
-// members reads a list such as "[0, 1]". It returns nil if the text is cut short.
+// members reads a list such as "[0, 1]". members returns nil if the text is cut short.
 func members(text string) []int {
 	inner, begun := strings.CutPrefix(text, "[")
 	inner, ended := strings.CutSuffix(inner, "]")

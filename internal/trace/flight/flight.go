@@ -62,8 +62,8 @@ type Entry struct {
 	Group string // a key of Record.Groups
 	Seq   int64
 	P2P   bool
-	// From and To are the sender and the receiver of a send or a receive, as numbers in the group. Both are -1 if P2P
-	// is set but the ranks are unknown.
+	// From and To are the sender and the receiver of a send or a receive, as numbers in the group. From and To are -1
+	// if P2P is set but the ranks are unknown.
 	From, To int
 	p2pSeq   int64
 	DType    string
@@ -155,7 +155,7 @@ func ReadJSON(r io.Reader) (*Record, error) {
 	return out, err
 }
 
-// ReadPickle reads a record that torch has pickled. It executes no code from the pickle.
+// ReadPickle reads a record that torch has pickled. ReadPickle executes no code from the pickle.
 func ReadPickle(r io.Reader) (*Record, error) {
 	v, err := pickle.Decode(r, pickle.Limits{Memory: 192 << 20})
 	if err != nil {
@@ -451,7 +451,7 @@ func (r *Record) status(raw []byte, decode func(raw []byte, into any) error) err
 	return nil
 }
 
-// Number assigns the next free number to each rank whose record contains none. It returns an error if two records
+// Number assigns the next free number to each rank whose record contains none. Number returns an error if two records
 // are of the same rank.
 func Number(records []*Record) error {
 	taken := map[int]bool{}

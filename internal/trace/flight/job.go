@@ -51,8 +51,8 @@ func OneJob(records []*Record, names []string) error {
 	return checkTimes(records, names, help)
 }
 
-// checkTimes returns an error if a collective has completed on one rank long before another rank calls it. It considers
-// only collectives that no rank leaves before all ranks have entered.
+// checkTimes returns an error if a collective has completed on one rank long before another rank calls it. checkTimes
+// considers only collectives that no rank leaves before all ranks have entered.
 func checkTimes(records []*Record, names []string, help string) error {
 	type call struct {
 		group, op string

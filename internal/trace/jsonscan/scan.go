@@ -1,4 +1,5 @@
-// Package jsonscan reads a JSON document of any length, one value at a time. It needs memory for only one value.
+// Package jsonscan reads a JSON document of any length, one value at a time. The package needs memory for only one
+// value.
 package jsonscan
 
 import (
@@ -152,8 +153,8 @@ func (s *Scanner) members(open, shut byte, each func() error) error {
 	}
 }
 
-// Raw returns the text of the next value. The text is valid until the next call. Raw checks that the brackets in
-// the text match, but not that it is otherwise valid JSON.
+// Raw returns the text of the next value. The returned text is valid until the next call of Raw. Raw checks that the
+// brackets in the text match, but not that it is otherwise valid JSON.
 func (s *Scanner) Raw(limit int) ([]byte, error) {
 	s.buf = s.buf[:0]
 	if _, err := s.Peek(); err != nil {
@@ -175,7 +176,7 @@ func (s *Scanner) Begin() string {
 	return fmt.Sprintf("line %d, column %d", s.beginLine, s.beginColumn)
 }
 
-// Decode decodes the text that Raw returned last. Its errors have a position in the document.
+// Decode decodes the text that Raw returned last. Errors of Decode have a position in the document.
 func (s *Scanner) Decode(raw []byte, into any) error {
 	err := json.Unmarshal(raw, into)
 	if err == nil {

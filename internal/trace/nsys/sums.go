@@ -52,8 +52,8 @@ func (s *sums) read(n int, line string) {
 	}
 }
 
-// SumsError is returned for a text that contains only sums over kernels. Its message contains the sums, and says
-// which report to export instead.
+// SumsError is returned for a text that contains only sums over kernels. The error message contains the sums, and names
+// the report that should be exported instead.
 type SumsError struct{ Sums []Sum }
 
 func (e *SumsError) Error() string {

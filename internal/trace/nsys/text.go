@@ -1,5 +1,5 @@
-// Package nsys reads the GPU work that Nsight Systems has recorded. It reads the text and the CSV of "nsys stats
-// --report cuda_gpu_trace", and the SQLite file of "nsys export".
+// Package nsys reads the GPU work that Nsight Systems has recorded. The input is the text or the CSV of "nsys stats
+// --report cuda_gpu_trace", or the SQLite file of "nsys export".
 package nsys
 
 import (
@@ -25,9 +25,9 @@ const (
 // ErrOther is returned for text without a row of cuda_gpu_trace.
 var ErrOther = errors.New("no row of nsys stats --report cuda_gpu_trace")
 
-// ReadText reads the report as text or CSV, with or without its header. It ignores lines that are not rows of the
-// report. A file may contain reports of several sessions, one after another. Since nsys sorts rows by start, a row
-// that starts before the previous one belongs to a new session.
+// ReadText reads the report as text or CSV, with or without its header. ReadText ignores lines that are not rows of the
+// report. A file may contain reports of several sessions, one after another. Since nsys sorts rows by start, a row that
+// starts before the previous one belongs to a new session.
 func ReadText(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	t := &table{ranks: map[place]int{}, words: names, unit: 1}
 	in := bufio.NewScanner(r)
@@ -232,7 +232,7 @@ func (t *table) row(start, duration, correlation, device, stream, name string) (
 	return r, nil
 }
 
-// time parses a time that is not negative. Its digits may be separated into groups.
+// time parses a time that is not negative. The digits may be separated into groups, as in 1,234.
 func (t *table) time(text string) (int64, error) {
 	v, err := strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64)
 	if err != nil || v < 0 || v*t.unit > 1<<60 {

@@ -1,5 +1,5 @@
-// Package profile reads the profiles of several ranks, from any supported tool, into one trace. It detects the format
-// from the contents of the files.
+// Package profile reads the profiles of several ranks, from any supported tool, into one trace. The package detects the
+// format from the contents of the files.
 package profile
 
 import (
@@ -81,7 +81,7 @@ func Read(paths []string) (*Profile, error) {
 
 var rankWord = regexp.MustCompile(`(?i)rank[_\-. ]?(\d{1,6})`)
 
-// rankInName finds "rank3" in a path. It returns -1 if there is none.
+// rankInName finds "rank3" in a path. rankInName returns the number, or -1 if the path has none.
 func rankInName(path string) int {
 	all := rankWord.FindAllStringSubmatch(path, -1)
 	if len(all) == 0 {
