@@ -259,8 +259,8 @@ func (c *comparison) compare() {
 				short(other))
 		case isLag:
 			c.add("stream", "", more, took, other,
-				"its waits went on for %s after what they were for had ended, and those of rank %d for %s; the "+
-					"trace does not say why",
+				"its waits continued for %s after the events they waited for had ended, and those of rank %d for "+
+					"%s; the trace does not say why",
 				short(took), c.other(), short(other))
 		case isGap:
 			c.idled(took, other)

@@ -192,8 +192,8 @@ func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 		return fmt.Sprintf("%s waited %s of that for a signal of an unknown rank", who, short(ns))
 	}
 	if k.kind == isLag {
-		return fmt.Sprintf("waits of %s went on for %s of that after what they were for had ended; the trace does "+
-			"not say why",
+		return fmt.Sprintf("waits of %s continued for %s of that after the events they waited for had ended; the "+
+			"trace does not say why",
 			who, short(ns))
 	}
 	return fmt.Sprintf("%s waited %s of that for other streams, of which the trace shows nothing", who, short(ns))

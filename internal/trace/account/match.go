@@ -207,8 +207,8 @@ const mostShifts = 256
 
 // shift matches the calls of two ranks that made different numbers of calls. shift returns the index of the call in the
 // longer series that corresponds to the first call of the shorter one: the index at which most calls are equal and, if
-// there are several, at which the distances between the ends of calls vary least. spread is the difference between the
-// largest and the smallest of these distances.
+// there are several, at which the distances between the ends of calls vary least. The result spread is the difference
+// between the largest and the smallest of these distances.
 func (a *matching) shift(long, short []call) (at int, spread int64) {
 	best, bestSame, bestSpread := 0, -1, int64(0)
 	for s := 0; s <= min(len(long)-len(short), mostShifts); s++ {

@@ -463,8 +463,8 @@ func (f *facts) cause(text string, w *span) error {
 		}
 		return first(atMost("waits", took, sum), f.meantime(m.s(), w.from, w.to, rank))
 	}
-	if m := matched(`its waits went on for TIME after what they were for had ended, and those of rank (\d+) for `+
-		`TIME; the trace does not say why`, text); m != nil {
+	if m := matched(`its waits continued for TIME after the events they waited for had ended, and those of rank `+
+		`(\d+) for TIME; the trace does not say why`, text); m != nil {
 		return first(atMost("waits", m.s(), f.waiting(w.rank, w.from, w.to)), other(m))
 	}
 	if m := matched(`it waited TIME for other streams, of which the trace shows nothing, and rank (\d+) TIME`,
@@ -688,8 +688,8 @@ func (f *facts) meanwhile(text string, from, to int64, sender int) error {
 			return atMost("wait", took, arrival-f.member(g, rank).Start)
 		}
 	}
-	if m := matched(`waits of `+who+` went on for TIME of that after what they were for had ended; the trace does `+
-		`not say why`, text); m != nil {
+	if m := matched(`waits of `+who+` continued for TIME of that after the events they waited for had ended; the `+
+		`trace does not say why`, text); m != nil {
 		rank := turn(m)
 		return atMost("waits", m.s(), f.waiting(rank, from, to))
 	}
