@@ -44,7 +44,7 @@ func prediction(e *Explanation) *report.Prediction {
 		Sequential: e.Sequential, Exposed: e.Exposed,
 		SequentialExposed: e.SequentialExposed, Cut: e.Cut}
 	if t := e.x.Measured(); t != "" {
-		p.Machine += "; collectives by " + t + ", where it has them"
+		p.Machine += "; times of collectives from " + t + ", unless it lacks them"
 	}
 	if len(e.Timeline) > 0 {
 		p.Timeline = e.x.Trace()

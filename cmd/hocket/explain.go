@@ -74,7 +74,7 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 	fmt.Fprintf(a.text, "%s on %d %s%s, predicted for %s (%s)\n", e.Func, e.Ranks, plural(e.Ranks, "rank"),
 		dimsText(p, e.Dims), e.Machine, e.Source)
 	if t := e.Measured(); t != "" {
-		fmt.Fprintf(a.text, "collectives by %s, where it has them\n", t)
+		fmt.Fprintf(a.text, "times of collectives from %s, unless it lacks them\n", t)
 	}
 	if b := e.Band(); b != "" {
 		fmt.Fprintln(a.text, b)
