@@ -295,8 +295,8 @@ func TestModelsPage(t *testing.T) {
 }
 
 // forumArchive writes the model of a forum's question as torch exports it, without the contents of its weights. The
-// model is a sequence of linears without bias. If reduces is set, dist.all_reduce is called for the result of each;
-// torch exports this call as a functional collective, a wait and a copy.
+// model is a sequence of linears without bias. If reduces is set, dist.all_reduce is called for the result of each
+// linear. Torch exports this call as a functional collective, a wait and a copy.
 func forumArchive(t *testing.T, layers, batch, dim int, reduces bool) string {
 	t.Helper()
 	type object = map[string]any

@@ -25,7 +25,7 @@ import (
 var spin = flag.Duration("spin", 10*time.Second,
 	"how long the kernel of TestEndlessCUDA takes, at most a minute; from 40s on closing gives the GPU up")
 
-// spinSource copies z to y after ns nanoseconds.
+// spinSource is the source of a kernel that copies z to y after ns nanoseconds.
 const spinSource = `
 __device__ unsigned long long now() {
   unsigned long long t;

@@ -132,7 +132,8 @@ var inlineDumps = []inlineDump{
 		}},
 }
 
-// matmulDump returns a dump of one matmul. The arguments are the axes of its tensors, as nvFuser prints them.
+// matmulDump returns a dump of one matmul. The arguments are the axes of the operands and the result, as nvFuser prints
+// them.
 func matmulDump(name, a, b, out string) inlineDump {
 	a, b, out = "T0_g_float["+a+"]", "T1_g_float["+b+"]", "T2_g_float["+out+", rS12{5}]"
 	return inlineDump{name, fmt.Sprintf("%%HostIrContainer { (%s, %s) -> (%s) :\n  %s\n     = matmul(%s,\n              %s)\n} // %%HostIrContainer\n",

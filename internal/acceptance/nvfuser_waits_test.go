@@ -218,8 +218,8 @@ func TestPastedDumps(t *testing.T) {
 	}
 }
 
-// TestDumpsInLogs checks that every published dump is read the same way within the log of a job,
-// alone or next to all others.
+// TestDumpsInLogs checks that every published dump has the same result if it is alone, within the log of a job, or in a
+// file with all other dumps.
 func TestDumpsInLogs(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(corpusDir(), "*.txt"))
 	if err != nil || len(files) == 0 {

@@ -240,8 +240,8 @@ func TestClaimsOfParts(t *testing.T) {
 	t.Logf("%d all_reduces deleted", deleted)
 }
 
-// refutedAtClaim checks that there is one error, on the line that begins with claim, with a note on
-// a local.
+// refutedAtClaim checks that err is a single error on the line that begins with the text claim, with a note on a
+// statement local.
 func refutedAtClaim(t *testing.T, seed uint64, src, claim string) {
 	t.Helper()
 	p, err := hocket.Parse("claims.hkt", src)

@@ -262,8 +262,8 @@ func bounded(t *testing.T, src string, args hocket.Args) {
 	}
 }
 
-// TestSlotsSummedAsTheyArrive is a reduce-scatter written as explicit statements. Each slot is
-// added in rank order, in f32, once its peer has put it, and the sum is rounded at the end.
+// TestSlotsSummedAsTheyArrive is a reduce-scatter written as explicit statements. The slots are added in rank order, in
+// f32, each as soon as a peer has put its block there. The sum is rounded at the end.
 func TestSlotsSummedAsTheyArrive(t *testing.T) {
 	const src = `mesh tp[4]
 

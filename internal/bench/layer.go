@@ -255,7 +255,7 @@ func (c *candidate) close() error {
 	return errors.Join(errs...)
 }
 
-// fits returns an error for shapes that cannot be sharded evenly.
+// fits returns an error for layer shapes that cannot be divided evenly among the ranks.
 func (s Shape) fits(ranks int) error {
 	if n := int64(ranks); s.M%n != 0 || s.N%n != 0 || s.K%n != 0 {
 		return contest.Usagef("the shape %s cannot be divided evenly among %d ranks", s, ranks)

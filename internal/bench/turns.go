@@ -27,7 +27,7 @@ type turns struct {
 	dir    string
 	dtype  string               // type of the operands: "bf16", or "fp8-" and the kind of scales, such as "fp8-block"
 	times  map[string][]float64 // times of the current layer, by name
-	names  []string             // names, in the order of the first answer
+	names  []string             // names of the measurements, in the order of the first answer
 	issued map[string]string    // "graph" or "eager", by name; "eager" if the answer has neither
 }
 
@@ -75,7 +75,7 @@ func (t *turns) send(text string) (answer string, err error) {
 	return at + ".answer", nil
 }
 
-// take returns the figures for a layer that were recorded since the last call.
+// take returns the measurements of a layer that were recorded since the last call of take.
 func (t *turns) take(op string, s Shape, ranks int) []contest.Peer {
 	var out []contest.Peer
 	for _, name := range t.names {

@@ -97,7 +97,7 @@ const (
 	mostMicros = 1e12
 )
 
-// readVLLM returns the figures in a file of vLLM's benchmark; none for other data.
+// readVLLM returns the measurements in a file of vLLM's benchmark; none for other data.
 func readVLLM(data []byte) ([]Peer, error) {
 	var f vllmFile
 	if json.Unmarshal(data, &f) != nil || f.Results == nil {

@@ -8,8 +8,8 @@ import (
 type Way struct {
 	Algorithm string        `json:"algorithm"`
 	Tuning    device.Tuning `json:"tuning"`
-	// By says why the algorithm was measured: "table" or "default" if it was chosen, by the table or without one,
-	// and "asked" if the user requested it.
+	// By is the reason why the algorithm was measured: "table" if hocket chooses it by the table, "default" if hocket
+	// chooses it without a table, "asked" if the user requested it.
 	By       string   `json:"by"`
 	Declined []string `json:"declined,omitempty"`
 	// Library reports that the algorithm belongs to the vendor's library. Other algorithms are compared with those of

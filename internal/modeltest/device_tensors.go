@@ -40,7 +40,7 @@ const (
 	vector layout = 'B'
 )
 
-// function is a function of steps, with a Go implementation of what it computes.
+// function is a function of the program steps, with a Go implementation of its computation.
 type function struct {
 	name     string
 	ins      map[string]layout

@@ -25,7 +25,7 @@ type column struct {
 	Lines, Added, Removed int
 }
 
-// part is a function, or the lines between two functions. In the second case Func is empty.
+// part is a function, or the lines between two functions. Func is empty for lines between functions.
 type part struct {
 	Func  string
 	First int // number of the part's first line in the column

@@ -31,7 +31,8 @@ type Prediction struct {
 	Notes            []Note
 	// Time and Sequential are the times in microseconds with overlap and without it; 0 if unknown.
 	Time, Sequential float64
-	// Exposed and SequentialExposed are the parts of these times in which a rank communicates and computes nothing.
+	// Exposed and SequentialExposed are the parts of Time and Sequential in which a rank communicates without
+	// computing.
 	Exposed, SequentialExposed float64
 	// Timeline has the predicted times of all commands; nil if unknown. Cut reports that the end of the timeline is
 	// missing.

@@ -84,7 +84,7 @@ func label(l *lane) string {
 }
 
 // assign chooses a letter for every operation. Most operations have a fixed letter, which is the same in every
-// timeline. Other operations, such as a kernel that is launched by name, get a letter that no operation has.
+// timeline. Other operations, such as a kernel that is launched by name, get a letter that no other operation has.
 func (p *painter) assign(t *Trace) {
 	for i := range t.Events {
 		e := &t.Events[i]
@@ -128,7 +128,7 @@ var letters = map[Class]map[string]rune{
 	IO:   {"input": '<', "output": '>'},
 }
 
-// others are the letters for operations that are not in letters.
+// others are the letters for operations without a fixed letter.
 const others = "7890@%&$#*+=~fijlnoyz"
 
 // own returns the fixed letter of an operation, or 0 if the operation has none.

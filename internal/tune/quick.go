@@ -12,11 +12,11 @@ import (
 
 // If the machine's GPUs are of the model on which the shipped table was measured, a quick tuning does not search for
 // the fastest algorithms. A quick tuning then only checks at some sizes whether the first tuning of the shipped table
-// is the fastest. If it is, the table's brackets (intervals of message sizes) at this size are kept, because they are
-// finer than those of a quick tuning. If another one of the table's best tunings is the fastest at a size, that tuning
-// is entered for the neighbouring sizes. If it is not known that one of the table's tunings is the fastest, all
-// algorithms are measured. The shipped entry is not used at all if this is necessary at most sizes, or if an algorithm
-// in the table has a wrong result.
+// is the fastest. If this tuning is the fastest, the size bracket of the table (an interval of message sizes) is kept,
+// because the table's brackets are finer than those of a quick tuning. If another one of the table's best tunings is
+// the fastest at a size, that tuning is entered for the neighbouring sizes. If it is not known that one of the table's
+// tunings is the fastest, all algorithms are measured. The shipped entry is not used at all if this is necessary at
+// most sizes, or if an algorithm in the table has a wrong result.
 
 // These are ratios of two times.
 const (
@@ -36,9 +36,9 @@ func (u *tuner) upon(k kind) *comm.Entry {
 	return u.shipped.Entry(k.entry())
 }
 
-// contenders divides the tunings of a bracket into two lists. The list near has the tunings to measure, the best first.
-// The list slower has all tunings from the first that is known to be slower. Both lists are empty for a bracket that
-// was not measured.
+// contenders divides the tunings of a size bracket into two lists. The list near has the tunings to measure, the best
+// first. The list slower has all tunings from the first that is known to be slower. Both lists are empty for a size
+// bracket that was not measured.
 func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
 	least := math.Inf(1)
 	for _, x := range b.Best {
@@ -147,7 +147,7 @@ func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 	return e
 }
 
-// retime replaces the times in a bracket by the times measured on this machine.
+// retime replaces the times in a size bracket by the times measured on this machine.
 func retime(b *comm.Bracket, m measured) {
 	for i := range b.Best {
 		for _, x := range m.best {
@@ -161,8 +161,8 @@ func retime(b *comm.Bracket, m measured) {
 	}
 }
 
-// splice inserts the bracket b, for sizes above lo, into a list of ascending brackets. splice replaces the parts of
-// existing brackets that cover these sizes.
+// splice inserts the size bracket b, for sizes above lo, into a list of ascending size brackets. splice replaces the
+// parts of existing brackets that cover these sizes.
 func splice(list []comm.Bracket, lo int64, b comm.Bracket) (out []comm.Bracket) {
 	end := int64(0)
 	for _, x := range list {

@@ -20,7 +20,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// bracketOf returns a bracket with algorithms and their times in microseconds.
+// bracketOf returns a size bracket with algorithms and their times in microseconds.
 func bracketOf(upTo int64, best ...any) comm.Bracket {
 	b := comm.Bracket{UpTo: upTo}
 	for i := 0; i < len(best); i += 2 {
@@ -36,7 +36,7 @@ func measuredAt(bytes int64, b comm.Bracket) comm.Bracket {
 }
 
 // TestContenders checks that all tunings that might be the fastest are measured, and that both lists are empty for a
-// bracket without measurements.
+// size bracket without measurements.
 func TestContenders(t *testing.T) {
 	for _, c := range []struct {
 		b            comm.Bracket

@@ -54,12 +54,12 @@ func (u *tuner) blocks(a *contest.Arena) func(device.Tuning) int {
 	}
 }
 
-// kept is the largest number of tunings that a bracket lists. One of these tunings adds in the order of the members, if
-// any tuning does.
+// kept is the largest number of tunings that a size bracket lists. One of these tunings adds in the order of the
+// members, if any tuning does.
 const kept = 4
 
-// entryOf makes the entry of a kind from measurements at ascending sizes. Each measured size leads to one bracket, an
-// interval of sizes that ends at the geometric mean of this size and the next one.
+// entryOf makes the entry of a kind from measurements at ascending sizes. Each measured size leads to one size bracket,
+// an interval that ends at the geometric mean of this size and the next one.
 func entryOf(k kind, list []measured) comm.Entry {
 	e := k.entry()
 	e.Fixed = fixedOf(list)
@@ -73,7 +73,7 @@ func entryOf(k kind, list []measured) comm.Entry {
 	return e
 }
 
-// bestOf returns the tunings that a bracket lists, the best first.
+// bestOf returns the tunings that a size bracket lists, the best first.
 func bestOf(list []timed) (best []comm.Timed) {
 	inOrder := false
 	for _, x := range list {

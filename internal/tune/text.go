@@ -24,8 +24,7 @@ func TunedFrom(f comm.Found) *Tuned {
 	return u
 }
 
-// WriteText writes the table: for each collective, the brackets of sizes with the chosen tuning and the next best
-// tunings.
+// WriteText writes the table: for each collective, the size brackets with the chosen tuning and the next best tunings.
 func (u *Tuned) WriteText(w io.Writer) error {
 	t := &tableText{contest.Lines{W: w}}
 	t.Line("machine  %s", u.Table.Identity)

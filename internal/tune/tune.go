@@ -93,7 +93,7 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 			return nil, err
 		}
 	}
-	slices.Sort(o.Sizes) // brackets must be in the order of ascending sizes
+	slices.Sort(o.Sizes) // size brackets must be in ascending order
 	o.Sizes = slices.Compact(o.Sizes)
 	if o.File != "" {
 		if err := comm.Writable(o.File); err != nil { // checked before the measurements, which may take minutes

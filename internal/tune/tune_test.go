@@ -170,8 +170,8 @@ func TestDescend(t *testing.T) {
 	}
 }
 
-// TestEntryOf checks that brackets end halfway between sizes, that each bracket has a tuning that adds in the order of
-// the members, and that the fixed tuning supports all sizes.
+// TestEntryOf checks that size brackets end halfway between measured sizes, that each has a tuning that adds in the
+// order of the members, and that the fixed tuning supports all sizes.
 func TestEntryOf(t *testing.T) {
 	way := func(name string, us float64, ordered bool) timed {
 		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: 8}, Micros: us}, ordered}

@@ -130,12 +130,12 @@ func pythonBytes(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// endless replaces the end of a bracket without a limit. The value of endless is the largest limit in vLLM's
+// endless replaces the end of a size bracket without a limit. The value of endless is the largest limit in vLLM's
 // dictionaries.
 const endless = 64 << 20
 
 // beatsNCCL returns, for each number of members, the message size up to which hocket's kernels are faster than NCCL.
-// The size is the end of the last bracket before the first bracket that was not measured or in which NCCL is the
+// The size is the end of the last size bracket before the first one that was not measured or in which NCCL is the
 // fastest. beatsNCCL considers only entries for sums of 2-byte elements that were measured or checked on this machine.
 func (u *Tuned) beatsNCCL() map[int]int64 {
 	out := map[int]int64{}

@@ -241,10 +241,10 @@ func TestLife(t *testing.T) {
 var phases = []string{"start", "folder", "bound", "introduced", "linked", "within ready", "ready", "joined",
 	"within agreement", "exported", "imported", "batch", "done", "within goodbye"}
 
-// cell is one case of the matrix of faults.
+// cell is one case of TestFaults.
 type cell struct {
 	fault, phase string
-	last         bool // the last process fails instead of the first
+	last         bool // whether the last process fails instead of the first
 }
 
 func (c cell) String() string {

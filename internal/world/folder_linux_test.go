@@ -393,7 +393,7 @@ func TestNothingLeft(t *testing.T) {
 			t.Error("a process joins a world that has ended")
 		}
 	}
-	fate(0) // a first call, because Go's runtime keeps some files open
+	fate(0) // call it once before counting: Go's runtime keeps some files open
 	files := count()
 	for i := range 20 {
 		fate(i)

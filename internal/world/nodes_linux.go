@@ -18,8 +18,7 @@ import (
 // complete list to each. Each process then creates its links: to processes of its own node through a folder, to others
 // over TCP.
 
-// dialNet connects to a process of another node. Tests replace it with connections that they can
-// cut.
+// dialNet connects to a process of another node. Tests replace it with connections that can be interrupted.
 var dialNet = func(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: greeting}
 	return d.DialContext(ctx, "tcp", addr)

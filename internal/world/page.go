@@ -50,7 +50,7 @@ const (
 )
 
 // entry is the record of a step. The description (what) must be the same in all processes. The program's call and the
-// position of the call (place) may differ.
+// position of that call (place) may differ between processes.
 type entry struct{ what, call, place string }
 
 // text returns the name of the call, or the description of the step if the call is unknown.

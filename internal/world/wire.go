@@ -218,7 +218,7 @@ func decode(packet []byte) (message, error) {
 // membership is the information that each process sends to the others when all have joined.
 type membership struct {
 	Build build
-	Ranks []int // the program's ranks that it owns
+	Ranks []int // the ranks of the program that the process owns
 }
 
 func (m membership) encode() ([]byte, error) {
