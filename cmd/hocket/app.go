@@ -39,7 +39,8 @@ func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	a.stdin, a.stdout, a.text, a.stderr, a.columns = stdin, out, out, stderr, terminal.Columns(stdout)
 	a.progress, a.expired = terminal.NewProgress(stderr), make(chan struct{})
 	a.colour = terminal.Is(stderr) && terminal.Colours()
-	// The value is needed before flags are parsed, so that the error about an invalid flag is written as JSON, too.
+	// JSON output must be known before flags are parsed, so that an error about an invalid flag is written as JSON,
+	// too.
 	a.json = wantsJSON(args)
 	a.out.Hocket = version()
 	return a

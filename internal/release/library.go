@@ -14,11 +14,11 @@ type PythonLibrary struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// FindLibrary describes the library that HOCKET_LIBRARY names, or the library of a wheel that was installed together with
-// this program. It returns nil if there is none.
+// FindLibrary describes the library that HOCKET_LIBRARY names, or the library of a wheel that was installed together
+// with this program. FindLibrary returns nil if there is no such library.
 func FindLibrary() *PythonLibrary {
 	path := os.Getenv("HOCKET_LIBRARY")
-	if path == "-" { // the program that runs Python contains the library
+	if path == "-" { // "-" means that the program that embeds Python contains the library
 		return nil
 	}
 	if self, err := os.Executable(); path == "" && err == nil {

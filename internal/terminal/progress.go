@@ -41,7 +41,7 @@ func NewProgress(stderr *os.File) *Progress {
 	return p
 }
 
-// At begins a stage that has total parts; 0 means that parts are not counted. most is the time limit of the stage; 0
+// At begins a stage that has total parts; total is 0 if parts are not counted. most is the time limit of the stage; 0
 // means no limit.
 func (p *Progress) At(stage string, total int, most time.Duration) {
 	if p == nil || p.now == nil {
@@ -66,7 +66,7 @@ func (p *Progress) Step() {
 	p.done++
 }
 
-// Of sets the number of parts of the stage that are done, and the total number of parts.
+// Of sets the number of finished parts of the stage, done, and the number of all parts, total.
 func (p *Progress) Of(done, total int) {
 	if p == nil {
 		return
