@@ -448,9 +448,8 @@ func TestSentencesOfRandomPrograms(t *testing.T) {
 		}
 	})
 	for _, k := range []string{"late: kernel", "late: alone", "late: host", "late: gap", "late: transfer",
-		"late: overlap",
-		"late: begins", "signal", "transfer", "exposed"} {
-		if kinds[k] == 0 {
+		"late: overlap", "late: begins", "signal", "transfer", "exposed"} {
+		if kinds[k] == 0 && !testing.Short() { // with -short, rapid draws too few programs for all kinds
 			t.Errorf("no sentence of kind %s among %v", k, kinds)
 		}
 	}
