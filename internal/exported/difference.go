@@ -14,9 +14,9 @@ type Difference struct {
 	Name    string  `json:"name"`
 	Mean    float64 `json:"mean"`    // mean of the absolute differences
 	Largest float64 `json:"largest"` // largest of them
-	RMS     float64 `json:"rms"`     // root mean square of the unquantized result
-	// SameLargest is the number of rows, of Rows, whose largest element is at the same position in both results. For
-	// logits it is the most probable token.
+	RMS     float64 `json:"rms"`     // root mean square of the unquantized model's result
+	// SameLargest is the number of rows whose largest element is at the same position in both results; Rows is the
+	// number of all rows. In a row of logits, this position is the most probable token.
 	SameLargest int64 `json:"same_largest"`
 	Rows        int64 `json:"rows"`
 }
@@ -66,8 +66,8 @@ func largestAt(list []float64) int {
 	return at
 }
 
-// QuantizedText says how many weights are quantized, names those of linears that are not, and lists the differences of
-// results.
+// QuantizedText says how many weights are quantized, names the weights of linears that are not quantized, and lists the
+// differences of results.
 func (m *Model) QuantizedText(form string, results []*Difference) string {
 	weights := 0
 	for _, p := range m.Params {

@@ -12,10 +12,10 @@ import (
 	"hocket.example/hocket/internal/torchexport"
 )
 
-// An export may leave extents open, for example the number of tokens. The converted program has a dim for each open
-// extent. To find the program, the model is converted several times, each time with other values of the extents.
-// The resulting program texts must be equal except for numbers. From the numbers that differ, the expressions in
-// the dims are derived.
+// An export may leave extents of dimensions open, for example the number of tokens. The converted program has a dim for
+// each open extent. To find the program, the model is converted several times, each time with other values of the
+// extents. The resulting program texts must be equal except for numbers. From the numbers that differ, the expressions
+// in the dims are derived.
 
 // largest is the maximum of the values that are tried for an extent. It is small because a model may contain masks
 // whose number of elements is the square of the number of tokens.
@@ -88,8 +88,8 @@ func given(at map[string]int64) string {
 	return strings.Join(list, ", ")
 }
 
-// extents returns the values to try for a symbol, the default first. The order depends on i, the index of the
-// symbol, so that no two symbols have the same ratio in all trials.
+// extents returns the values to try for the extent that a symbol represents, the default first. The order depends on i,
+// the index of the symbol, so that no two symbols have the same ratio in all trials.
 func extents(s torchexport.Symbol, i int) []int64 {
 	lo, hi := max(s.Min, 2), int64(largest)
 	if s.Max > 0 {
@@ -106,14 +106,15 @@ func extents(s torchexport.Symbol, i int) []int64 {
 	for k := range more {
 		list = append(list, more[(k+i)%len(more)])
 	}
-	for len(list) < 6 { // repeat values of a symbol that has few possible ones
+	for len(list) < 6 { // a symbol with few possible values gets some of them repeatedly
 		list = append(list, list[(len(list)+i)%max(1, len(more)+1)])
 	}
 	return list
 }
 
-// depends returns an error if the graph adds, subtracts or compares a constant integer that exceeds the tried
-// extents, such as the size of a sliding window. The conversions could not detect the effect of such a constant.
+// depends returns an error if the graph adds, subtracts or compares a constant integer that exceeds the tried extents,
+// such as the size of a sliding window. The effect of a larger constant would not show in the programs for the tried
+// extents.
 func depends(g *graph.Graph, most int64) error {
 	for _, n := range g.Nodes {
 		switch n.Op {
@@ -135,9 +136,9 @@ func depends(g *graph.Graph, most int64) error {
 	return nil
 }
 
-// dimName returns the name of the dim for an extent. The name is B if the extent first occurs as the first of
-// several dimensions of an input. It is T if the extent first occurs as another dimension, and N if no input has
-// it. If the name is taken, a number is appended.
+// dimName returns the name of the dim for an extent. The name is B if the extent first occurs as the first of several
+// dimensions of an input. It is T if the extent first occurs as another dimension, and N if no input has it. If another
+// dim has this name, a number is appended.
 func dimName(g *graph.Graph, extent int64, taken map[string]bool) string {
 	name := "N"
 	for _, v := range g.Inputs {

@@ -95,26 +95,26 @@ type Content struct {
 	Param  modelprogram.Param
 	Header tensor.Tensor
 	pieces []piece
-	// These are set for quantized parameters: the weights, and the number of dimensions that the parameter has for
-	// each.
+	// For a quantized parameter, weights lists the weights that it holds, and dims is the number of its dimensions that
+	// belong to one weight.
 	weights []quantized
 	dims    int
 }
 
-// piece is a tensor of a source that is part of a parameter, with the position of its bytes in the parameter. The
-// tensor's bytes are in the same order in the parameter.
+// piece is a tensor of a source that becomes a part of a parameter, with the position of that part in bytes. The part
+// has the bytes of the tensor in the same order.
 type piece struct {
 	from  Source
 	name  string
 	at    int64
 	size  int64
-	scale string // the tensor in files by which an 8-bit tensor is multiplied; empty for others
+	scale string // name of the tensor with the scales of an 8-bit tensor; empty for other tensors
 }
 
-// Contents lists the initial contents of parameters. It omits inputs, and parameters for which the function given
-// returns true. The argument files maps names of tensors to the files that contain them; these override the tensors
-// in the archive. The result used lists the names that were found in files. If the files have some weights of the
-// model and lack others, the error wraps ErrMismatch: a model of two checkpoints would compute nonsense.
+// Contents lists the initial contents of parameters. It omits inputs, and parameters for whose names the function given
+// returns true. The argument files maps names of tensors to the files that contain them; these files override the
+// archive. The result used lists the names that were found in files. If the files contain only some of the model's
+// weights, the error wraps ErrMismatch, because a mixture of two checkpoints would compute nonsense.
 func (m *Model) Contents(files map[string]Source, given func(string) bool) (list []Content, used []string, err error) {
 	var missing []string
 	have := 0 // number of weights in the files
@@ -283,7 +283,7 @@ func (c *Content) rows(rank, ranks int) [][2]int64 {
 	return list
 }
 
-// readPermuted reads contents whose dimensions are in another order in the file than in the parameter.
+// readPermuted reads contents whose dimensions are in a different order in the file than in the parameter.
 func (c *Content) readPermuted(t *tensor.Tensor) error {
 	layer := t.Shape
 	if len(c.pieces) > 1 || len(layer) > len(c.Param.Perm) {
@@ -328,7 +328,7 @@ func bytesOf(header *tensor.Tensor) int64 {
 	return n * header.DType.Size()
 }
 
-// fits returns an error unless a tensor in a file has the element type and shape that the model requires.
+// fits checks that a tensor in a file has the element type and shape that the model requires.
 func fits(name string, have *tensor.Tensor, dt ir.DType, shape []int64) error {
 	if have.DType != dt || !slices.Equal(have.Shape, shape) {
 		want := tensor.Tensor{DType: dt, Shape: shape}

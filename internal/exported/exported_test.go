@@ -19,8 +19,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// memory is a source of f32 tensors. The elements of a tensor are first, first+1, and so on. It counts the bytes that
-// are read.
+// memory is a source of f32 tensors. The elements of a tensor are consecutive numbers that begin with the argument
+// first. The field read counts the bytes that are read from the source.
 type memory struct {
 	tensors map[string]*tensor.Tensor
 	read    int64

@@ -165,7 +165,7 @@ func FuzzModel(f *testing.F) {
 	})
 }
 
-// FuzzArchive does the same as FuzzModel for arbitrary bytes of the zip file.
+// FuzzArchive checks the same as FuzzModel, for zip files of arbitrary bytes.
 func FuzzArchive(f *testing.F) {
 	text := zipped(f, program, weightIndex, bufferIndex)
 	f.Add(text)

@@ -76,7 +76,7 @@ func (d *dequantized) Header(string) (*tensor.Tensor, error) {
 func (d *dequantized) ReadAt(to []byte, name string, from int64) error {
 	size := d.to.Size()
 	first, n := from/size, int64(len(to))/size
-	raw := make([]byte, n) // ranges begin and end at whole elements
+	raw := make([]byte, n) // callers read ranges of whole elements
 	if err := d.Source.ReadAt(raw, name, first); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (d *dequantized) ReadAt(to []byte, name string, from int64) error {
 // largest8 is the largest number of the type f8e4m3.
 const largest8 = 448
 
-// quantized describes a weight of which a parameter holds the 8-bit values or the scales.
+// quantized describes a weight whose 8-bit values or scales are in a parameter.
 type quantized struct {
 	piece
 	dt         ir.DType // of the weight
@@ -122,8 +122,8 @@ func (c *Content) readQuantized(t *tensor.Tensor, rank, ranks int) error {
 	return cmp.Or(errs...)
 }
 
-// rowsOf returns the rows of a weight that a rank needs. They are all rows if a scale can depend on all of them, or if
-// the weight is not split by rows.
+// rowsOf returns the rows of a weight that a rank needs. A rank needs all rows if a scale can depend on all of them, or
+// if the weight is not split by rows.
 func (c *Content) rowsOf(w *quantized, rank, ranks int) (lo, hi int64) {
 	split := c.Param.Split - (len(c.Header.Shape) - c.dims)
 	if ranks < 2 || c.Param.Split < 0 || split != 0 || c.Param.Quantized.Form == "fp8-tensor" || w.rows%int64(ranks) != 0 {
@@ -139,7 +139,7 @@ func (w *quantized) read(t *tensor.Tensor, q *modelprogram.Quantized, lo, hi int
 	if d, ok := w.from.(*dequantized); ok && g.matches(d) {
 		return w.copied(t, d, q.Scales, g, lo, hi)
 	}
-	// A group is the rows that share scales.
+	// Each iteration quantizes the rows that share scales.
 	for i := lo; i < hi; i += g.high {
 		n := min(g.high, hi-i)
 		raw := make([]byte, n*w.cols*w.dt.Size())
@@ -168,7 +168,8 @@ func (w *quantized) read(t *tensor.Tensor, q *modelprogram.Quantized, lo, hi int
 	return nil
 }
 
-// copied writes the 8-bit values and scales of a file, which have the form of the parameter.
+// copied copies the 8-bit values or the scales of a file to t without quantizing again. Elements that share a scale in
+// the parameter must share one in the file.
 func (w *quantized) copied(t *tensor.Tensor, d *dequantized, scales bool, g grain, lo, hi int64) error {
 	if !scales {
 		return d.Source.ReadAt(t.Data[w.at+lo*w.cols:w.at+hi*w.cols], w.name, lo*w.cols)
@@ -183,7 +184,8 @@ func (w *quantized) copied(t *tensor.Tensor, d *dequantized, scales bool, g grai
 	return nil
 }
 
-// grain is the extents of the elements that share a scale, and the number of scales next to each other.
+// grain describes blocks of elements that share a scale: high rows by wide columns, and across blocks in a row of
+// blocks.
 type grain struct{ high, wide, across int64 }
 
 func grainOf(form string, rows, cols int64) grain {
@@ -197,7 +199,7 @@ func grainOf(form string, rows, cols int64) grain {
 	return grain{rows, cols, 1}
 }
 
-// matches reports whether elements that share a scale in the form g also do in a file.
+// matches reports whether any elements that share a scale in the form g also share a scale in a file.
 func (g grain) matches(d *dequantized) bool {
 	s := d.scales
 	within := func(fine, coarse int64) bool { return fine <= coarse && coarse%fine == 0 }
@@ -237,7 +239,7 @@ func (c *Content) setWeights(headers []*tensor.Tensor) error {
 	return nil
 }
 
-// sources lists the names of the tensors in files that a piece is read from.
+// sources lists the names of the tensors in files from which a piece is read.
 func (p *piece) sources() []string {
 	return slices.DeleteFunc([]string{p.name, p.scale}, func(s string) bool { return s == "" })
 }

@@ -70,7 +70,7 @@ func quantizedContent(t *testing.T, m *memory, form string, scales bool, split i
 	return c
 }
 
-// files returns the source for each of its tensors.
+// files maps the name of each tensor of the source to the source.
 func (m *memory) files() map[string]Source {
 	files := map[string]Source{}
 	for name := range m.tensors {
@@ -79,7 +79,7 @@ func (m *memory) files() map[string]Source {
 	return files
 }
 
-// random adds a tensor of random numbers.
+// random adds a tensor of random numbers to the source.
 func (m *memory) random(rng *rand.Rand, name string, dt ir.DType, shape ...int64) *tensor.Tensor {
 	x, err := tensor.New(dt, shape)
 	if err != nil {
@@ -100,8 +100,8 @@ func group(form string, cols, i, j int64) int64 {
 	return map[string]int64{"fp8-tensor": 0, "fp8-row": i, "fp8-block": i/128*((cols+127)/128) + j/128}[form]
 }
 
-// TestQuantize compares quantized weights with arithmetic in this test. The edges of the matrices fill no block, and one
-// row is zero.
+// TestQuantize compares quantized weights with values that the test computes. The last blocks of the matrices are not
+// full, and one row is zero.
 func TestQuantize(t *testing.T) {
 	const rows, cols = 130, 300
 	for _, dt := range []ir.DType{ir.BF16, ir.F32} {
@@ -148,8 +148,8 @@ func TestQuantize(t *testing.T) {
 	}
 }
 
-// TestQuantizeRows checks that a rank gets the rows that it would get of the whole parameter, and reads no others unless
-// scales depend on them.
+// TestQuantizeRows checks that a rank gets the same rows as if it quantized the whole parameter, and that it reads no
+// other rows unless scales depend on them.
 func TestQuantizeRows(t *testing.T) {
 	const rows, cols = 512, 40
 	m := &memory{}
@@ -188,8 +188,9 @@ func TestQuantizeRows(t *testing.T) {
 	}
 }
 
-// TestScaledFiles checks that 8-bit tensors with scales in files become weights of the archive's type: alone, and packed
-// with others. If the weight is quantized in the form of the file, it keeps the file's values and scales.
+// TestScaledFiles checks that 8-bit tensors with scales in files become weights of the archive's type, whether a weight
+// is one tensor or packs several. If the weight is quantized in the form of the file, it keeps the file's values and
+// scales.
 func TestScaledFiles(t *testing.T) {
 	const rows, cols = 130, 300
 	for _, c := range []struct {
@@ -225,7 +226,7 @@ func TestScaledFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		packed.Param.Split = 2 // reads begin and end inside rows
+		packed.Param.Split = 2 // each read begins or ends inside a row
 		part, err := packed.Read(1, 2)
 		if err != nil {
 			t.Fatal(err)
@@ -245,7 +246,7 @@ func TestScaledFiles(t *testing.T) {
 		if text := strings.Join(used, " "); text != strings.Join([]string{name(0), name(0) + c.suffix, name(1), name(1) + c.suffix}, " ") {
 			t.Errorf("used %s", text)
 		}
-		// Squares of 128 have the one scale of a tensor, too.
+		// A file with one scale for the tensor also gives the scales of blocks of 128 by 128.
 		for _, form := range []string{c.form, map[string]string{"fp8-tensor": "fp8-block"}[c.form]} {
 			if form == "" {
 				continue

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Error is an error in a text.
+// Error is an error in a JSON text, with its position.
 type Error struct {
 	Line, Column int // from 1; Column counts characters
 	// Field is the path of keys to a value of the wrong type, joined by dots; empty for other errors.
@@ -109,7 +109,7 @@ func repeated(text []byte) *Error {
 		default:
 			return nil
 		}
-		d.Token() // the end of the object or the list
+		d.Token() // consumes the closing bracket of the object or list
 		return nil
 	}
 	return value()
@@ -136,7 +136,7 @@ func Locate(text []byte, err error) *Error {
 	return at(text, 0, err)
 }
 
-// at returns an error at the given offset in bytes.
+// at returns err with the line and column of an offset in bytes.
 func at(text []byte, offset int64, err error) *Error {
 	line, column := Position(text, offset)
 	return &Error{Line: line, Column: column, err: err}
@@ -207,16 +207,17 @@ func unknown(text []byte, quoted string, t reflect.Type) *Error {
 		strings.Join(s.keys, ", ")))
 }
 
-// search looks for an unknown key in a text, by the types of the values that contain it.
+// search finds an unknown key in a JSON text. It compares the keys of each object with the fields of the struct into
+// which the object is decoded.
 type search struct {
 	d     *json.Decoder
 	key   string
 	found bool
-	end   int64    // offset of the end of the key
+	end   int64    // offset in bytes of the key's end
 	keys  []string // the known keys
 }
 
-// value reads a value of type t; of any type if t is nil.
+// value reads a JSON value that has the Go type t, or any type if t is nil.
 func (s *search) value(t reflect.Type) error {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -298,7 +299,7 @@ func keysOf(t reflect.Type) (k keys) {
 	return k
 }
 
-// typeOf returns the type of a key's value, or nil if the struct lacks the key.
+// typeOf returns the Go type of a key's value, or nil if the struct lacks the key.
 func (k keys) typeOf(name string) reflect.Type {
 	for i, have := range k.names {
 		if strings.EqualFold(have, name) { // as json compares them

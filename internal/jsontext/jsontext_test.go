@@ -38,7 +38,7 @@ func TestErrors(t *testing.T) {
 		{"[1]", "line 1, column 1: want an object, found array"},
 		{"{\"Text\": \"äöü\", \"Textt\": 1}",
 			"line 1, column 17: unknown key \"Textt\": the keys are a, b, m, p, Text"},
-		// c is a key of b's elements, and any key may be in m
+		// key c exists only in the elements of b; the map m may have any key
 		{"{\"b\":[{\"c\":1}],\"m\":{\"c\":1},\n\"c\":2}",
 			"line 2, column 1: unknown key \"c\": the keys are a, b, m, p, Text"},
 		{"{\"p\":{\"c\":1,\n\"e\":{\"e\":1}}}", "line 2, column 1: unknown key \"e\": the keys are c, d"},
@@ -83,8 +83,8 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// TestRepeatedKeys: only keys of one object are compared, also in objects with many keys, and strings that are values
-// are no keys.
+// TestRepeatedKeys: a key is an error only if the same object already has it, however many keys the object has; string
+// values are not keys.
 func TestRepeatedKeys(t *testing.T) {
 	var many []string
 	for i := range 100 {
@@ -104,7 +104,7 @@ func TestRepeatedKeys(t *testing.T) {
 	}
 }
 
-// TestAtKey: the error is at the value of the outermost object's key.
+// TestAtKey: the error has the position of the value of the given key, in the outermost object only.
 func TestAtKey(t *testing.T) {
 	text := []byte("{\"b\": {\"a\": 1},\n \"c\": 1, \"a\":\n  1}")
 	for key, want := range map[string]string{"a": "line 3, column 3: a: x", "c": "line 2, column 7: c: x",

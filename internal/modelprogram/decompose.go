@@ -10,7 +10,7 @@ import (
 // The functions in this file express operations that the language does not have by operations that it has. They add
 // these operations to the graph as nodes.
 
-// node adds a node to the graph. The node has the position of n in the order of nodes.
+// node adds a node to the graph. In the order of nodes, the new node has the position of n.
 func (l *recognition) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) (*graph.Value,
 	error) {
 	m, err := l.g.Add(op, a, n.From, []graph.DType{dt}, in...)
@@ -122,8 +122,8 @@ func (l *lowering) cumsum(n *graph.Node) (*val, error) {
 	return c.lower(c.cast(c.swap(y, axis, end), out.DType))
 }
 
-// take converts a selection of elements by index. The indexed leading dimensions are merged, so that the selection
-// becomes a selection of rows of a table.
+// take converts a selection of elements by index. It merges the indexed leading dimensions, so that the operation
+// selects rows of a table.
 func (l *lowering) take(n *graph.Node) (*val, error) {
 	x, at := n.In[0], n.In[1:]
 	if !x.DType.IsFloat() {
@@ -197,8 +197,8 @@ func (l *lowering) productOfBatches(n *graph.Node) (*val, error) {
 	return c.lower(c.add(graph.MatMul, graph.Attrs{}, out.DType, in...))
 }
 
-// productTurned converts a transposed product of matrices, such as the gradient of a weight in JAX, to the product of
-// the transposed matrices in the other order, whose result needs no copy. It returns nil for other transpositions.
+// productTurned converts the transpose of a matrix product, such as the gradient of a weight in JAX, to a product of
+// the transposed matrices in reverse order. The result then needs no copy. It returns nil for other transpositions.
 func (l *lowering) productTurned(v *graph.Value) (*val, error) {
 	of := v.Node.In[0]
 	m := made(of, graph.MatMul)

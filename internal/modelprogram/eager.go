@@ -13,7 +13,7 @@ type scores struct {
 	q, k    *graph.Value // queries and keys; k is transposed
 	scale   float64
 	softcap float64
-	add     []float64    // the numbers that are added to the scores, by query and key; nil for none
+	add     []float64    // the numbers that are added to the scores, indexed by query and key; nil if none are added
 	zeroed  map[int]bool // indices of scores that a mask multiplied by zero; the numbers in add must exclude these keys
 	tq, tk  int64
 }
@@ -79,7 +79,7 @@ func sameMatrices(a, b *graph.Value) bool {
 }
 
 // scores recognizes v as scores of attention. It recurses through the operations from v to the product of queries and
-// keys, and then applies the effect of each operation to s in the order of computation.
+// keys, and then applies each operation to s in the order of computation.
 func (l *recognition) scores(s *scores, v *graph.Value) bool {
 	n := v.Node
 	if n == nil || len(v.Shape) < 2 {
@@ -97,7 +97,7 @@ func (l *recognition) scores(s *scores, v *graph.Value) bool {
 	case graph.Div:
 		c, ok := l.uniform(n.In[1])
 		return ok && c != 0 && l.scores(s, n.In[0]) && s.scaleBy(1/c)
-	case graph.Max: // the maximum with the smallest number of the type, which changes nothing
+	case graph.Max: // the maximum of a score and the smallest number of its type is the score itself
 		c, x, ok := l.number(n)
 		return ok && c <= -1e30 && l.scores(s, x) && (s.add != nil)
 	case graph.Mul:

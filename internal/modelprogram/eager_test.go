@@ -31,7 +31,7 @@ func TestEagerAttention(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		scores func(o *ops) *graph.Value
-		want   string // "" if attention must not be recognized
+		want   string // empty if attention must not be recognized
 	}{
 		"no mask": {func(o *ops) *graph.Value { return o.s }, "scale=1"},
 		"scaled, then masked": {func(o *ops) *graph.Value {

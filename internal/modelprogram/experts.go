@@ -380,7 +380,7 @@ func (l *recognition) decided(v *graph.Value) (yes, ok bool) {
 	return false, false
 }
 
-// bounds returns a range that contains all elements of an index.
+// bounds returns a range that contains all elements of an index tensor.
 func (l *recognition) bounds(v *graph.Value) (lo, hi float64, ok bool) {
 	if v == nil {
 		return 0, 0, false

@@ -10,7 +10,7 @@ import (
 )
 
 // experts builds a graph like the exported mixtures of experts of transformers. There are 4 tokens with 2 features.
-// Each token is sent to 2 of 3 experts. Experts with the number none or more are masked out.
+// Each token is sent to 2 of 3 experts. Experts whose number is at least the argument none are masked out.
 func experts(t *testing.T, none float64) (m *maker, x, scores *graph.Value) {
 	m = &maker{&graph.Graph{}, t}
 	x, scores = m.Input("x", graph.F32, []int64{4, 2}), m.Input("scores", graph.F32, []int64{4, 3})
@@ -163,7 +163,8 @@ func TestDeep(t *testing.T) {
 	}
 }
 
-// TestQuantizeExperts checks that the weights of experts, which have no 8-bit form, are named with the reason.
+// TestQuantizeExperts checks that the weights of experts, which have no 8-bit form, are named in a message that gives
+// the reason.
 func TestQuantizeExperts(t *testing.T) {
 	m, _, _ := experts(t, 3)
 	for _, n := range m.Nodes {

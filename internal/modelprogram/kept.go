@@ -40,7 +40,7 @@ func (l *lowerer) updates() error {
 	return nil
 }
 
-// readState returns a value with the contents that a state has after the instructions up to the given order.
+// readState returns the contents that a state has at the given position in the order of instructions.
 func (l *emission) readState(v *graph.Value, order int) *val {
 	p := l.param(v)
 	c := l.emit(&inst{op: "copy", args: []operand{{p: p}}, dt: p.dt, shape: p.shape, split: p.split, order: order})
@@ -54,7 +54,7 @@ func (l *emission) readState(v *graph.Value, order int) *val {
 	return y
 }
 
-// claim returns an instruction that names the contents of a buffer as a value.
+// claim returns an instruction that turns a buffer into a value.
 func (l *emission) claim(buffer *inst) *inst {
 	return l.emit(&inst{op: "claim", args: []operand{{in: buffer}}, dt: buffer.dt, shape: buffer.shape,
 		split: buffer.split, typed: true, from: buffer.from, order: buffer.order})
@@ -83,8 +83,8 @@ func (l *recognition) keeps(v *graph.Value) *graph.Value {
 	return nil
 }
 
-// cache emits the copy of rows into the cache whose new contents are v, and returns the parameter of the cache. The
-// copy is emitted only once.
+// cache emits the instruction that copies rows into a cache, and returns the parameter of the cache. The value v is the
+// cache's new contents. The copy is emitted only once.
 func (l *lowering) cache(v *graph.Value) (*param, error) {
 	n, s := v.Node, v.Node.In[0]
 	if p := l.params[s]; p != nil {

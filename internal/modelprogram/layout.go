@@ -30,8 +30,8 @@ func layoutText(dt graph.DType, shape []int64, layout graph.Layout) string {
 	return string(dt) + "[" + strings.Join(dims, ", ") + "]"
 }
 
-// typeOf returns the printed type of an instruction's result. Without a mesh in the export, the type is split along
-// dimension split. With a mesh, it has the layout that the instruction requests, or otherwise the layout that its
+// typeOf returns the type that is printed for an instruction's result. Without a mesh in the export, the type is split
+// along dimension split. With a mesh, it has the layout that the instruction requests, or otherwise the layout that its
 // operand probably has.
 func (p *printer) typeOf(in *inst, split int) string {
 	switch {
@@ -141,7 +141,7 @@ func (p *printer) after(in *inst) graph.Layout {
 	return nil
 }
 
-// numbers returns the whole numbers in the text of an attribute, such as axis=(0, 1).
+// numbers returns the integers in the text of an attribute, such as axis=(0, 1).
 func numbers(text string) (list []int) {
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r < '0' || r > '9' }) {
 		if n, err := strconv.Atoi(word); err == nil {

@@ -15,7 +15,7 @@ import (
 type lowerer struct {
 	lowering
 	results []*inst
-	lengths map[string]operand // lengths operands for caches, by key
+	lengths map[string]operand // results of the method length, by its arguments
 	indices map[*graph.Value]operand
 }
 
@@ -53,19 +53,19 @@ type emission struct {
 	plan      Plan
 	layout    map[*graph.Value]layout
 	unused    []Unused       // entries of the plan
-	kept      []string       // weights of linears that are not quantized
+	kept      []string       // names of linear weights that are not quantized
 	unfit     []string       // see Model.Unfit
-	params    map[any]*param // by value, or by name of the constant
+	params    map[any]*param // the key is a value of the graph, or the name of a constant
 	list      []*inst
 	constants []*param
 	fills     map[string]*inst // by attributes
 	reshapes  map[operand][]*inst
-	writers   map[*param]*inst // by cache: the instruction that writes it
+	writers   map[*param]*inst // maps a cache to the instruction that writes it
 }
 
-// sorted returns the instructions in the order of the graph, each after those that it depends on. An elementwise
-// instruction whose result one instruction uses comes immediately before that instruction, so that one kernel can
-// compute both.
+// sorted returns the instructions in the order of the graph, each after those that it depends on. If only one
+// instruction uses the result of an elementwise instruction, the elementwise instruction comes immediately before it,
+// so that one kernel can compute both.
 func (l *emission) sorted() []*inst {
 	slices.SortStableFunc(l.list, func(a, b *inst) int { return cmp.Compare(a.order, b.order) })
 	users := map[*inst]int{}
@@ -98,7 +98,7 @@ func (l *emission) sorted() []*inst {
 }
 
 // movable reports whether an instruction may come later in the program: it is elementwise, does not involve states, and
-// its result is not smaller than its operands, which must be kept longer.
+// its result is not smaller than its operands, since moving it lengthens the life of the operands.
 func (in *inst) movable() bool {
 	if op, ok := ir.ParseOp(in.op); !ok || !op.Info().Elementwise {
 		return false
@@ -200,7 +200,7 @@ func (l *emission) shaped(v *graph.Value, x *val, shape []int64) operand {
 	return o
 }
 
-// seen returns x viewed in another shape. The operand of x must not be permuted.
+// seen returns x viewed in another shape. The dimensions of x must not be permuted.
 func seen(x *val, shape []int64) *val {
 	if slices.Equal(x.operand.shape(), shape) {
 		return &val{operand: x.operand}
@@ -354,7 +354,7 @@ func (l *lowering) make(v *graph.Value) (*val, error) {
 	case graph.Cumsum:
 		return l.cumsum(n)
 	case graph.Take, graph.TakeAlong:
-		if x, ok := l.uniform(n.In[0]); ok { // the result is the same for any index
+		if x, ok := l.uniform(n.In[0]); ok { // all elements are equal, so the index does not matter
 			t := graph.NewTensor(v.DType, v.Shape)
 			for i := range t.Elems {
 				t.Elems[i] = x
@@ -528,7 +528,7 @@ func (l *emission) known(t *graph.Tensor) (*val, error) {
 	return &val{operand: operand{p: l.constantParam(t, "constant")}}, nil
 }
 
-// counts reports whether a tensor's elements are start, start + 1 and so on.
+// counts reports whether a tensor's elements are the consecutive numbers start, start+1, and so on.
 func counts(t *graph.Tensor) (start int64, ok bool) {
 	n := len(t.Elems)
 	if n < 2 || t.DType != graph.I32 && t.DType != graph.I64 || last(t.Shape) != int64(n) {
@@ -762,7 +762,7 @@ func last(shape []int64) int64 {
 	return shape[len(shape)-1]
 }
 
-// concat converts a concatenation. The operands may be permuted in the same way.
+// concat converts a concatenation. The operands may be permuted, but all in the same way.
 func (l *lowering) concat(n *graph.Node) (*val, error) {
 	var list []*val
 	dt := n.Out[0].DType
@@ -806,8 +806,8 @@ func (l *lowering) concat(n *graph.Node) (*val, error) {
 	return y, nil
 }
 
-// reduce converts a reduction. Over dimensions of extent 1 it is a reshape. The sum of negated numbers becomes the
-// negated sum, which has the same bits and fewer numbers to negate.
+// reduce converts a reduction. A reduction over dimensions of extent 1 becomes a reshape. A sum of negated numbers
+// becomes the negation of their sum, which has the same bits but negates fewer numbers.
 func (l *lowering) reduce(n *graph.Node) (*val, error) {
 	if n.In[0].Count() == n.Out[0].Count() {
 		x, err := l.lower(n.In[0])
@@ -962,7 +962,7 @@ func (l *lowering) binary(n *graph.Node) (*val, error) {
 var binaryOps = map[graph.Op]string{graph.AddOp: "add", graph.Sub: "sub", graph.Mul: "mul", graph.Div: "div",
 	graph.Max: "maximum", graph.Min: "minimum"}
 
-// withNumber converts an operation on a and a number. The argument first reports that the number is the first operand.
+// withNumber converts an operation on the tensor a and the number c. If first is set, the number is the first operand.
 func (l *lowering) withNumber(n *graph.Node, a *graph.Value, c float64, first bool) (*val, error) {
 	x, err := l.lower(a)
 	if err != nil {

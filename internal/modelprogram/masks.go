@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Programs have no type bool. A bool that depends on the input becomes a mask: 1 or 0 in the type of the compared
+// Programs have no type bool. A bool that depends on the input becomes a mask: 1 or 0 of the type of the compared
 // numbers.
 
 // comparisons maps each comparison to its name in the language, and to the name of the comparison with exchanged

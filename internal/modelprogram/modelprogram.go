@@ -47,30 +47,31 @@ type Model struct {
 	Tied map[string][]string
 	// Buffers has the weights that are buffers of their modules, which checkpoints may lack.
 	Buffers map[string]bool
-	// Unused lists the entries of the plan that lay out no weight.
+	// Unused lists the entries of the tensor-parallel plan that determine the layout of no weight.
 	Unused []Unused
 	// Kept lists the weights of linears that Options.Quantize leaves as they are.
 	Kept []string
-	// Unfit lists the weights that matmul and grouped_linear multiply, which have no 8-bit form.
+	// Unfit lists the weights that matmul and grouped_linear multiply; these operations have no 8-bit form.
 	Unfit []string
 }
 
 // Param describes what a parameter of the program is made from.
 type Param struct {
 	Name string
-	// Input reports that the parameter is an input of the model. Its name is that of the export.
+	// Input reports that the parameter is an input of the model. The parameter has the input's name in the export.
 	Input bool
 	// Weights lists the names, in the module tree, of the weights from which the parameter is made, one for each layer
-	// of a stack. The parameter consists of their bytes in this order.
+	// of a stack. The parameter consists of the bytes of these weights in this order.
 	Weights []string
-	// State reports that calls change the parameter. Its initial contents are its weights.
+	// State reports that calls change the parameter. The weights are the parameter's initial contents.
 	State bool
-	// Perm maps dimensions of the parameter to dimensions of its weights, without the dimension of a stack. nil means
+	// Perm maps dimensions of the parameter to dimensions of its weights, without the dimension of a stack; nil means
 	// the same order.
 	Perm []int64
 	// Constant holds the contents of a parameter that is neither an input nor made from weights.
 	Constant *graph.Tensor
-	// Quantized is set for the values and the scales of quantized weights. The weights have other types and shapes.
+	// Quantized is set for the values and the scales of quantized weights. The parameter then has another type and
+	// shape than its weights.
 	Quantized *Quantized
 	// DType and Shape are the type of the whole parameter, before it is split over ranks.
 	DType graph.DType
@@ -165,15 +166,15 @@ type inst struct {
 	op    string
 	args  []operand
 	after []*inst // later instructions that change a state that this instruction reads
-	into  bool    // the last argument is the destination, and the instruction has no result
+	into  bool    // set if the instruction has no result, but writes to its last argument
 	attrs string  // attributes as text: "causal=true, scale=0.5"
 	dt    graph.DType
 	shape []int64
 	// selects reports that the instruction is a select; row is the selected row.
 	selects bool
 	row     int64
-	// whole requests the whole result on every rank. typed requests that the result's type be printed. The type is
-	// split along dimension split if split is not negative.
+	// If whole is set, every rank has the whole result. If typed is set, the result's type is printed; it is split
+	// along dimension split unless split is negative.
 	whole, typed bool
 	split        int
 	layout       graph.Layout // if not nil, replaces split
@@ -181,7 +182,7 @@ type inst struct {
 	// result's buffer.
 	reduce, buffer string
 	from           graph.Origin
-	order          int // order of the node for which the instruction was emitted; -1 for instructions that precede all others
+	order          int // position of the node from which it was emitted; -1 for instructions that precede all others
 
 	name string
 }
@@ -225,8 +226,8 @@ type param struct {
 	packed    int        // the dimension of the parts
 	number    int        // index in the order of creation
 	state     bool       // calls change it
-	quantized *Quantized // the parameter holds 8-bit values or scales; nil for others
-	perm      []int64    // for a state: dimension i is the value's dimension perm[i]; nil for the same order
+	quantized *Quantized // set if the parameter holds 8-bit values or scales, otherwise nil
+	perm      []int64    // a state's dimension i is dimension perm[i] of its value; nil for the same order
 
 	name  string
 	stack []*param // parameters of the layers, if this parameter is a stack

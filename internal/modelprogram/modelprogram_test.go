@@ -81,8 +81,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestAllReduceOfModel checks a model that itself calls a reduction over ranks. Its weights remain whole. A product is
-// reduced in place, and a value with other uses is reduced in a copy.
+// TestAllReduceOfModel checks a model that itself calls a reduction over ranks. Its weights remain whole. A matrix
+// product is reduced in place, and a value that has other uses is copied first.
 func TestAllReduceOfModel(t *testing.T) {
 	g := &graph.Graph{}
 	add := func(op graph.Op, a graph.Attrs, in ...*graph.Value) *graph.Value {

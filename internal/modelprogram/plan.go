@@ -15,7 +15,7 @@ import (
 
 // Plan is a tensor-parallel plan in the form of transformers' base_model_tp_plan: it maps patterns of module paths to
 // styles. A pattern matches the last components of a path, and "*" matches one component. If several patterns match,
-// an overriding one applies before others, then the one with the most components; among equals, the last one applies.
+// overriding rules come first, then rules with more components, then later rules.
 type Plan []Rule
 
 // Rule is an entry of a plan.
@@ -25,7 +25,7 @@ type Rule struct {
 	Overrides bool // set by With
 }
 
-// Unused is an entry of a plan that lays out no weight.
+// Unused is an entry of a plan that determines the layout of no weight.
 type Unused struct {
 	Rule
 	Weight string // a weight that the pattern matches but the style cannot split; "" for none
@@ -39,10 +39,10 @@ func (u Unused) String() string {
 		u.Weight, u.Style)
 }
 
-// ErrPlan is wrapped by errors about a plan of which no entry lays out a weight.
+// ErrPlan is wrapped by errors about a plan that determines the layout of no weight.
 var ErrPlan = errors.New("the plan does not fit the model")
 
-// CheckPlan returns an error if the plan from which the model was made has entries, and none of them lays out a weight.
+// CheckPlan returns an error if the model's plan has entries, but determines the layout of no weight.
 func (m *Model) CheckPlan(p Plan) error {
 	if len(p) == 0 || len(m.Unused) < len(p) {
 		return nil
@@ -50,7 +50,7 @@ func (m *Model) CheckPlan(p Plan) error {
 	return fmt.Errorf("%w: %s; the model's weights are %s", ErrPlan, m.UnusedText(), Few(m.WeightNames()))
 }
 
-// CheckShard returns an error if an overriding entry of the plan lays out no weight.
+// CheckShard returns an error if an overriding entry of the plan determines the layout of no weight.
 func (m *Model) CheckShard() error {
 	for _, u := range m.Unused {
 		if u.Overrides {
@@ -103,14 +103,14 @@ var instead = map[string]string{
 	"packed_rowwise": "name packed_colwise to split the output features of each part, or leave the entry out",
 }
 
-// ParsePlan reads a plan in JSON: an object of styles by pattern.
+// ParsePlan reads a plan in JSON: an object that maps patterns to styles.
 func ParsePlan(text []byte) (Plan, error) {
 	var m map[string]string
 	if err := json.Unmarshal(text, &m); err != nil {
 		return nil, fmt.Errorf("%w; a plan is a JSON object of styles by pattern", jsontext.Locate(text, err))
 	}
 	d, seen := json.NewDecoder(bytes.NewReader(text)), map[json.Token]bool{}
-	for _, _ = d.Token(); d.More(); _, _ = d.Token() { // no errors, since it is an object of strings
+	for _, _ = d.Token(); d.More(); _, _ = d.Token() { // Token cannot fail, since Unmarshal has read the text
 		key, _ := d.Token()
 		if seen[key] {
 			line, _ := jsontext.Position(text, d.InputOffset())
@@ -122,7 +122,7 @@ func ParsePlan(text []byte) (Plan, error) {
 	return p, p.Check()
 }
 
-// PlanOf returns the plan with the styles of a map from patterns.
+// PlanOf returns the plan of a map from patterns to styles.
 func PlanOf(styles map[string]string) (p Plan) {
 	for _, pattern := range slices.Sorted(maps.Keys(styles)) {
 		p = append(p, Rule{Pattern: pattern, Style: styles[pattern]})
@@ -130,8 +130,8 @@ func PlanOf(styles map[string]string) (p Plan) {
 	return p
 }
 
-// With returns a plan in which the rules of shard override those of p, also those of p with more components. They
-// replace rules with the same pattern.
+// With returns a plan in which the rules of shard override the rules of p, even rules with more components, and replace
+// rules with the same pattern.
 func (p Plan) With(shard Plan) Plan {
 	p = slices.DeleteFunc(slices.Clone(p), func(have Rule) bool { return slices.ContainsFunc(shard, have.same) })
 	for _, r := range shard {
@@ -318,7 +318,7 @@ func (l *emission) layouts() error {
 		switch {
 		case i < 0:
 			l.unused = append(l.unused, Unused{r, ""})
-		case r.Style != "replicated_with_grad_allreduce": // the weight is whole without the entry, too
+		case r.Style != "replicated_with_grad_allreduce": // without the entry, the weight is whole as well
 			w := l.g.Weights[i]
 			l.unused = append(l.unused, Unused{r, fmt.Sprintf("%s, %s%v", w.Path, w.DType, w.Shape)})
 		}
@@ -329,8 +329,8 @@ func (l *emission) layouts() error {
 // parent returns the path of the module of a weight.
 func parent(path string) string { return path[:max(strings.LastIndexByte(path, '.'), 0)] }
 
-// partsOf returns the number of equal parts into which slices cut the last dimension of a product, or 0 if it is not
-// cut so.
+// partsOf returns the number of equal parts into which slices cut the last dimension of a product, or 0 if they do not
+// cut it into equal parts.
 func (l *recognition) partsOf(n *graph.Node) int {
 	v := n.Out[0]
 	for range 16 {

@@ -8,11 +8,11 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Forms lists the values of Options.Quantize. They say which elements of an 8-bit weight share a scale: all, a row, or
-// a square of 128 by 128; and which elements of an activation: all, a row, or 128 elements of a row.
+// Forms lists the values of Options.Quantize. Elements that share a scale are, in this order of the forms: all
+// elements; a row; or, for weights, a square of 128 by 128 and, for activations, 128 elements of a row.
 var Forms = []string{"fp8-tensor", "fp8-row", "fp8-block"}
 
-// CheckForm returns an error for a form that does not exist. An empty form leaves weights as they are.
+// CheckForm returns an error for a form that does not exist. With an empty form, weights are not quantized.
 func CheckForm(form string) error {
 	if form == "" || slices.Contains(Forms, form) {
 		return nil
@@ -42,7 +42,7 @@ var keptModules = []string{"lm_head", "embed_out", "gate", "router"}
 func (l *emission) quantize(list []*inst, form string, ranks int) []*inst {
 	q := &quantizer{emission: l, form: form, scaled: map[operand][2]*inst{}, before: map[*inst][]*inst{},
 		weights: map[*param][2]*param{}}
-	linears := map[*param]int{} // the number of linears of which a parameter is the weight
+	linears := map[*param]int{} // maps a parameter to the number of linears whose weight it is
 	uses := map[*param]int{}
 	for _, in := range list {
 		for _, a := range in.args {
@@ -66,7 +66,7 @@ func (l *emission) quantize(list []*inst, form string, ranks int) []*inst {
 		w := in.args[1].p
 		if w == nil {
 			if of := in.args[1].weight(); of != nil && of.value != nil && !slices.Contains(l.kept, of.value.Path) {
-				l.kept = append(l.kept, of.value.Path) // a part of a packed weight
+				l.kept = append(l.kept, of.value.Path) // the operand is a part of a packed weight
 			}
 			continue
 		}
@@ -92,7 +92,8 @@ func (l *emission) quantize(list []*inst, form string, ranks int) []*inst {
 	return out
 }
 
-// unfits records the weight that a is, or is a part of, as one of a product without an 8-bit form.
+// unfits records the weight in operand a, which a product without an 8-bit form multiplies. The operand is the weight
+// or a part of it.
 func (l *emission) unfits(a operand) {
 	w := a.p
 	if w == nil {
@@ -113,12 +114,12 @@ func moduleOf(path string) string {
 type quantizer struct {
 	*emission
 	form    string
-	scaled  map[operand][2]*inst // by activation: its scales and its values
-	before  map[*inst][]*inst    // instructions before an instruction
-	weights map[*param][2]*param // by weight: its values and its scales
+	scaled  map[operand][2]*inst // maps an activation to its scales and its 8-bit values
+	before  map[*inst][]*inst    // maps an instruction to those inserted before it
+	weights map[*param][2]*param // maps a weight to its 8-bit values and its scales
 }
 
-// divides reports whether no scale of a weight belongs to elements on different ranks.
+// divides reports whether all elements that share a scale of a weight are on one rank.
 func (q *quantizer) divides(w *param, ranks int) bool {
 	return q.form != "fp8-block" || w.split < 0 || w.shape[w.split]%(Block*int64(ranks)) == 0
 }

@@ -45,7 +45,7 @@ func uncast(v *graph.Value) *graph.Value {
 	return v
 }
 
-// either returns the two operands of a node so that fits returns true for the first.
+// either returns the two operands of a node, in an order in which fits returns true for the first.
 func either(n *graph.Node, fits func(*graph.Value) bool) (a, b *graph.Value, ok bool) {
 	if n == nil || len(n.In) != 2 {
 		return nil, nil, false
@@ -134,7 +134,7 @@ func rmsNorm(l *lowerer, v *graph.Value) (*val, error) {
 	return l.norm(n, x, params, eps)
 }
 
-// isVector reports whether a value has n elements in its last dimension and no others.
+// isVector reports whether a value has n elements, all along its last dimension.
 func isVector(v *graph.Value, n int64) bool {
 	return len(v.Shape) > 0 && last(v.Shape) == n && v.Count() == n
 }

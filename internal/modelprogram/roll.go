@@ -18,8 +18,8 @@ type part struct {
 type loop struct {
 	iterations [][]*inst
 	carried    []carry
-	stacks     map[*param]*param // from a parameter of the first iteration to the stack that replaces it
-	steps      map[*inst]int64   // from a select of the first iteration to the number of rows by which its row increases in each iteration
+	stacks     map[*param]*param // maps a parameter of the first iteration to the stack that replaces it
+	steps      map[*inst]int64   // maps a select of the first iteration to the increase of its row per iteration
 }
 
 // carry is a value that one iteration passes to the next.
@@ -136,7 +136,7 @@ func tryLoop(list []*inst, from, period, count int) *loop {
 		place[in] = i
 	}
 	l := &loop{stacks: map[*param]*param{}, steps: map[*inst]int64{}}
-	carried := map[int]int{} // by the index of the instruction that yields the value
+	carried := map[int]int{} // index in l.carried, by the index of the instruction that yields the value
 	for k := range count {
 		l.iterations = append(l.iterations, list[from+k*period:from+(k+1)*period])
 	}
@@ -192,7 +192,7 @@ func tryLoop(list []*inst, from, period, count int) *loop {
 		}
 	}
 	for _, c := range l.carried {
-		if same[c.first] { // the loop body could not distinguish this operand from the carried value
+		if same[c.first] { // the loop body would confuse this operand with the carried value
 			return nil
 		}
 	}
@@ -223,8 +223,8 @@ func tryLoop(list []*inst, from, period, count int) *loop {
 
 func has(place map[*inst]int, in *inst) bool { _, ok := place[in]; return ok }
 
-// carries records that the loop carries the value that instruction at yields, with the initial value first. It returns
-// false if this is not possible.
+// carries records a value that the loop carries: the instruction with index at yields it, and first is its initial
+// value. The result is false if this is not possible.
 func (l *loop) carries(carried map[int]int, at int, first operand) bool {
 	if c, ok := carried[at]; ok {
 		return l.carried[c].first == first
@@ -234,15 +234,15 @@ func (l *loop) carries(carried map[int]int, at int, first operand) bool {
 		return false
 	}
 	if slices.ContainsFunc(l.carried, func(c carry) bool { return c.first == first }) {
-		return false // the two carried values could not be distinguished in the first iteration
+		return false // the first iteration would confuse the two carried values
 	}
 	carried[at] = len(l.carried)
 	l.carried = append(l.carried, carry{at, first})
 	return true
 }
 
-// stacked records that iteration k uses parameter b where the first iteration uses a. It returns false unless b is the
-// same parameter or, according to its name, the weight of layer k. number is the number of the first layer.
+// stacked records that iteration k uses parameter b where the first iteration uses parameter a. It returns false unless
+// b equals a or, according to its name, is the weight of layer k. The argument number is the number of the first layer.
 func (l *loop) stacked(a, b *param, k int, number *int) bool {
 	s := l.stacks[a]
 	if a == b {

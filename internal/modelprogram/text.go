@@ -318,7 +318,7 @@ func (in *inst) rowText(s *scope) string {
 	return fmt.Sprintf("%d + %d * %%%s", in.row, step, s.index)
 }
 
-// printList prints instructions. If s is not nil, they are in a loop.
+// printList prints instructions; if s is not nil, they are in a loop.
 func (p *printer) printList(list []*inst, indent string, s *scope) {
 	for _, in := range list {
 		if p.nests(in) {

@@ -14,7 +14,7 @@ import (
 // Dim is an extent whose value a model leaves open.
 type Dim struct {
 	Name   string
-	Values []int64 // values in the models that are passed to Unify
+	Values []int64 // values of the extent in the models that are passed to Unify
 	// Least and Most are the bounds of the values for which the model is valid. Most is 0 if there is no upper bound.
 	Least, Most int64
 }
@@ -23,11 +23,11 @@ type Dim struct {
 // except for numbers. Each number must be a constant, a multiple of a dim plus a constant, or a multiple of the product
 // of two dims. The extents of the first model become the defaults of the dims.
 //
-// The dependence on the dims is thus inferred from examples. The extents should therefore include the smallest and the
-// largest for which the model is valid, and further extents without common factors.
+// Unify infers from examples how numbers depend on dims. The examples should therefore include the smallest and the
+// largest extents for which the model is valid, and further extents without common factors.
 func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
 	if len(models) < 2 {
-		return nil, fmt.Errorf("%w: one model says nothing about its dims", ErrUnsupported)
+		return nil, fmt.Errorf("%w: dims cannot be inferred from one model; at least two are needed", ErrUnsupported)
 	}
 	first := models[0]
 	lists := make([][]string, len(models))
@@ -91,7 +91,7 @@ func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
 			case p.Input:
 			case p.Constant != nil && (o.Constant == nil || !slices.Equal(p.Constant.Elems, o.Constant.Elems)),
 				!slices.Equal(p.Shape, o.Shape) || !slices.Equal(p.Weights, o.Weights):
-				return nil, fmt.Errorf("%w: %%%s has other contents for other %s", ErrUnsupported, p.Name,
+				return nil, fmt.Errorf("%w: %%%s has contents that depend on %s", ErrUnsupported, p.Name,
 					dimsText(dims))
 			}
 		}
@@ -115,7 +115,7 @@ func differs(models []*Model, dims []Dim, i int, line string) error {
 	for _, d := range dims {
 		at = append(at, fmt.Sprintf("%s=%d and %s=%d", d.Name, d.Values[0], d.Name, d.Values[i]))
 	}
-	return fmt.Errorf("%w: the model computes otherwise for %s: from line %q on", ErrUnsupported,
+	return fmt.Errorf("%w: the programs for %s differ from line %q on in more than numbers", ErrUnsupported,
 		strings.Join(at, ", "),
 		line)
 }
