@@ -21,13 +21,13 @@ type binding struct {
 	axes  []axis
 	shape []*ir.Expr
 	mem   *storage
-	// value reports that the binding is a value and not a buffer. The shard of a parameter is such a value: ranks
+	// value reports that the binding is a value and not a buffer. The shard of a parameter is a value, because ranks
 	// outside the parameter's mesh do not have it.
 	value bool
 }
 
-// localAxes returns the axes of the buffer in which one rank holds its part of t. If sharded is set, the buffer
-// holds only the part that one stream works on.
+// localAxes returns the axes of the buffer in which one rank holds its part of t. If sharded is set, the buffer holds
+// only the part of t that one stream uses.
 func localAxes(t *tensor, sharded bool) []axis {
 	var list []axis
 	for _, a := range t.axes {
@@ -42,7 +42,7 @@ func localAxes(t *tensor, sharded bool) []axis {
 type memories struct {
 	streams
 	unit    *unitState
-	slicing *loop // the stream-parallel loop of which one iteration uses a part of the tensor
+	slicing *loop // the stream-parallel loop in which each iteration uses one part of the tensor
 	// The following fields describe tensors.
 	homes    map[string]*node
 	seen     map[string]*tensor
@@ -95,7 +95,7 @@ func (t *memories) bind(b *block, id string, x *binding) {
 	b.binds[id] = x
 }
 
-// consistent compares the axes of x with the axes of the first occurrence of the same tensor in the dump. If they
+// consistent compares the axes of x with the axes of the first occurrence of the same tensor in the dump. If the axes
 // differ, it reports an error.
 func (t *memories) consistent(x *tensor) bool {
 	seen := t.seen

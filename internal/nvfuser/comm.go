@@ -19,8 +19,8 @@ type communication struct {
 type comms struct {
 	memories
 	around []*stmt               // the loops around the current statement
-	posted map[string]*posted    // communications by the number that the dump prints
-	copies map[string][]*ir.Stmt // copies of CUDA transfers, by the number of the communication
+	posted map[string]*posted    // maps the printed number of a communication to the communication
+	copies map[string][]*ir.Stmt // maps the number of a communication to its copies, if they are CUDA transfers
 	idle   []*stmt               // Waits that have no effect
 }
 
@@ -55,7 +55,7 @@ func (c *communication) translate() {
 		c.permute()
 	default:
 		t.errorf(s.pos, "communications of type %s are not supported", brief(s.op)).Help =
-			"Allgather, Allreduce, ReduceScatter, AllToAll, Broadcast, Reduce, Gather, Scatter, SendRecv can"
+			"use Allgather, Allreduce, ReduceScatter, AllToAll, Broadcast, Reduce, Gather, Scatter or SendRecv"
 	}
 }
 
@@ -101,8 +101,8 @@ func before(x *tensor, sharded bool) (int, bool) {
 	return 0, false
 }
 
-// spreadHelp is the help text for a communication on a tensor without a device axis. The printed extents are then
-// those on each device, so the dump does not say how devices share the tensor.
+// spreadHelp is the help text for a communication on a tensor without a device axis. The printed extents of such a
+// tensor are those on each device, so the dump does not say how devices share the tensor.
 const spreadHelp = "no axis of the tensor is printed as ideviceIdx.x, so the dump does not say which part each " +
 	"device holds: " +
 	"print the dump with that axis parallelized"
@@ -353,12 +353,12 @@ func (t *comms) coalesced(list []*stmt, i int) int {
 
 // consecutive translates consecutive P2PCommunications.
 //
-// With the NCCL backend, each of them is posted on the stream of its pair of ranks.
+// With the NCCL backend, each P2PCommunication is posted on the stream of its pair of ranks.
 //
-// With the CUDA backend, one of the two ranks copies on its current stream. The other rank only signals that its
-// buffer is ready, and its Wait waits for the copy. The protocol determines which rank copies: with get, nvFuser's
-// default, it is the receiver; with put, it is the sender. In both protocols, the statement of the rank that copies
-// is the last.
+// With the CUDA backend, one of the two ranks copies on its current stream. The other rank only signals that its buffer
+// is ready, and its Wait waits for the copy. The protocol determines which rank copies: with get, nvFuser's default, it
+// is the receiver; with put, it is the sender. In both protocols, the last of the consecutive statements is one that
+// copies.
 func (t *comms) consecutive(list []*stmt, i int) int {
 	end, copies := copier(list, i)
 	for _, s := range list[i:end] {
@@ -385,8 +385,8 @@ func (t *comms) consecutive(list []*stmt, i int) int {
 	return end - 1
 }
 
-// copier returns the index after the consecutive P2PCommunications that begin at i. It also returns which of them
-// ("send" or "recv") copy if the backend is CUDA.
+// copier returns the index after the consecutive P2PCommunications that begin at i. It also returns which kind of
+// statement, "send" or "recv", copies if the backend is CUDA.
 func copier(list []*stmt, i int) (end int, copies string) {
 	end, copies = i, "recv"
 	first := ""
@@ -401,7 +401,7 @@ func copier(list []*stmt, i int) (end int, copies string) {
 	return end, copies
 }
 
-// transfers emits sends and receives. Consecutive ones that the same ranks execute become one group.
+// transfers emits sends and receives. Consecutive transfers that the same ranks execute become one group.
 func (t *comms) transfers(list []*stmt) {
 	var group []*ir.Stmt
 	var ranks rankSet

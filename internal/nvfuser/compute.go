@@ -170,7 +170,7 @@ func (c *computation) sources(in, out *tensor) []int {
 	// whose device axis is printed first although it is not the first axis: its axes are in the order of their
 	// numbers.
 	for _, order := range [][]int{identityOrder(len(a)), numbered(a)} {
-		source := make([]int, len(b)) // axis i of out is axis source[i] of in
+		source := make([]int, len(b)) // source maps axis i of out to axis source[i] of in
 		fits := true
 		for k, i := range byNumber {
 			source[i] = order[k]

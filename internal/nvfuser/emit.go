@@ -85,8 +85,8 @@ func (t *output) taken(name string) bool {
 	return false
 }
 
-// define adds a definition to an open block. It precedes the statement that is being filled and follows all other
-// statements.
+// define adds a definition to an open block. The definition is placed before the statement that is being filled and
+// after all other statements.
 func (t *output) define(b *block, s *ir.Stmt) {
 	n := len(b.out.Stmts)
 	comment(s)
@@ -144,8 +144,8 @@ func (t *streams) emit(s *ir.Stmt, ranks rankSet) {
 	b.guard.Body.Stmts = append(b.guard.Body.Stmts, s)
 }
 
-// open adds a loop or conditional, and calls fill for each of its blocks. If steady is set, the statement does not
-// change the current stream and is placed on that stream.
+// open adds a loop or conditional, and calls fill for each of its blocks. If steady is set, the loop or conditional
+// does not change the current stream and is placed on that stream.
 func (t *streams) open(s *ir.Stmt, steady bool, fill func(body *ir.Block)) {
 	outer := t.blk
 	base := outer.base

@@ -8,11 +8,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// CUDA transfers copy through a handle of the peer's buffer. The statement ShareMemHandles exchanges these handles
-// on the host. For each communication in the statement whose handle is not in the rank's cache, a rank publishes
-// the handle of its own buffer and waits for the handle of the peer. The cache is keyed by communication, peer and
-// buffer. A rank that has published a handle then waits for all ranks, in a barrier. A rank whose cache has all
-// handles returns without waiting.
+// CUDA transfers copy through a handle of the peer's buffer. The statement ShareMemHandles exchanges these handles on
+// the host. If the handle for a communication in the statement is not in a rank's cache, the rank publishes a handle of
+// its buffer and waits for the peer's handle. The cache is keyed by communication, peer and buffer. A rank that has
+// published a handle then waits for all ranks, in a barrier. A rank whose cache has all handles returns without
+// waiting.
 //
 // handleCheck executes the host program of every rank twice. It reports transfers without a handle, and ranks that
 // wait for a handle that no rank publishes.
@@ -31,13 +31,13 @@ type handleCheck struct {
 	unknown *scalar
 
 	rank  int64
-	moved bool                // every ALLOCATE of the current rank returns new memory
-	bound map[string]string   // by tensor, the memory that it refers to, for example "T4[2]"
-	cache map[string]bool     // keys of the handles that the current rank has
+	moved bool                // set if every ALLOCATE of the current rank returns new memory
+	bound map[string]string   // maps a tensor to the memory that it refers to, for example "T4[2]"
+	cache map[string]bool     // keys of the handles in the current rank's cache
 	calls []exchange          // exchanges of the current rank
-	wrong *ir.Diagnostic      // the first use without a handle
+	wrong *ir.Diagnostic      // the first transfer without a handle
 	all   []map[string]bool   // the caches of all ranks after their last run
-	roots map[string]struct{} // buffers that were exchanged and that ALLOCATE made, and not the caller
+	roots map[string]struct{} // buffers that an ALLOCATE made and whose handles were exchanged
 }
 
 // exchange describes one execution of a ShareMemHandles that publishes handles.
@@ -93,8 +93,8 @@ func (t *scalars) checkHandles(cached string) {
 	h.meet(calls, "in the second run, if ALLOCATE returns new memory on rank 0 only, ")
 }
 
-// run executes the host program of each rank once. Only on the rank moved does ALLOCATE return memory that differs
-// from the run before.
+// run executes the host program of each rank once. On the rank moved, ALLOCATE returns other memory than in the
+// previous run; on other ranks it returns the same memory.
 func (h *handleCheck) run(moved int64) ([][]exchange, bool) {
 	var out [][]exchange
 	for rank := range h.t.world {
@@ -281,7 +281,7 @@ func (h *handleCheck) share(s *stmt) bool {
 				"above the ShareMemHandles, ALLOCATE the tensor or select it from an allocated one"
 			return false
 		case peer == h.rank || peer < 0 || peer >= h.t.world:
-			h.fail(c.pos, "rank %d exchanges a handle with rank %d, which is no other rank of the program", h.rank,
+			h.fail(c.pos, "rank %d exchanges a handle with rank %d, which is not another rank of the program", h.rank,
 				peer).Help = "the peer of a communication in ShareMemHandles must be another rank of the program"
 			return false
 		case h.cache[key]:

@@ -29,7 +29,7 @@ func TestHandles(t *testing.T) {
 	const alloc = "  T1_l_float[iS3{4}] (DeviceMesh{0 1 2}) = ALLOCATE(buffer=T1_l_float[iS3{4}] (DeviceMesh{0 1 2}), mem_type=global, size=4, zero_init=false, resets_to_zero=false)\n"
 	lines := strings.SplitAfter(handleRing(), "\n")
 	share := lines[2]
-	one := func(rank, text string) string { // only a rank, or all but it, executes text
+	one := func(rank, text string) string { // text that only some ranks execute: "== 0" selects rank 0
 		return "  IF Manual ( rank " + rank + " ):\n  " + text
 	}
 	for _, c := range []struct{ old, new, place, want string }{
@@ -40,11 +40,11 @@ func TestHandles(t *testing.T) {
 		{share, one("!= 0", share), "5:3:", "communication 7 has no handle of rank 1's buffer"},
 		{share, strings.Replace(share, "( rank + 1 )", "( rank + 3 )", 1), "3:",
 			"rank 0 exchanges a handle with rank 0"},
-		// The receiver exchanges handles with another rank than the one from which it receives.
+		// The receiver exchanges handles with a rank that is not the one from which it receives.
 		{share, strings.Replace(share, "( rank + 2 )", "( rank + 1 )", 1), "5:3:",
 			"communication 8 has no handle of rank 2's buffer"},
-		// Next, one rank executes an additional exchange whose handle is not used; then two ranks do, and the third does not
-		// take part.
+		// In the next cases, one rank or two ranks execute an additional ShareMemHandles, whose handles are not used,
+		// and the others do not.
 		{"  Wait Communication 7\n", one("!= 2",
 			strings.NewReplacer("nication 7", "nication 9", "nication 8", "nication 10", "( rank + 1 ) % 3", "1 - rank",
 				"( rank + 2 ) % 3", "1 - rank").Replace(share)), "7:5:",

@@ -124,7 +124,7 @@ func (d *dump) takeDefines(file string, defines map[string]string) (given map[st
 	return given, rest, ds
 }
 
-// everyScalar calls see for every name in an expression of the dump.
+// everyScalar calls the function see with every name in the dump's expressions.
 func (d *dump) everyScalar(see func(*scalar)) {
 	d.everyStmt(func(s *stmt) {
 		s.index.names(see)

@@ -28,7 +28,7 @@ func program(t *testing.T, src string, defines ...string) *ir.Program {
 	return p
 }
 
-// refused checks the place and the text of the first error about a dump.
+// refused checks the position and the text of the first error about a dump.
 func refused(t *testing.T, src, place, want string) {
 	t.Helper()
 	p, _, ds := Import("d.txt", src, nil)
@@ -65,7 +65,7 @@ func contains(t *testing.T, p *ir.Program, parts ...string) {
 	}
 }
 
-// TestCapturedStreamIsNoIndex checks that a captured stream is identified by its name (a). In early dumps the name is a
+// TestCapturedStreamIsNoIndex checks that a captured stream is identified by its name. In early dumps the name is a
 // number; the captured stream is nevertheless not the stream with that index.
 func TestCapturedStreamIsNoIndex(t *testing.T) {
 	p := program(t, container(`  GetCurrentStream into Stream 0
@@ -80,8 +80,8 @@ func TestCapturedStreamIsNoIndex(t *testing.T) {
 `))
 	contains(t, p, "on %worker[%i9 mod numberOfStreams] {  // line 4\n      wait main",
 		"\n    wait %worker[%i9 mod numberOfStreams]")
-	// Without a GetCurrentStream the number is an index. It is also an index if GetCurrentStream captures another stream,
-	// which has an address.
+	// Without a GetCurrentStream the number in "Stream 2" is an index. It is also an index if GetCurrentStream captures
+	// another stream, which has an address.
 	for _, capture := range []string{"", "  Stream 0x7f = GetCurrentStream()\n"} {
 		p = program(t, container(capture+"  SetCurrentStream to Stream 2\n"+copyT1))
 		contains(t, p, "%worker = stream[3]", "on %worker[2] {")
@@ -109,8 +109,8 @@ func TestGenerations(t *testing.T) {
 	contains(t, program(t, old), "stream[3]", "wait %worker[%i9]")
 }
 
-// TestAllocateOfBoundTensor checks that an ALLOCATE of a tensor that a select has bound has no effect (b): writes
-// modify the tensor from which the select was made.
+// TestAllocateOfBoundTensor checks that an ALLOCATE of a tensor that a select has bound has no effect: writes modify
+// the tensor from which the select was made.
 func TestAllocateOfBoundTensor(t *testing.T) {
 	p := program(t, container(`  FOR i9 in iS0{i0}:
     T3_g_float[iS5{4}] = HirAliasSelect( `+t1+`, axis = iS2{i0}, index = i9 )
@@ -124,7 +124,7 @@ func TestAllocateOfBoundTensor(t *testing.T) {
 	}
 }
 
-// TestNumberOfStreams checks that numberOfStreams is a dim with the default 4 (c).
+// TestNumberOfStreams checks that numberOfStreams is a dim with the default 4.
 func TestNumberOfStreams(t *testing.T) {
 	p := program(t, container("  SetCurrentStream to Stream ( 7 % numberOfStreams )\n"+copyT1))
 	contains(t, p, "dim numberOfStreams = 4", "stream[numberOfStreams]", "on %worker[7 mod numberOfStreams]")
@@ -134,7 +134,7 @@ func TestNumberOfStreams(t *testing.T) {
 	}
 }
 
-// TestRankAsValue checks that rank and deviceIdx.x are translated to the device number (d).
+// TestRankAsValue checks that rank and deviceIdx.x are translated to the device number.
 func TestRankAsValue(t *testing.T) {
 	for _, name := range []string{"rank", "deviceIdx.x"} {
 		p := program(t, container("  IF Manual ( "+name+" == 0 ):\n  "+strings.ReplaceAll(copyT1, "\n",
@@ -143,7 +143,7 @@ func TestRankAsValue(t *testing.T) {
 	}
 }
 
-// TestMeshesThatSkipRanks checks that ranks outside a mesh do not execute the statements of the mesh (e).
+// TestMeshesThatSkipRanks checks that ranks outside a mesh do not execute the statements of the mesh.
 func TestMeshesThatSkipRanks(t *testing.T) {
 	for mesh, test := range map[string]string{
 		"0 2 3": "if rank(world) != 1 {", "2": "if rank(world) == 2 {", "1 2 3": "if rank(world) != 0 {",
@@ -154,7 +154,7 @@ func TestMeshesThatSkipRanks(t *testing.T) {
 		p := program(t, "%HostIrContainer { (T0_g_float[iS0{4}]"+m+") -> (T1_g_float[iS1{4}]"+m+") :\n  T1_g_float[iS1{4}]"+m+" = Set( T0_g_float[iS0{4}]"+m+" )\n}\n")
 		contains(t, p, test, "= {"+mesh+"}")
 	}
-	for _, ranks := range []rankSet{{0, 1}, {0, 1, 2}} { // a prefix is told by its last
+	for _, ranks := range []rankSet{{0, 1}, {0, 1, 2}} { // the first ranks need one comparison with the last of them
 		s := (&output{world: 9}).membership(ranks, ir.Pos{})
 		if s.Cmp != ir.LE || s.Exprs[1].Val != ranks[len(ranks)-1] {
 			t.Errorf("%v: %s", ranks, s)
@@ -197,8 +197,8 @@ func (e env) Size(string) (int64, bool)        { return 0, false }
 func (e env) Var(string) (int64, bool)         { return 0, false }
 func (e env) Extent(string, int) (int64, bool) { return 0, false }
 
-// TestIndexArithmetic checks where, fmax and similar functions that occur in the extents of slices (f). The operators %
-// and / round towards zero, as in C.
+// TestIndexArithmetic checks where, fmax and similar functions that occur in the extents of slices. The operators % and
+// / round towards zero, as in C.
 func TestIndexArithmetic(t *testing.T) {
 	for text, want := range map[string]int64{
 		"where(( i < 0 ), ( i + k ), i)": 7, "where(j < 0, j + k, j)": -4, "fmax(i, k)": 7, "fmin(i, k)": 3,
@@ -219,7 +219,7 @@ func TestIndexArithmetic(t *testing.T) {
 		for _, name := range []string{"i", "j", "k"} {
 			tr.symbols[name] = &ir.Dim{}
 		}
-		delete(tr.symbols, "j") // its range is not known: it may be negative
+		delete(tr.symbols, "j") // the range of j is unknown, so j may be negative
 		tr.loops = []*loop{{name: "j", lo: &scalar{op: "neg", args: []*scalar{{val: 9}}}, hi: &scalar{val: 9}}}
 		tr.world = 4
 		e := asDims(tr.expr(s))
@@ -261,7 +261,7 @@ func (e oneDim) Size(string) (int64, bool)        { return 0, false }
 func (e oneDim) Var(string) (int64, bool)         { return 0, false }
 func (e oneDim) Extent(string, int) (int64, bool) { return 0, false }
 
-// TestDTypes checks that a tensor without a dtype is f32, and that broken lines are joined (g).
+// TestDTypes checks that a tensor without a dtype is f32, and that broken lines are joined.
 func TestDTypes(t *testing.T) {
 	for printed, want := range map[string]string{"T0_g": "f32", "T0_l_float": "f32", "T0_g___bfloat": "bf16",
 		"T0_s___half": "f16", "T0_g_double": "f64", "T0_g_int64_t": "i64", "T0_g_int": "i32"} {
@@ -445,8 +445,8 @@ func TestLongDumps(t *testing.T) {
 	} {
 		start := time.Now()
 		_, _, ds := Import("d.txt", src, nil)
-		// The limit is more than ten times the time that each case takes on an idle machine, and much less than a quadratic
-		// algorithm would take.
+		// The limit is more than ten times as long as each case takes on an idle machine, and far shorter than a
+		// quadratic algorithm would take.
 		if took := time.Since(start); took > 30*time.Second {
 			t.Errorf("%s: %v", name, took)
 		} else {
@@ -461,8 +461,7 @@ func TestLongDumps(t *testing.T) {
 	}
 }
 
-// TestNamesWithin checks that a definition before the statements of a stream does not have the name of a definition
-// within them.
+// TestNamesWithin checks that a definition before an on block does not get the name of a definition inside the block.
 func TestNamesWithin(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
 	worker := func(body, defs string) string {
@@ -550,8 +549,8 @@ func TestCoalescedWait(t *testing.T) {
 	refused(t, strings.Replace(src, "Wait(Communication 9)", "Wait(Communication 8)", 1), "6:3:", "was not posted")
 }
 
-// TestCapturedOnSomeWay checks a stream that was captured again in a loop or in one branch. A use of it is refused,
-// unless the stream was captured again before the use.
+// TestCapturedOnSomeWay checks a stream that was captured again in a loop or in one branch. Statements that use this
+// stream are refused, unless they follow another capture of the stream.
 func TestCapturedOnSomeWay(t *testing.T) {
 	container := func(body string) string {
 		return "%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS1{4}] (DeviceMesh{0 1})) :\n  GetCurrentStream into Stream 0\n" + body + "}\n"

@@ -179,7 +179,7 @@ type indenter struct {
 	// lastUse maps the line of a loop to the last line that uses the loop's variable.
 	lastUse map[int]int
 	limit   int
-	more    bool // there are more ways than limit
+	more    bool // set if there are more ways to indent the statements than limit
 	stack   []int
 	depths  []int
 }
@@ -211,8 +211,8 @@ func (in *indenter) findUses() {
 	}
 }
 
-// each calls see once for every way to indent the statements, with the depths of all statements, until see returns
-// false. Ways with short blocks come first.
+// each is an iterator over the ways to indent the statements: it passes the depths of all statements to the function
+// see, until see returns false. Ways with short blocks come first.
 func (in *indenter) each(see func(depths []int) bool) bool {
 	i := len(in.depths)
 	if i == len(in.list) {

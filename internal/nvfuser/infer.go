@@ -27,7 +27,7 @@ const (
 	maxIterations = 4096
 )
 
-// inference collects what the dump says about its missing indices.
+// inference collects the facts in the dump about its missing indices.
 type inference struct {
 	t       *scalars
 	missing []*missingIndex
@@ -49,16 +49,16 @@ type missingIndex struct {
 	chosen *scalar
 }
 
-// rule relates two indices a and b that a loop uses. They are equal. If inverse is set, they are inverse instead:
-// if b is r on rank q, then a is q on rank r.
+// rule relates two indices a and b that a loop uses. The two indices are equal or, if inverse is set, inverse to each
+// other: if b is r on rank q, then a is q on rank r.
 type rule struct {
 	a, b    *scalar
 	inverse bool
 	loop    *stmt
 }
 
-// inferIndices defines the indices that the dump uses but does not define. If it cannot, it stores a proposal for
-// the --define flags that the error message shows.
+// inferIndices defines the indices that the dump uses but does not define. If this is not possible, it stores a
+// proposal for the --define flags that the error message shows.
 func (t *scalars) inferIndices() {
 	in := &inference{t: t, byName: map[string]*missingIndex{}, extents: map[string]bool{}, values: map[string]int64{}}
 	for _, x := range t.d.inputs {
@@ -288,7 +288,8 @@ func (in *inference) solve() (found []*scalar, different int) {
 	return found, len(tables)
 }
 
-// iterations calls see for each rank in each iteration of a loop, until see returns false.
+// iterations is an iterator: for each iteration of a loop and each rank, it calls the function see, until see returns
+// false.
 func (in *inference) iterations(loop *stmt, see func(rank int64) bool) bool {
 	if loop == nil || !loop.hi.isInt() || !loop.index.isInt() ||
 		loop.index.val < 0 || loop.hi.val > maxIterations/in.t.world {

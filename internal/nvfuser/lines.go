@@ -54,7 +54,7 @@ const (
 	kernel   = "%kernel"
 	unitWord = "HostUnit"
 	defsWord = "Index definitions:"
-	endWord  = "END." // ends a dump in the form of pull request 2518
+	endWord  = "END." // the last line of a dump in the form of pull request 2518
 )
 
 // maxLines and maxWords limit the size of a dump. They thereby limit the memory and time of every step that reads
@@ -138,9 +138,9 @@ func (j *joiner) begin(s string, indent int, pos ir.Pos) {
 	j.depth = depthOf(withoutOpening(s))
 }
 
-// extend appends s, the text of a physical line, to the current line. A physical line that begins in the first
-// column of the dump is the rest of a broken line, and may begin within a word. An indented one was printed as a
-// line of its own, so a blank is put before it.
+// extend appends s, the text of a physical line, to the current line. A physical line that begins in the first column
+// of the dump is the rest of a broken line, and may begin within a word. An indented physical line was printed as a
+// separate line, so it is appended after a blank.
 func (j *joiner) extend(s string, indent int, pos ir.Pos) {
 	if indent > j.base || j.blank {
 		j.text.WriteByte(' ')

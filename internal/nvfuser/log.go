@@ -27,8 +27,8 @@ type excerpt struct {
 	noise []rawLine // omitted lines, which are between lines of the dump
 	key   string    // a text that is equal for dumps with the same contents
 	times int       // how often the file contains a dump with the same contents
-	cut   bool      // the next dump begins before its end
-	open  bool      // the file ends before the end of the dump
+	cut   bool      // set if the next dump begins before the end of this one
+	open  bool      // set if the file ends before the end of the dump
 	test  string    // name of the test that printed the dump first; "" if unknown
 }
 
@@ -94,8 +94,8 @@ func headAt(line string) (tags string, at int) {
 	return tags, at
 }
 
-// findDumps returns the dumps in a file, in the order of the file. Dumps with the same contents are returned once.
-// It also returns the positions at which dumps end whose beginnings are not in the file.
+// findDumps returns the dumps in a file, in the order of the file. Dumps with the same contents are returned once. It
+// also returns the positions of the ends of dumps whose beginnings are not in the file.
 func findDumps(src string) (list []excerpt, ends []ir.Pos) {
 	if !strings.Contains(src, headWord) {
 		return nil, nil
@@ -168,9 +168,9 @@ type cutter struct {
 	lines  []rawLine
 	noise  []rawLine
 	closed bool // the closing "}" was read
-	unit   bool // the current line is in a HostUnit after the closing "}"
-	defs   bool // the current line is in the definitions of indices after the closing "}"
-	cut    bool // another dump begins before the end of this one
+	unit   bool // set while the current line is in a HostUnit, which follows the closing "}"
+	defs   bool // set while the current line is in the definitions of indices, which follow the closing "}"
+	cut    bool // set if another dump begins before the end of this one
 	test   string
 }
 

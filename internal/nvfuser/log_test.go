@@ -73,7 +73,7 @@ func TestLogsOfRanks(t *testing.T) {
 	lines := strings.SplitAfter(loops, "\n")
 	var log strings.Builder
 	for i := range len(lines) + 2 {
-		for rank := range 3 { // rank 2 is two lines late
+		for rank := range 3 { // rank r prints each line r lines later than rank 0
 			if at := i - rank; at >= 0 && at < len(lines) && lines[at] != "" {
 				fmt.Fprintf(&log, "[rank%d]: %s", rank, lines[at])
 			}
@@ -97,7 +97,7 @@ func TestMessagesBetween(t *testing.T) {
 		"--------------------------------------------------------------------------",
 	} {
 		lines := strings.SplitAfter(loops, "\n")
-		for at := 1; at < 8; at++ { // before each line of the container but the first
+		for at := 1; at < 8; at++ { // the message is inserted before each line of the container except the first
 			log := strings.Join(lines[:at], "") + message + "\n" + strings.Join(lines[at:], "")
 			said := ofLog(t, log, loops, nil)
 			if want := fmt.Sprintf("d.txt:%d:1: warning: this line looks like a message", at+1); !strings.Contains(said,
@@ -155,7 +155,7 @@ func TestCutLog(t *testing.T) {
 			t.Errorf("want %q, got %s", want, ds)
 		}
 	}
-	// Dumps of ranks that differ only in how much was printed are not considered different.
+	// If one dump is the beginning of another, the two are not considered different.
 	last := lines[4][:len(lines[4])/2]
 	ofLog(t, prefixed("[rank0]: ", strings.Join(lines[:4], "")+last)+"\n"+prefixed("[rank1]: ", loops), loops, nil)
 	log = prefixed("[rank0]: ", strings.Join(lines[:4], "")) + prefixed("[rank1]: ", strings.Join(lines[:4], "")+last)

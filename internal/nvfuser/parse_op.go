@@ -42,7 +42,7 @@ func (c *cursor) function(s *stmt) {
 		c.attribute("flags", func() { s.flags = c.booleans() })
 	case "Set", "SegmenterSet", "Set.Permute":
 		s.in = append(s.in, operand{t: c.tensor()})
-		for c.got(",") { // the arguments that say how the copy is cached
+		for c.got(",") { // skips the arguments that determine how the copy is cached
 			c.word("an attribute")
 			c.want("=")
 			c.word("its value")

@@ -134,7 +134,7 @@ func (t *output) teamOf(m *mesh) *team {
 	return t.teams[joinInts(m.devices)]
 }
 
-// everyStmt calls see for every statement of the dump, including the statements in HostUnits.
+// everyStmt calls the function see with every statement of the dump, including the statements in HostUnits.
 func (d *dump) everyStmt(see func(*stmt)) {
 	var walk func([]*stmt)
 	walk = func(list []*stmt) {
@@ -150,7 +150,8 @@ func (d *dump) everyStmt(see func(*stmt)) {
 	}
 }
 
-// everyTensor calls see for every occurrence of a tensor in the container, which does not include the HostUnits.
+// everyTensor calls the function see with every occurrence of a tensor in the container, which does not include the
+// HostUnits.
 func (d *dump) everyTensor(see func(*tensor)) {
 	for _, x := range slices.Concat(d.inputs, d.outputs) {
 		see(x)

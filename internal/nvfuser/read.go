@@ -42,7 +42,7 @@ type reader struct {
 	// starts holds the offset of the beginning of each line in the source, so that a diagnostic finds its line
 	// without a search.
 	starts []int
-	// indented reports whether some statement is indented more than the first one. The dump has then kept its
+	// indented reports whether some statement is indented more than the first one. If so, the dump has kept its
 	// indentation.
 	indented bool
 }

@@ -47,7 +47,7 @@ func (s *scalar) write(b *strings.Builder) {
 	}
 }
 
-// names calls see for every name that occurs in s.
+// names is an iterator: it calls the function see with every name that occurs in s.
 func (s *scalar) names(see func(*scalar)) {
 	if s == nil {
 		return
@@ -83,8 +83,8 @@ type scalars struct {
 	proposals string
 	defining  map[string]bool
 	inlined   int
-	sizes     map[*ir.Expr]int // by expression, its size in nodes
-	tooLarge  bool             // whether the error was reported, which happens only once
+	sizes     map[*ir.Expr]int // maps an expression to its number of nodes
+	tooLarge  bool             // whether an error about an expression that is too large was reported
 	// symbols maps the names in the extents of inputs to the dims that are declared for them.
 	symbols    map[string]*ir.Dim
 	symbolList []string
@@ -219,7 +219,7 @@ func (t *scalars) truncated(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 		return byPositive
 	case d.hasLo && d.lo < 0, !d.hasLo && subtracts(s.args[1]):
 		t.errorf(s.pos, "the sign of the divisor is not known").Help =
-			"compose the divisor of numbers, extents, and variables of loops that begin at 0 or later"
+			"use only numbers, extents, and variables of loops that begin at 0 or later in the divisor"
 	}
 	return t.towardsZero(k, s, x)
 }
@@ -317,10 +317,11 @@ type span struct {
 
 func exactly(v int64) span { return span{v, v, true, true} }
 
-// small is a bound for values such that their sums and products cannot overflow.
+// small is an upper bound: sums and products of values below it cannot overflow.
 const small = 1 << 30
 
-// rangeOf returns a range that contains all values of an expression. budget limits the work.
+// rangeOf returns a range that contains all values of an expression. The argument budget limits the number of visited
+// nodes.
 func (t *scalars) rangeOf(s *scalar, budget *int) span {
 	if *budget--; *budget < 0 {
 		return span{}

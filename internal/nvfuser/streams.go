@@ -39,7 +39,7 @@ type streams struct {
 	changes     map[*stmt]bool
 }
 
-// current returns the current stream, on which the statement at pos runs.
+// current returns the stream on which the statement at pos runs.
 func (t *streams) current(pos ir.Pos) streamRef {
 	if t.cur.key != unknownKey {
 		return t.cur
@@ -167,8 +167,8 @@ func (t *streams) changesStreams(s *stmt) bool {
 	return c
 }
 
-// walkState records the current stream while statements are traversed without being translated. Only the keys of
-// streams matter. The key "in" represents the stream that is current at the start.
+// walkState records the current stream while statements are traversed without being translated. Streams are compared
+// only by their keys. The key "in" represents the stream that is current at the start.
 type walkState struct {
 	key      string
 	captured map[string]string

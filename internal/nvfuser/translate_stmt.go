@@ -49,7 +49,7 @@ func (t *translator) statement(s *stmt) {
 	}
 }
 
-// waitFor adds a statement with which the current stream waits for the stream other.
+// waitFor adds a statement with which the current stream waits for the given other stream.
 func (t *streams) waitFor(other streamRef, pos ir.Pos) {
 	if other.key == unknownKey || other.key == t.current(pos).key {
 		return
@@ -255,7 +255,7 @@ func (t *memories) shardByStream(s *stmt, in *binding) *binding {
 
 // slice defines a view of rows lo..hi of each axis.
 func (t *memories) slice(s *stmt, in *binding) *binding {
-	var axes []axis // the printed axes that the ranges cut
+	var axes []axis // the printed axes to which the ranges of the slice apply
 	for _, a := range s.in[0].t.axes {
 		if !a.reduced() {
 			axes = append(axes, a)
@@ -332,7 +332,7 @@ func (t *translator) elided() {
 	})
 }
 
-// pass binds a tensor of a HostUnit to the binding of the tensor of the container that is passed for it.
+// pass binds a tensor of a HostUnit to the binding of the container's tensor that is passed as its argument.
 func (t *translator) pass(u *unitState, inner *tensor, outer *binding) {
 	if outer == nil {
 		return

@@ -30,13 +30,13 @@ type tensor struct {
 	id    string // "T5"
 	dtype ir.DType
 	axes  []axis
-	mesh  *mesh // nil if no mesh is printed
+	mesh  *mesh // device mesh of the tensor; nil if no mesh is printed
 }
 
 // axis is one printed axis of a tensor, for example "istreamIdx12{8}".
 type axis struct {
 	pos    ir.Pos
-	kind   byte   // 'i' iterated, 'r' reduced, 'b' broadcast
+	kind   byte   // kind of the axis: 'i' iterated, 'r' reduced, 'b' broadcast
 	par    string // how it is parallelized: "S" for serial, "deviceIdx.x", "streamIdx"
 	num    int
 	extent *scalar
@@ -57,7 +57,7 @@ type mesh struct {
 // scalar is a printed integer expression.
 type scalar struct {
 	pos  ir.Pos
-	op   string // "" for a number or name; otherwise an operator or the name of a function
+	op   string // operator or name of a function; "" for a number or name
 	name string
 	val  int64
 	args []*scalar

@@ -16,18 +16,19 @@ const (
 	backendCUDA = "CUDA"
 )
 
-// posted is a communication that was posted and for which a later Wait may wait.
+// posted describes a communication that was posted. A later Wait may wait for the communication.
 type posted struct {
 	event string
 	ranks rankSet // the ranks that post the communication
 	// group is the number of the EndCoalescing that completes the communication. It is "" if the communication is
 	// not coalesced.
 	group string
-	// inOrder reports that the communication ran on the stream that posted it. A Wait for it then has no effect.
+	// inOrder reports that the communication ran on the stream that posted it. If so, a Wait for the communication has
+	// no effect.
 	inOrder bool
 }
 
-// post emits a communication on the stream to, and records an event after it.
+// post emits a communication on a stream, and records an event after it.
 func (t *comms) post(s *stmt, to streamRef, ranks rankSet, emit func()) {
 	from := t.current(s.pos)
 	p := t.completes(s, ranks)
@@ -51,8 +52,8 @@ func (t *comms) completes(s *stmt, ranks rankSet) *posted {
 }
 
 // postedLater handles a Wait in a loop for a transfer that the loop posts after the Wait. The Wait waits for the
-// transfer of an earlier iteration. If there is an iteration before which no such transfer was posted, the proof of
-// the program reports it.
+// transfer of an earlier iteration. If some iteration has a Wait before any such transfer was posted, the proof of the
+// program reports this.
 func (t *comms) postedLater(id string) *posted {
 	var found *posted
 	var see func(list []*stmt)
