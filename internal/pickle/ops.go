@@ -29,7 +29,8 @@ const (
 	opFloat, opString, opUnicode                           = 'F', 'S', 'V'
 )
 
-// maxLong is the most bytes of an integer, since converting one takes quadratic time.
+// maxLong is the largest size of an integer in bytes. The limit is low because the time of a conversion is quadratic in
+// the size.
 const maxLong = 4096
 
 func (d *decoder) step(op byte) error {
@@ -45,7 +46,7 @@ func (d *decoder) step(op byte) error {
 		return err
 	case opMark:
 		if len(d.marks) == maxStack {
-			return fmt.Errorf("more than %d values in each other: %w", maxStack, ErrLimit)
+			return fmt.Errorf("values are nested more than %d deep: %w", maxStack, ErrLimit)
 		}
 		d.marks = append(d.marks, len(d.stack))
 		return d.count(sizeMark)
@@ -75,11 +76,11 @@ func (d *decoder) step(op byte) error {
 func (d *decoder) begin(op byte) error {
 	d.begun = true
 	if op != opProto {
-		return errors.New("no pickle of protocol 2 or later begins so")
+		return errors.New("no pickle of protocol 2 or later: it does not begin with the number of the protocol")
 	}
 	v, err := d.byte()
 	if err == nil && (v < 2 || v > 5) {
-		err = fmt.Errorf("protocol %d; those from 2 to 5 can be read", v)
+		err = fmt.Errorf("protocol %d is not supported; the supported ones are 2 to 5", v)
 	}
 	return err
 }
@@ -91,7 +92,7 @@ func (d *decoder) pushed(v any, bytes int64, err error) error {
 	return d.push(v, bytes)
 }
 
-// atom decodes a value that does not contain values of the stack. It returns the value and its size in memory.
+// atom decodes a value that contains no values from the stack. It returns the value and its size in memory.
 func (d *decoder) atom(op byte) (any, int64, error) {
 	switch op {
 	case opNone:
@@ -206,7 +207,7 @@ func (d *decoder) memory(op byte) error {
 	if op == opBinGet || op == opLongBinGet {
 		v, ok := d.recall(key)
 		if !ok {
-			return fmt.Errorf("it takes back value %d, which was not kept", key)
+			return fmt.Errorf("it reads entry %d of the memo, which was not stored", key)
 		}
 		return d.push(v, 0)
 	}
@@ -305,7 +306,7 @@ func appended(to []any, items ...any) []any {
 	return append(to, items...)
 }
 
-// fill moves values from the stack into the container below them.
+// fill moves values from the top of the stack into the container below these values.
 func (d *decoder) fill(op byte) error {
 	var items []any
 	var err error
@@ -388,7 +389,7 @@ func (d *decoder) object(op byte) error {
 		module, ok1 := parts[0].(string)
 		name, ok2 := parts[1].(string)
 		if !ok1 || !ok2 {
-			return errors.New("it imports what is no name")
+			return errors.New("it imports a module or an object whose name is not a string")
 		}
 		return d.made(Object{Module: module, Name: name})
 	}

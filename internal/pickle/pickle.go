@@ -23,9 +23,9 @@ type Limits struct {
 	Memory int64 // largest size of its values in memory in bytes; default 512 MiB
 }
 
-// Values are nil, bool, int64, *big.Int if int64 is too small, float64, string, []byte, *Tuple,
-// *List, *Dict, *Set and *Object. Values of the last five types may occur several times, and may
-// contain themselves, to any depth. Do not print or traverse one without a bound.
+// Values are nil, bool, int64, *big.Int if int64 is too small, float64, string, []byte, *Tuple, *List, *Dict, *Set and
+// *Object. Values of the last five types may occur several times, and may contain themselves, to any depth. Do not
+// print or traverse a value without a bound.
 type (
 	// Tuple is a tuple.
 	Tuple struct{ Items []any }
@@ -38,7 +38,7 @@ type (
 	Dict struct {
 		Keys, Values []any
 
-		index map[string]int // in long dicts: the index of each string key
+		index map[string]int // in long dicts: maps a string key to its index
 		of    int            // number of keys in the index
 	}
 	// Object is the result of an import, or of a call of an imported function or class.
@@ -168,7 +168,7 @@ type kept struct {
 	set bool
 }
 
-// These are sizes of values in bytes. A value occupies another 16 bytes in its container and 16 on the stack.
+// These constants are sizes of values in bytes. A value occupies another 16 bytes in its container and 16 on the stack.
 const (
 	sizeHeld   = 32
 	sizeItem   = 16
@@ -210,7 +210,7 @@ func (s *slab[T]) new() *T { return &s.take(1)[0] }
 func (d *decoder) result() (any, error) {
 	v, err := d.pop()
 	if err == nil && (len(d.stack) > 0 || len(d.marks) > 0) {
-		err = errors.New("values are left when it stops")
+		err = errors.New("values are left on the stack when it stops")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pickle: offset %d: %w", d.offset, err)
@@ -268,7 +268,7 @@ func (d *decoder) uint(size int) (uint64, error) {
 	return binary.LittleEndian.Uint64(b[:]), nil
 }
 
-// sized reads a length of size bytes, and then that many bytes.
+// sized reads a length, which is a number of size bytes, and then that many bytes.
 func (d *decoder) sized(size int) ([]byte, error) {
 	n, err := d.uint(size)
 	if err != nil {
@@ -295,13 +295,13 @@ const maxStack = 1 << 20
 // push pushes a value that occupies the given number of bytes.
 func (d *decoder) push(v any, bytes int64) error {
 	if len(d.stack) == maxStack {
-		return fmt.Errorf("more than %d values that nothing holds yet: %w", maxStack, ErrLimit)
+		return fmt.Errorf("more than %d values on the stack: %w", maxStack, ErrLimit)
 	}
 	d.stack = append(d.stack, v)
 	return d.count(sizeHeld + bytes)
 }
 
-var errStack = errors.New("it takes a value that is not there")
+var errStack = errors.New("it pops more values than the stack has")
 
 // floor is the height of the stack at the last mark. Values below it must not be popped.
 func (d *decoder) floor() int {
@@ -340,7 +340,7 @@ func (d *decoder) popN(n int) ([]any, error) {
 // popMark pops the values above the last mark; see popN.
 func (d *decoder) popMark() ([]any, error) {
 	if len(d.marks) == 0 {
-		return nil, errors.New("it takes values to a mark that is not there")
+		return nil, errors.New("it pops values up to a mark, but the stack has no mark")
 	}
 	at := d.floor()
 	out := d.stack[at:]

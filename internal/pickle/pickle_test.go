@@ -202,15 +202,15 @@ func TestMalformed(t *testing.T) {
 		"(lp0\n.":                     "offset 0: no pickle of protocol 2",
 		"{}":                          "offset 0: no pickle",
 		"\x80\x06N.":                  "protocol 6",
-		"\x80\x02.":                   "a value that is not there",
+		"\x80\x02.":                   "more values than the stack has",
 		"\x80\x02NN.":                 "values are left",
-		"\x80\x02N(.":                 "a value that is not there",
-		"\x80\x02(a":                  "a value that is not there",
-		"\x80\x02Nt.":                 "a mark that is not there",
+		"\x80\x02N(.":                 "more values than the stack has",
+		"\x80\x02(a":                  "more values than the stack has",
+		"\x80\x02Nt.":                 "the stack has no mark",
 		"\x80\x02}(Nu.":               "has no value",
 		"\x80\x02NNa.":                "appends to",
-		"\x80\x02h\x07.":              "value 7, which was not kept",
-		"\x80\x02NN\x93.":             "no name",
+		"\x80\x02h\x07.":              "entry 7 of the memo",
+		"\x80\x02NN\x93.":             "whose name is not a string",
 		"\x80\x02NNR.":                "it calls",
 		"\x80\x05\x97.":               "a buffer outside the file",
 		"\x80\x02I1\n.":               "of protocol 0 or 1",
@@ -230,8 +230,8 @@ func TestNested(t *testing.T) {
 	for what, s := range map[string]struct{ pickle, limit string }{
 		"tuples":           {"N" + strings.Repeat("\x85", n), ""},
 		"a tuple shared":   {")" + strings.Repeat("q\x00h\x00\x86", n/5), ""},
-		"lists":            {strings.Repeat("]", 2*n) + strings.Repeat("a", 2*n-1), "that nothing holds yet"},
-		"lists of marks":   {strings.Repeat("(", 2*n) + strings.Repeat("l", 2*n), "in each other"},
+		"lists":            {strings.Repeat("]", 2*n) + strings.Repeat("a", 2*n-1), "values on the stack"},
+		"lists of marks":   {strings.Repeat("(", 2*n) + strings.Repeat("l", 2*n), "nested more than"},
 		"tuples, too many": {"N" + strings.Repeat("\x85", 2*n), "bytes of memory"},
 		"lists, too many":  {"](" + strings.Repeat(strings.Repeat("]", 1000)+"e(", 2*n/1000) + "e", "bytes of memory"},
 		"imports": {"](" + strings.Repeat(strings.Repeat("c\n\n", 1000)+"e(", n/1000) + "e",
@@ -262,8 +262,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// again pickles a value, up to a depth and a number of values. It reports whether all of it was
-// written.
+// again pickles a value, up to a depth and a number of values, and reports whether the whole value was written.
 func again(b *bytes.Buffer, v any, depth int, left *int) bool {
 	if *left--; depth == 0 || *left < 0 {
 		return false
@@ -309,8 +308,8 @@ func again(b *bytes.Buffer, v any, depth int, left *int) bool {
 	return true
 }
 
-// FuzzDecode: errors have a position in the pickle, and that decoded data is the same after
-// encoding and decoding it again. The decoder must not use more memory than its limit.
+// FuzzDecode: errors have a position in the pickle, and decoded data are the same after they are encoded and decoded
+// again. The decoder must not use more memory than its limit.
 func FuzzDecode(f *testing.F) {
 	for _, s := range written {
 		b, _ := hex.DecodeString(strings.Join(strings.Fields(s), ""))

@@ -25,7 +25,7 @@ type judged struct {
 	LeftOver    []string          `json:"left_over"`
 	Kinds       map[string]string `json:"kinds"`
 	Slots1      string            `json:"verdict_slots1"`
-	NoSignal    map[string]string `json:"port_put_mutants"` // of a put with signal without the signal
+	NoSignal    map[string]string `json:"port_put_mutants"` // verdicts if a put lacks its signal
 }
 
 // corpus returns the directory of schedules and the verdicts of the independent checker. It skips the test if the
@@ -83,7 +83,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return out
 }
 
-// edgeOf returns the verdict that includes conflicts at the beginning and end of a launch.
+// edgeOf returns the verdict that takes account of conflicts at the beginning and end of a launch.
 func edgeOf(r *schedule.Report) string {
 	if r.Verdict == schedule.OK {
 		for _, w := range r.Warnings {

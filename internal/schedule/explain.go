@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// raced records a finding: an access of agent a and an earlier access to cell c are not ordered.
+// raced records the finding that an access of agent a and an earlier access to cell c are not ordered.
 func (s *sim) raced(a *agent, acc, old *access, c int, does, did string) {
 	edge := acc.edge() || old.edge()
 	key := fmt.Sprintf("%v %p %p %d %d", edge, acc.op, old.op, acc.block, old.block)
@@ -72,7 +72,7 @@ func (s *sim) counterexample(f *Finding, a *agent, acc, old *access) {
 		return
 	}
 	first := *acc
-	first.x = a.x // which may be more than its block knows
+	first.x = a.x // the thread of the access may know more than its block
 	state, ahead := s.state(&first, old)
 	f.State = state
 	f.Lines = []string{"nothing orders the two accesses: this state of the thread blocks is possible, and then either access can be first"}
@@ -95,10 +95,10 @@ func (s *sim) counterexample(f *Finding, a *agent, acc, old *access) {
 const mostProgress = 8
 
 // state returns an interleaving in which two unordered accesses are both next: how many operations each thread block
-// has completed. It consists of the operations that precede one of the accesses in every interleaving. Blocks that have
-// completed no operation are omitted, except those of the accesses, which come first. A block has completed an
-// operation if all its threads have. Between two barriers the threads of a block run independently, so a thread that
-// signals may have to be ahead; state returns true if a block has such threads.
+// has completed. In this interleaving, only those operations have been executed that precede one of the accesses in
+// every interleaving. Blocks that have completed no operation are omitted, except those of the accesses, which come
+// first. A block has completed an operation if all its threads have. Between two barriers the threads of a block run
+// independently, so a thread that signals may have to be ahead of its block; if so, the result ahead is true.
 func (s *sim) state(first, second *access) (list []Progress, ahead bool) {
 	done := make([]int32, len(s.blocks)) // in ticks
 	for b := range done {
@@ -181,7 +181,7 @@ func (p Progress) String() string {
 	return text
 }
 
-// deadlocked reports whether blocks remain that wait, and records a finding that describes for what they wait.
+// deadlocked reports whether some blocks wait forever, and records a finding that describes for what they wait.
 func (s *sim) deadlocked() bool {
 	var stuck []int
 	for b := range s.blocks {
@@ -223,7 +223,7 @@ func (s *sim) deadlocked() bool {
 		}
 	}
 	if len(chain) > 6 {
-		f.Lines = append(f.Lines, fmt.Sprintf("and so on, %d blocks in a circle", len(chain)))
+		f.Lines = append(f.Lines, fmt.Sprintf("and so on, in a cycle of %d blocks", len(chain)))
 	}
 	verb := "do"
 	if len(stuck) == 1 {
@@ -235,7 +235,7 @@ func (s *sim) deadlocked() bool {
 		f.Message += fmt.Sprintf(" launch %d", launch+1)
 	}
 	s.findings = append(s.findings, f)
-	for i, b := range slices.Concat(chain, stuck) { // a deleted signal to several ranks hangs all of them
+	for i, b := range slices.Concat(chain, stuck) { // if a signal to several ranks is missing, all of them wait forever
 		if c := s.blocks[b].wait.counter; c >= 0 && i < 64 && (i < len(chain) || s.waker(b) < 0) {
 			s.awaited = append(s.awaited, c)
 		}
@@ -266,7 +266,7 @@ func (s *sim) waitsFor(b int) string {
 		return text
 	case w.meet >= 0:
 		o := &s.p.Blocks[b].Ops[st.pc]
-		return fmt.Sprintf("%d blocks of rank %d to meet, of which %d have come", o.Size, s.p.Blocks[b].Rank,
+		return fmt.Sprintf("%d blocks of rank %d to meet, of which %d have arrived", o.Size, s.p.Blocks[b].Rank,
 			len(s.meets[w.meet]))
 	}
 	return "nothing"
@@ -308,7 +308,7 @@ func (s *sim) writesPacket(b int, o *Op, c int) bool {
 	return false
 }
 
-// nothing is the result of due if the collective has no inputs.
+// nothing is the constant that due returns if the collective has no inputs.
 const nothing = math.MaxInt
 
 // due returns the number of cells of rank r's output that the collective defines.
@@ -398,7 +398,7 @@ func (s *sim) results(r, launch int) {
 	}
 }
 
-// unpacked records a finding: an access reads cell c as plain data, although access w wrote the cell as a packet.
+// unpacked records the finding that an access reads cell c as plain data although access w wrote the cell as a packet.
 func (s *sim) unpacked(acc, w *access, c int) {
 	key := fmt.Sprintf("%p %p", acc.op, w.op)
 	if s.edges[key] || s.wrong >= 4 {
@@ -409,7 +409,7 @@ func (s *sim) unpacked(acc, w *access, c int) {
 	reader, writer := s.p.place(acc.block, acc.op), s.p.place(w.block, w.op)
 	s.findings = append(s.findings, &Finding{Kind: Wrong, Places: []Place{reader, writer}, Message: fmt.Sprintf(
 		"%s reads %s as data, and %s writes packets there", reader, s.p.cellName(s.home(c), Plain), writer),
-		Lines: []string{"it reads their flags, too: read them by an operation of packets, or write no packets"}})
+		Lines: []string{"the flags are read as data, too: use an operation that reads packets, or write plain data"}})
 }
 
 func (s *sim) lastWriter(c int) (*Op, int) {
@@ -552,7 +552,7 @@ func (s *sim) difference(got, want *value) string {
 	case want == nil && len(surplus) == 1:
 		return "holds " + surplus[0]
 	case want == nil:
-		return "holds what no rank's input is: " + brief(surplus)
+		return "holds a value that is no rank's input:  " + brief(surplus)
 	case len(lacks) == 0:
 		return "has too much: " + brief(surplus)
 	case len(surplus) == 0:

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/schedule/mscclpp"
 )
 
-// TestStates: plans without one of their synchronizations have races, and the state of each counterexample can be
-// reached by the operations that it lists, and no others. Its accesses are those of the finding.
+// TestStates: plans that lack one of their synchronizations have races. The state of each counterexample can be reached
+// by executing only the operations that it lists, and its accesses are those of the finding.
 func TestStates(t *testing.T) {
 	files := []string{"../../examples/schedules/exchange.json"}
 	for _, pattern := range []string{"testdata/*.json", "testdata/*.xml"} {

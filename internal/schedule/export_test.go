@@ -39,7 +39,7 @@ func Reach(p *Plan, state []Progress) error {
 		moved = false
 		for b := range s.blocks {
 			st, ops := &s.blocks[b], p.Blocks[b].Ops
-			if st.wait.meet >= 0 && s.meets[st.wait.meet] == nil { // the last block of the barrier has come
+			if st.wait.meet >= 0 && s.meets[st.wait.meet] == nil { // the last block has arrived at the barrier
 				st.wait, moved = running, true
 			}
 			for st.wait.meet < 0 && st.pc < until[b] && s.step(b, &ops[st.pc]) {
@@ -73,7 +73,7 @@ func Simulate(p *Plan, launches int) *Report {
 	return simulate(p, launches, 0).report()
 }
 
-// ScratchNames returns the names that messages use for the cells of scratch, both halves of a double scratch included.
+// ScratchNames returns the names that messages use for the cells of scratch, including both halves of a double scratch.
 func ScratchNames(p *Plan) []string {
 	s := newSim(p, 2, nil)
 	var out []string

@@ -41,7 +41,7 @@ func TestHostileFiles(t *testing.T) {
 			"op 0 (wait): it has channel_ids, but the thread block lacks the key channels"},
 		{plan(copies(`,"tbg_info":{"tb_id":2,"tbg_size":2}`, "1"), ""), "tbg_info has block 2 of 2"},
 		{plan(copies(`,"tbg_info":{"tb_id":0,"tbg_size":1031}`, "1"), ""), "more than 1024 parts"},
-		{plan(copies("", "-1"), ""), "an operand has size -1 and index 0, want a size from 1 to 1048576"},
+		{plan(copies("", "-1"), ""), "an operand has size -1 and index 0 (its first chunk), want a size from 1 to 1048576"},
 		{plan(copies("", "9223372036854775807"), ""), "an operand has size 9223372036854775807 and index 0"},
 		{plan(`{"name":"pipeline","iter_context":{"num_chunks":1,"unit_size":1},"ops":[{"name":"pipeline","iter_context":{"num_chunks":1,"unit_size":1},"ops":[{"name":"nop"}]}]}`, ""), "a pipeline within a pipeline"},
 		{plan(`{"name":"pipeline","ops":[{"name":"nop"},{"name":"nop"}],"iter_context":{"num_chunks":1048576,"unit_size":1}}`, ""),
@@ -143,8 +143,8 @@ func xmlStep(step string) string {
 	return `<algo coll="test" ngpus="1"><gpu id="0" i_chunks="1" o_chunks="1" s_chunks="0"><tb id="0" send="-1" recv="-1">` + step + `</tb></gpu></algo>`
 }
 
-// TestAbsentKeys removes each key of a plan, one at a time. A plan without a key that the proof needs is refused by the
-// key's name; without one of the others it has the same verdict as before.
+// TestAbsentKeys removes each key of a plan, one at a time. If the proof needs the key, the plan must be refused with
+// an error that names the key; otherwise the verdict must not change.
 func TestAbsentKeys(t *testing.T) {
 	operations := `[
 		{"name":"put","src_buff":[{"type":"i","index":0,"size":1}],"dst_buff":[{"buffer_id":0,"index":0,"size":1}],"channel_type":"port","channel_ids":[0]},

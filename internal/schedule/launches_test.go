@@ -67,7 +67,8 @@ func TestAnyNumberOfLaunches(t *testing.T) {
 }
 
 // TestDoubleScratch checks a broadcast by packets into a scratch memory of two halves, of which successive launches use
-// different ones. Nothing comes back, so the third launch can overwrite what the first has not read.
+// different ones. Readers send no signals back, so the third launch can overwrite data of the first launch before they
+// are read.
 func TestDoubleScratch(t *testing.T) {
 	f := readPlan(t, "testdata/double_broadcast.json")
 	if r := check(t, f, 1); r.Verdict != schedule.OK {
@@ -78,7 +79,7 @@ func TestDoubleScratch(t *testing.T) {
 		"rank 0, tb 0 has completed no operation of launch 3") {
 		t.Error(r.Verdict, r.Findings)
 	}
-	// The same three launches in one plan, with the halves as two chunks: an independent text of the same fault.
+	// The same three launches in one plan, with the halves as two chunks, have the same fault.
 	once := f.Clone()
 	once.DoubleScratch = false
 	for r := range once.GPUs {
@@ -106,8 +107,8 @@ func TestDoubleScratch(t *testing.T) {
 	}
 }
 
-// TestLeftSignals adds acknowledgements to a broadcast that needs one. The additional signals remain, so after some
-// launches the wait returns before the data were read. The same launches within one plan are a race.
+// TestLeftSignals adds acknowledgements to a broadcast that needs one. The additional signals remain in the counter, so
+// after some launches the wait returns before the data were read. One plan that consists of these launches has a race.
 func TestLeftSignals(t *testing.T) {
 	signal := mscclpp.Op{Name: "signal", ChannelIDs: []int{0}, ChannelType: "memory"}
 	f := readPlan(t, "testdata/acknowledged.json")
@@ -148,7 +149,8 @@ func TestLeftSignals(t *testing.T) {
 	}
 }
 
-// TestFallingCounter takes a semaphore more often than it is released: its initial value suffices for two launches.
+// TestFallingCounter checks a plan that acquires a semaphore more often than it releases it: the initial value suffices
+// for two launches.
 func TestFallingCounter(t *testing.T) {
 	f := readPlan(t, "testdata/acknowledged.json").Clone()
 	f.GPUs[0].Semaphores = []mscclpp.Semaphore{{Init: new(2)}}

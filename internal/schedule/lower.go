@@ -94,7 +94,7 @@ type lowering struct {
 	p        *Plan
 	out      *device.Schedule
 	order    *order
-	takers   []int // by counter: the rank that waits for it, 0 for none
+	takers   []int // by counter: the rank that waits for the counter, 0 if none does
 	adders   []int
 	receives map[int]int // by the first cell of a message: the rank that reads the message
 	err      error
@@ -145,7 +145,7 @@ func (l *lowering) memory() error {
 	return nil
 }
 
-// peers determines which rank waits for each counter, which rank raises it, and which rank reads each message.
+// peers determines the rank that waits for each counter, the rank that raises it, and the rank that reads each message.
 func (l *lowering) peers() {
 	p := l.p
 	l.takers, l.adders, l.receives = make([]int, len(p.Counters)), make([]int, len(p.Counters)), map[int]int{}
@@ -196,7 +196,7 @@ func (l *lowering) op(o *Op) {
 	}
 }
 
-// gather lowers a meeting of blocks of one rank: the block raises its barrier counter and waits for the barrier
+// gather lowers a barrier of several blocks of one rank: the block raises its barrier counter and waits for the barrier
 // counters of the other blocks.
 func (l *lowering) gather(o *Op) {
 	l.met++
@@ -241,7 +241,7 @@ func (l *lowering) lanes(o *Op) {
 		case Await:
 			st.Kind, st.Member = device.ScheduleAwait, l.adders[lane.Counter]
 			st.Value = lane.Value - l.p.Counters[lane.Counter].Init
-		case Flush: // the posted puts were already performed
+		case Flush: // no wait is needed: the block's threads have performed the posted puts
 			continue
 		}
 		if st.Kind == device.ScheduleRaise || st.Value > 0 {

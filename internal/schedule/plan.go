@@ -104,10 +104,10 @@ type Counter struct {
 	Name string
 	Unit string `json:",omitempty"` // the name of what is counted, such as "message"; "" for signals
 	Init int
-	Kept bool // the counter keeps its value after a launch: signals that were not taken remain for the next launch
+	Kept bool // set if signals that were not taken remain for the next launch
 }
 
-// unit returns the name of n counted things.
+// unit returns the noun for n counted things, such as "signals".
 func (c *Counter) unit(n int) string { return plural(n, cmp.Or(c.Unit, "signal")) }
 
 // Engine is a proxy: a thread of the host that performs the puts of one port channel in order, at any time after they
@@ -136,8 +136,8 @@ type Op struct {
 	Turn  int    // iteration of a pipeline
 	Moves []Move
 	Lanes []Lane
-	Meet  int // Gather: number of the barrier
-	Size  int // Gather: number of blocks that meet
+	Meet  int // for a Gather: number of the barrier
+	Size  int // for a Gather: number of blocks that meet
 }
 
 // Move sets each cell of each destination to the sum of the corresponding cells of the sources.
@@ -156,7 +156,8 @@ const (
 	Raw         // packets copied as bytes, including their flags, without a wait for the flags
 )
 
-// Span is an operand: N elements, the first of which is at cell Cell. An element of a packet occupies two cells.
+// Span is an operand: N elements, the first of which is at cell Cell. An element that is stored as a packet occupies
+// two cells.
 type Span struct {
 	Cell, N int
 	Mode    Mode
@@ -179,7 +180,7 @@ type LaneKind byte
 
 const (
 	Add   LaneKind = iota // adds one to a counter
-	Take                  // waits until the counter exceeds the number of signals that it has taken
+	Take                  // waits until the counter exceeds the number of signals that were taken from it
 	Await                 // waits until a counter is at least Value
 	Flush                 // waits until an engine has performed all posted puts
 )
@@ -187,13 +188,13 @@ const (
 // Never is the Value of an Await that waits forever.
 const Never = 1 << 30
 
-// Lane is the part of one thread in a Sync.
+// Lane is the action of one thread in an operation of kind Sync.
 type Lane struct {
 	Kind    LaneKind
 	Thread  int
 	Counter int
 	Value   int
-	Relaxed bool // changes or reads the counter, but does not order memory
+	Relaxed bool // set if the action does not order memory
 	Engine  int  // the engine that adds to the counter after its earlier puts, or that is flushed; -1 for none
 }
 
@@ -268,7 +269,7 @@ const (
 	maxAgents = 1 << 15
 )
 
-// Within returns an error if a plan exceeds the limits. Readers call it while they build a plan.
+// Within returns an error if a plan exceeds the limits. Readers of files call Within while they build a plan.
 func (p *Plan) Within() error {
 	agents := len(p.Blocks) + len(p.Engines) + p.Ranks
 	switch {
@@ -277,7 +278,7 @@ func (p *Plan) Within() error {
 	case agents > maxAgents:
 		return fmt.Errorf("the plan has more than %d thread blocks and port channels", maxAgents)
 	case p.ops > maxOps || p.ops*(agents/clock.PageSize+1) > 1<<31:
-		return fmt.Errorf("the plan has more than %d operations, those of a pipeline counted for each turn", p.ops-1)
+		return fmt.Errorf("the plan has more than %d operations, with each iteration of a pipeline counted", p.ops-1)
 	case p.moved > maxMoved:
 		return fmt.Errorf("the plan's operations move more than %d parts of chunks", maxMoved)
 	}

@@ -6,7 +6,7 @@ import (
 	"iter"
 )
 
-// File is a schedule in the format of its own tool. It can be edited and encoded again.
+// File is a schedule in the file format of the tool that wrote it. It can be edited and encoded again.
 type File interface {
 	// Plan returns the schedule that the file describes, or an error that names the operation that cannot be read.
 	Plan() (*Plan, error)
@@ -14,10 +14,10 @@ type File interface {
 	Encode() ([]byte, error)
 	// Syncs lists the places of the synchronizations, which Without can remove.
 	Syncs() []Place
-	// Without returns the file without the synchronization at a place.
+	// Without returns a copy of the file that lacks the synchronization at a place.
 	Without(at Place) File
-	// Repairs proposes files with one additional synchronization that may remove the first finding of a report. The most
-	// promising proposals come first.
+	// Repairs proposes edited copies of the file. Each has one additional synchronization, which may remove the first
+	// finding of a report. The most promising proposals come first.
 	Repairs(r *Report) iter.Seq[Repair]
 }
 
@@ -79,13 +79,13 @@ func (r *Report) leftOver() []*Finding {
 
 // Redundancy is the result of Redundant.
 type Redundancy struct {
-	Places        []Place // the synchronizations each of which can be removed while the others remain
+	Places        []Place // synchronizations that are not needed; each can be removed while the others remain
 	Looked, All   int     // number of tested synchronizations, and number of all synchronizations
 	Interleavings int     // number of interleavings that were executed on data
 }
 
-// Redundant removes the synchronizations of a correct file, each by itself. It returns the synchronizations without
-// which the file is still correct according to Check and to several interleavings on data. It tests them in the order of
+// Redundant removes the synchronizations of a correct file, one at a time. It returns those whose removal leaves the
+// file correct, according to Check and to the execution of several interleavings on data. It tests them in the order of
 // the file, until it has executed a fixed number of steps or ctx ends.
 func Redundant(ctx context.Context, f File, whole *Report, o Options) (Redundancy, error) {
 	syncs := f.Syncs()

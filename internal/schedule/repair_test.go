@@ -49,9 +49,9 @@ func ring(t *testing.T) *mscclpp.File {
 	return f
 }
 
-// TestFixRing deletes each signal and wait of rank 2 in a ring. A missing signal hangs a block in some launch and then
-// all others, and a missing wait can cause a race between two other ranks. Each deletion can be undone, although the
-// blocks are so long that single insertions at all places are more than are tried.
+// TestFixRing deletes each signal and wait of rank 2 in a ring. Without the signal, a block and then all others wait
+// forever in some launch; without the wait, two other ranks can race. Fix must undo each deletion, although the blocks
+// are so long that it cannot try insertions at all places.
 func TestFixRing(t *testing.T) {
 	f := ring(t)
 	for r := range f.GPUs {
@@ -86,7 +86,7 @@ func TestFixRing(t *testing.T) {
 	}
 }
 
-// endless proposes a schedule as its own repair, again and again.
+// endless is a schedule that proposes itself as a repair, again and again.
 type endless struct{ schedule.File }
 
 func (e endless) Repairs(*schedule.Report) iter.Seq[schedule.Repair] {
@@ -120,7 +120,8 @@ func TestFixDoubleScratch(t *testing.T) {
 		!fix.File.(*mscclpp.File).DoubleScratch {
 		t.Errorf("%v %q", ok, fix.Text)
 	}
-	// Both halves have the names of the file's chunks. Each rank has two chunks of packets, with two cells each.
+	// The cells of both halves have the names of the file's chunks. Each rank has two chunks of packets, with two cells
+	// each.
 	p, err := fix.File.Plan()
 	if err != nil {
 		t.Fatal(err)

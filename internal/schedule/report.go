@@ -27,7 +27,8 @@ type Finding struct {
 	Kind    Verdict `json:"kind"`
 	Message string  `json:"message"`
 	Places  []Place `json:"places,omitempty"`
-	// Lines describes the counterexample, one sentence or list item each. State holds it as fields.
+	// Lines describes the counterexample, one sentence or list item in each line. State holds the same counterexample
+	// as fields.
 	Lines []string   `json:"notes,omitempty"`
 	State []Progress `json:"counterexample,omitempty"`
 	// Edge reports that the finding concerns the beginning or end of a launch, where a rank's own stream writes the
@@ -36,19 +37,19 @@ type Finding struct {
 }
 
 // Progress is the part of a counterexample that describes one thread block. All threads of the block have executed the
-// operations before index Completed. If Ended is set, these are all operations of the launch.
+// operations before index Completed. If Ended is set, the block has executed all operations of the launch.
 type Progress struct {
-	// Place is the operation of the finding that a thread is about to execute, if Access is set. Otherwise it is the
+	// Place is the operation of the finding that a thread is about to execute, if Access is set. Otherwise Place is the
 	// operation after the completed ones.
 	Place
 	Completed int  `json:"completed"`
 	Launch    int  `json:"launch"` // the launch that the block executes, from 1
 	Ended     bool `json:"ended,omitempty"`
-	// Access is "first" or "second" if the operation is that access of the finding's message. If Proxy is set, the
-	// block has posted the operation, and its proxy is about to execute it.
+	// Access is "first" or "second" if the operation makes the first or the second access that the finding's message
+	// names. If Proxy is set, the block has posted the operation, and its proxy is about to execute it.
 	Access string `json:"access,omitempty"`
 	Proxy  bool   `json:"proxy,omitempty"`
-	// Begun is set if a barrier within the next operation has been executed: the steps of MSCCL have several.
+	// Begun is set if a barrier within the next operation has been executed; a step of MSCCL contains several barriers.
 	Begun   bool `json:"begun,omitempty"`
 	b, done int  // the index of the block in the plan, and the number of its ticks
 }
@@ -63,8 +64,8 @@ type Report struct {
 	Findings []*Finding
 	Warnings []*Finding
 	Notes    []string
-	// Awaited are the indices of the counters for which the blocks of a deadlock wait. Left are those of the counters
-	// that each launch gives more signals than it has waits.
+	// Awaited are the indices of the counters for which the blocks of a deadlock wait. Left are the indices of the
+	// counters that get more signals than waits in each launch.
 	Awaited, Left []int
 	// Steps is the number of operations that were executed. It measures the work of the check.
 	Steps int
@@ -77,9 +78,9 @@ type Options struct {
 	Launches int
 }
 
-// launches returns the number of launches that Check simulates. Two suffice for a proof of any number, or three if
-// launches alternate between the halves of scratch, which docs/schedules.md explains. If counters do not return to
-// their initial values, afterMany covers the later launches.
+// launches returns the number of launches that Check simulates. Two launches suffice to prove any number of launches,
+// or three if launches alternate between the halves of scratch; docs/schedules.md explains why. If counters do not
+// return to their initial values, afterMany covers the later launches.
 func (o Options) launches(p *Plan) int {
 	switch {
 	case o.Launches < 2:
@@ -159,8 +160,8 @@ func decide(p *Plan, launches int) (*sim, *Report) {
 	return s, r
 }
 
-// mostThreads is the maximum number of moved cells of a plan, for one launch and for several, up to which the order
-// that packets establish is computed for each thread separately.
+// mostThreads limits, for one launch and for several, the cells that a plan moves: if there are more, the order that
+// packets establish is not computed for each thread separately.
 var mostThreads = [...]int{1: 1 << 22, 2: 1 << 18}
 
 // simulate executes a plan in one interleaving. Seed 0 selects the first interleaving. It first uses the cheapest
@@ -188,7 +189,8 @@ func simulate(p *Plan, launches int, seed uint64) *sim {
 		}
 	}
 	if s = run(byBlocks); !raced(s) {
-		s.ambiguous = "it is right if all threads of a block know what one of them knows of a packet, and too large to look at each"
+		s.ambiguous = "it is correct if all threads of a block see the packets that one has read; " +
+			"it is too large to check each thread"
 	}
 	return s
 }
@@ -202,7 +204,7 @@ func (s *sim) report() *Report {
 			r.Findings = append(r.Findings, f)
 		}
 	}
-	slices.SortStableFunc(r.Findings, func(f, g *Finding) int { // others often follow from conflicts within a launch
+	slices.SortStableFunc(r.Findings, func(f, g *Finding) int { // others may follow from conflicts within a launch
 		switch {
 		case f.Edge == g.Edge:
 			return 0
@@ -247,7 +249,7 @@ func (s *sim) report() *Report {
 
 // afterMany returns the plan of launches that follow many others, or nil if it is the same, and describes the
 // difference. If a launch gives a counter more signals than it has waits, the waits of later launches get signals of
-// ever earlier launches. In the end, they order no accesses of two successive launches.
+// ever earlier launches. After many launches, these waits order no accesses of successive launches.
 func (s *sim) afterMany() (*Plan, string) {
 	p, why := *s.p, ""
 	p.Counters = slices.Clone(p.Counters)
@@ -259,8 +261,8 @@ func (s *sim) afterMany() (*Plan, string) {
 		}
 		c.Init += s.counters[i].count()
 		if why == "" {
-			why = fmt.Sprintf("it happens after many launches, of which the last are numbered from 1 here: in each, %s has %d "+
-				"more %s than waits, so in the end its waits do not wait", c.Name, n, c.unit(n))
+			why = fmt.Sprintf("it happens after many launches; launch 1 here is one of the last: in each, %s has %d "+
+				"more %s than waits, so that after many launches its waits return immediately", c.Name, n, c.unit(n))
 		}
 	}
 	if why == "" {
@@ -276,7 +278,7 @@ func plural(n int, noun string) string {
 	return noun + "s"
 }
 
-// Told returns one line of text: the schedule, the collective and the verdict.
+// Told returns a line of text that names the schedule, the collective and the verdict.
 func (r *Report) Told(name string, c Collective, ranks, launches int) string {
 	what := "no result is defined for it, and no two accesses race"
 	switch {

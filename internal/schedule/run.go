@@ -141,7 +141,7 @@ func Differ(p *Plan, m *Memory, in [][]float64) error {
 	if p.Collective != Broadcast && p.Collective != SendRecv {
 		return nil
 	}
-	from := map[int]int{} // how often each rank's input is an output
+	from := map[int]int{} // maps a rank to the number of outputs that equal its input
 	for r := range p.Ranks {
 		q := slices.IndexFunc(in, func(list []float64) bool { return slices.Equal(list, m.Of(p, r, Output)) })
 		if q < 0 {
@@ -158,7 +158,7 @@ func Differ(p *Plan, m *Memory, in [][]float64) error {
 	return nil
 }
 
-// thread holds the state of one thread of a block. For an engine, block is -1.
+// thread holds the state of one thread of a block. The field block is -1 for an engine's thread.
 type thread struct {
 	block, index int
 	pc           int
@@ -166,7 +166,7 @@ type thread struct {
 	at           int // the current element
 	loaded       float64
 	flag         bool
-	wait         bool // the thread waits at a meeting
+	wait         bool // set if the thread waits at a barrier of its block
 	priority     float64
 }
 
@@ -184,14 +184,14 @@ type machine struct {
 	rng     *rand.Rand
 	threads []thread
 	perTB   int
-	here    []int // number of threads of each block that have reached the meeting
+	here    []int // number of threads of each block that have reached the barrier
 	met     map[int][]int
 	counts  []int
 	taken   []int
 	queues  [][]task
 	live    []int // threads that may be able to continue
 	asleep  []int // threads that could not continue
-	woken   bool  // a step was executed that may end the wait of a sleeping thread
+	woken   bool  // set if a step was executed that may end the wait of a sleeping thread
 	steps   int
 }
 
@@ -514,7 +514,7 @@ func (r *machine) load(t *thread, m *Move, e int) bool {
 		switch {
 		case sp.Mode == Raw:
 			flag = r.m.flags[i]
-		case sp.Mode == Plain && r.m.flags[i]: // plain reads of a packet would read its flags as data
+		case sp.Mode == Plain && r.m.flags[i]: // a plain read of a packet also reads its flags
 			sum = math.NaN()
 		}
 		sum += r.m.Data[i]

@@ -52,9 +52,9 @@ func interleavings() (n, steps int) {
 	return 20, 200_000
 }
 
-// TestInterleavingsRefuteNoOK executes every schedule that Check accepts on data, in random interleavings of all
-// threads. Each execution must end with the result of a direct computation. If the collective defines no result, all
-// executions must end with the same memory.
+// TestInterleavingsRefuteNoOK checks every schedule that Check accepts: it executes the schedule on data, in random
+// interleavings of all threads. Each execution must end with the result of a direct computation. If the collective
+// defines no result, all executions must end with the same memory.
 func TestInterleavingsRefuteNoOK(t *testing.T) {
 	dir, verdicts := corpus(t)
 	most, budget := interleavings()

@@ -42,8 +42,8 @@ func check(t *testing.T, f schedule.File, launches int) *schedule.Report {
 
 func at(rank, tb, op int) schedule.Place { return schedule.Place{Rank: rank, Block: tb, Index: op} }
 
-// TestDeletions removes each synchronization of the exchange. The comments explain the result that follows from the
-// text of the plan.
+// TestDeletions removes each synchronization of the exchange. The comments explain why the plan has the expected
+// result.
 func TestDeletions(t *testing.T) {
 	f := exchange(t)
 	for launches := 1; launches <= 2; launches++ {
@@ -56,11 +56,11 @@ func TestDeletions(t *testing.T) {
 		one, both schedule.Verdict
 		edge      string
 	}{
-		{1, schedule.Race, schedule.Race, ""},               // the put is not released: the other rank's re reads it
-		{2, schedule.Deadlock, schedule.Deadlock, ""},       // the other rank's second wait has one signal only
-		{3, schedule.Race, schedule.Race, ""},               // re reads scratch that is being written
-		{4, schedule.Race, schedule.Race, ""},               // only the thread that waits knows of the put
-		{7, schedule.OK, schedule.Race, "edge-race"},        // the stream of the other rank reads what is not released
+		{1, schedule.Race, schedule.Race, ""},               // the put is not released, and operation re reads its data
+		{2, schedule.Deadlock, schedule.Deadlock, ""},       // the other rank waits twice, but gets only one signal
+		{3, schedule.Race, schedule.Race, ""},               // operation re reads scratch while it is being written
+		{4, schedule.Race, schedule.Race, ""},               // the put is ordered only before the thread that waits
+		{7, schedule.OK, schedule.Race, "edge-race"},        // the other rank's stream reads data that are not released
 		{8, schedule.Deadlock, schedule.Deadlock, ""},       // as 2
 		{9, schedule.OK, schedule.Race, "edge-race"},        // the kernel ends while the other rank still writes
 		{10, schedule.OK, schedule.OK, string(schedule.OK)}, // the kernel's end joins the threads
@@ -169,8 +169,8 @@ func TestRedundant(t *testing.T) {
 	}
 }
 
-// TestPair checks an all-reduce in XML with two blocks for each rank. Its one dependence is needed, a connection needs
-// its peer, and a wait for a step that does not signal never ends.
+// TestPair checks an all-reduce in XML with two blocks for each rank. The plan needs its only dependence, a connection
+// needs its peer, and a wait for a step that does not signal never ends.
 func TestPair(t *testing.T) {
 	f := pairXML(t)
 	if r := check(t, f, 2); r.Verdict != schedule.OK {
@@ -216,7 +216,7 @@ func TestWrongNamesTheContribution(t *testing.T) {
 }
 
 // TestNamesOfCells checks that packets are named by the index that the file has, although they take twice the memory,
-// and that a wait for a message of XML names it.
+// and that the report of a wait names the message of the XML file.
 func TestNamesOfCells(t *testing.T) {
 	f := readPlan(t, "testdata/double_broadcast.json")
 	f.GPUs[1].ScratchChunks = new(4)

@@ -31,7 +31,7 @@ type cell struct {
 	reads []*access
 	v     *value
 	flag  int32 // the launch, counted from 1, in which the cell was written as a packet; 0 if the cell is plain
-	again bool  // the cell was written as a packet more than once in that launch, so a reader may read any of these packets
+	again bool  // set if several packets were written to the cell in that launch; a reader may read any of them
 }
 
 type laneClock struct {
@@ -94,7 +94,7 @@ func (m *memo) of(a, b clock.Clock) clock.Clock {
 	return m.sum
 }
 
-// and returns facts with f added. For each thread it retains only the latest fact.
+// and returns the list of facts with f added. For each thread it retains only the latest fact.
 func and(facts []fact, f fact) []fact {
 	for i := range facts {
 		if facts[i].by == f.by {
@@ -112,7 +112,7 @@ func and(facts []fact, f fact) []fact {
 // waitFor describes the condition for which a block waits.
 type waitFor struct {
 	counter, cell, meet int // exactly one is not -1
-	value               int // value of the counter for which the block waits
+	value               int // the counter value that ends the wait
 }
 
 var running = waitFor{counter: -1, cell: -1, meet: -1}
@@ -120,12 +120,12 @@ var running = waitFor{counter: -1, cell: -1, meet: -1}
 type engineState struct {
 	v, x   clock.Clock
 	tick   int32
-	posted stamp // the last post by a block's thread
+	posted stamp // the last time that a thread posted a task
 }
 
 type counterState struct {
 	init    int
-	v, x    []clock.Clock // after each add: the joined clocks of all adds so far
+	v, x    []clock.Clock // element n: the joined clocks of adds 0 to n
 	taken   int
 	kept    bool
 	waiters []int
@@ -141,8 +141,8 @@ type stamp struct {
 
 func (c *counterState) count() int { return c.init + len(c.v) }
 
-// rest returns by how much each of the launches so far has changed a counter that keeps its value: the signals without
-// a wait, or, if negative, the waits without a signal.
+// rest returns the change of a counter that keeps its value, per launch: the number of signals without a wait or, if
+// negative, of waits without a signal.
 func (c *counterState) rest(launches int) int {
 	if !c.kept {
 		return 0
@@ -213,7 +213,7 @@ func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
 				}
 				users[o.Meet][b] = o.Size
 				if len(users[o.Meet]) > o.Size {
-					s.ambiguous = fmt.Sprintf("%d blocks of rank %d use a barrier of %d: which of them meet depends on time",
+					s.ambiguous = fmt.Sprintf("%d blocks of rank %d use a barrier of %d: which of them meet depends on timing",
 						len(users[o.Meet]), p.Blocks[b].Rank, o.Size)
 				}
 			}
@@ -319,7 +319,7 @@ func (s *sim) advance(b, burst int) {
 	}
 }
 
-// at returns the cells of an operand in the given launch.
+// at returns the operand's cells in the given launch.
 func (s *sim) at(sp Span, launch int) Span {
 	switch {
 	case sp.Cell >= s.p.MessageBase:
@@ -440,7 +440,7 @@ func (s *sim) lane(b, thread int) *laneClock {
 	return &st.lanes[len(st.lanes)-1]
 }
 
-// needs returns the counter value for which the i-th lane of o waits, or 0 if it does not wait.
+// needs returns the counter value that ends the wait of the i-th lane of o, or 0 if the lane does not wait.
 func (s *sim) needs(b int, o *Op, i int) int {
 	l := &o.Lanes[i]
 	switch l.Kind {
@@ -525,11 +525,12 @@ func (s *sim) shared(e int, now stamp, x clock.Clock) {
 	}
 	if !s.after(t, now, x) && s.ambiguous == "" {
 		s.ambiguous = s.p.Engines[e].Name +
-			" is used by threads that nothing orders: what a signal of it follows depends on time"
+			" is used by threads that nothing orders: the puts that precede its signal depend on timing"
 	}
 }
 
-// after reports whether the current action of a thread, which has execution clock x, is ordered after the action at t.
+// after reports whether the current action of a thread, which has execution clock x, is ordered after the action with
+// stamp t.
 func (s *sim) after(t, now stamp, x clock.Clock) bool {
 	if t.tick == 0 || x.At(t.comp) >= t.tick {
 		return true
@@ -542,7 +543,7 @@ func (s *sim) add(l *Lane, now stamp, v, x, seen clock.Clock) {
 	c := &s.counters[l.Counter]
 	if !s.after(c.add, now, seen) && s.ambiguous == "" {
 		s.ambiguous = s.p.Counters[l.Counter].Name +
-			" is signalled by threads that nothing orders: which signal a wait gets depends on time"
+			" is signalled by threads that nothing orders: which signal a wait gets depends on timing"
 	}
 	c.add = now
 	var v0, x0 clock.Clock
@@ -565,7 +566,7 @@ func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock.Clock) {
 		now := stamp{int32(b), s.blocks[b].tick, l.Thread}
 		if !s.after(c.take, now, x) && s.ambiguous == "" {
 			s.ambiguous = s.p.Counters[l.Counter].Name +
-				" is waited for by threads that nothing orders: which wait gets a signal depends on time"
+				" is waited for by threads that nothing orders: which wait gets a signal depends on timing"
 		}
 		c.take = now
 		c.taken++
@@ -619,7 +620,7 @@ func (s *sim) packets(b int, o *Op) bool {
 					st.x = joins.of(st.x, w.x)
 					continue
 				case byJoins:
-					me.j = -1 // for all threads, after the meeting
+					me.j = -1 // all threads get this knowledge when they meet
 				}
 				k := st.movers[me]
 				if x, others := w.x, s.extra[c]; len(others) > 0 {
@@ -808,7 +809,7 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 
 // before reports whether access b to cell c is ordered before the current access of agent a, whose operand begins at
 // start. The argument inTime selects the order in time instead of the order of memory. Two accesses are ordered if the
-// clock says so, or if the same thread performs both.
+// agent's clock includes b, or if the same thread performs both.
 func (s *sim) before(b *access, a *agent, inTime bool, start, c int) bool {
 	view := a.v
 	if inTime {

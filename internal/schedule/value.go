@@ -59,7 +59,7 @@ func (vs *values) sum(terms []*value) *value {
 	return v
 }
 
-// most is the maximum count of contributions. Larger counts are not distinguished.
+// most is the largest number of times that a symbol may occur in a value. Larger counts are not distinguished.
 const most = 1 << 40
 
 // contributions returns how often v contains each symbol. It visits each shared sum only once.

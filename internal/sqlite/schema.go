@@ -2,8 +2,8 @@ package sqlite
 
 import "strings"
 
-// columns returns the columns that a CREATE TABLE statement declares, and the index of the column
-// that is the row number, an INTEGER PRIMARY KEY; -1 if there is none.
+// columns returns the columns that a CREATE TABLE statement declares, and the index of the INTEGER PRIMARY KEY, the
+// column that holds the row number; -1 if there is none.
 func columns(sql string) (names []string, rowID int) {
 	rowID = -1
 	open := strings.IndexByte(sql, '(')

@@ -142,7 +142,7 @@ func (w *walk) read(n int64) ([]byte, error) {
 		return nil, fmt.Errorf("page %d of %d", n, w.db.pages)
 	}
 	if w.left--; w.left < 0 {
-		return nil, errors.New("its pages lead in a circle")
+		return nil, errors.New("its pages refer to each other in a circle")
 	}
 	b := make([]byte, w.db.pageSize)
 	if _, err := w.db.r.ReadAt(b, (n-1)*w.db.pageSize); err != nil {
@@ -182,7 +182,7 @@ func (w *walk) page(n int64, depth int) error {
 	if pointers+2*cells > w.db.usable {
 		return fmt.Errorf("page %d has %d cells, more than it has room for", n, cells)
 	}
-	room := w.db.usable - pointers - 2*cells // space for rows, which must not share bytes
+	room := w.db.usable - pointers - 2*cells // bytes for rows; rows must not share bytes
 	for i := range cells {
 		cell := int(binary.BigEndian.Uint16(b[pointers+2*i:]))
 		if cell+4 > w.db.usable {
@@ -209,7 +209,7 @@ func (w *walk) page(n int64, depth int) error {
 
 var errCell = errors.New("a row is cut short")
 
-// leaf reads a row, and returns how many bytes of the page it occupies.
+// leaf reads a row, and returns the number of bytes that the row occupies on its page.
 func (w *walk) leaf(b []byte) (int, error) {
 	size, n := varint(b)
 	id, m := varint(b[n:])
@@ -234,8 +234,8 @@ func (w *walk) leaf(b []byte) (int, error) {
 	return n + m + local, w.each(w.row)
 }
 
-// payload returns the data of a row of the given size, which may continue on overflow pages, and
-// how many bytes of it are on the row's page.
+// payload returns the data of a row of the given size, which may continue on overflow pages, and the number of these
+// bytes that are on the row's page.
 func (w *walk) payload(b []byte, size int) (row []byte, local int, err error) {
 	u := w.db.usable
 	local = size
@@ -267,8 +267,8 @@ func (w *walk) payload(b []byte, size int) (row []byte, local int, err error) {
 	return out, local + 4, nil
 }
 
-// varint reads a number of up to nine bytes, and returns how many bytes it has; 0 if it is cut
-// short.
+// varint reads a number of up to nine bytes, and returns the number and its size in bytes; the size is 0 if the number
+// is cut short.
 func varint(b []byte) (v int64, n int) {
 	for n < len(b) && n < 8 {
 		v = v<<7 | int64(b[n]&0x7f)

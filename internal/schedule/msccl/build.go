@@ -9,7 +9,7 @@ import (
 // connection is the map key of a first-in first-out queue of messages from one rank to another.
 type connection struct{ from, to, channel int }
 
-// traffic describes the messages on a connection: the chunk counts of its messages in order, and their cells.
+// traffic describes the messages on a connection, in order: the number of chunks of each message, and its cells.
 type traffic struct {
 	sender, receiver int // thread blocks of the two ranks; -1 for none
 	counts           []int
@@ -22,14 +22,13 @@ type builder struct {
 	f     *File
 	p     *schedule.Plan
 	links map[connection]*traffic
-	// These fields hold the counters of progress, by rank and block, and the sequence number of each step's signal
-	// within its counter.
+	// The counters of progress, by rank and block, and the position of the current step.
 	progress [][]int
 	rank, tb int
 	at       int
 }
 
-// slots returns the number of messages that a connection can hold. A send to a full connection waits.
+// slots returns the number of messages that a connection can hold. A send on a full connection waits.
 func (f *File) slots() int {
 	if f.Slots > 0 {
 		return f.Slots
@@ -53,7 +52,7 @@ func (f *File) Plan() (*schedule.Plan, error) {
 			"messages that a connection holds", f.Proto)
 	}
 	if p.InPlace && f.OutOfPlace != nil && *f.OutOfPlace == 1 {
-		p.Notes = append(p.Notes, "it is for separate buffers, too: judged in place")
+		p.Notes = append(p.Notes, "it also allows separate buffers, but only execution in place is checked")
 	}
 	b := &builder{f: f, p: p, links: map[connection]*traffic{}}
 	if err := b.memory(); err != nil {
@@ -282,7 +281,7 @@ func (b *builder) threadblock(tb *TB) error {
 	return nil
 }
 
-// dependence returns the wait by which step s waits for a step of another block. Blocks signal their progress only at
+// dependence returns the lane with which step s waits for a step of another block. Blocks signal their progress only at
 // steps that have the attribute hasdep.
 func (b *builder) dependence(s *Step) (schedule.Lane, error) {
 	blocks := b.f.GPUs[b.rank].TBs

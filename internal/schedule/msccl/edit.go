@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/schedule"
 )
 
-// Syncs lists the places of steps that depend on a step of another block.
+// Syncs lists the places of the steps that wait for a step of another block.
 func (f *File) Syncs() []schedule.Place {
 	var out []schedule.Place
 	for r := range f.GPUs {
@@ -65,9 +65,9 @@ func (f *File) depending(at, on schedule.Place) *File {
 	return out
 }
 
-// Repairs proposes files with one additional dependence. The first proposals add a dependence to a step of the finding.
-// The next proposals add a dependence to any step of a block of the finding. The last proposals set hasdep on a step
-// for which another step waits, so that it signals its progress.
+// Repairs proposes edited copies of the algorithm, each with one additional dependence between steps. The first
+// proposals add a dependence to a step of the finding. The next proposals add a dependence to any step of a block of
+// the finding. The last proposals set hasdep on a step for which another step waits, so that it signals its progress.
 func (f *File) Repairs(refuted *schedule.Report) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
 		propose := func(at, on schedule.Place) bool {

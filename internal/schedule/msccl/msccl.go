@@ -129,8 +129,8 @@ func Parse(text []byte) (*File, error) {
 	return f, nil
 }
 
-// known reads XML, and returns an unknownError for an element, attribute, value or text that an algorithm does not
-// have.
+// known is a reader of XML that returns an unknownError for an element, attribute, value or text that an algorithm does
+// not have.
 type known struct {
 	*xml.Decoder
 	channels int // the value of nchannels; 0 if the algorithm lacks it
@@ -202,8 +202,8 @@ func (k *known) Token() (xml.Token, error) {
 	return t, nil
 }
 
-// impossible returns why the values of an element's attributes are impossible, or "". Values that are no numbers are
-// left to the decoder.
+// impossible returns the reason why the value of an attribute is impossible, or "". The decoder reports values that are
+// not numbers.
 func (k *known) impossible(e xml.StartElement) string {
 	has := map[string]int{}
 	for i, a := range e.Attr {

@@ -93,7 +93,7 @@ func (g *GPU) complete(r int) error {
 
 var channelTypes = []string{"memory", "port", "switch"}
 
-// unknownType says of a key of a channel's type that it is absent or that its value is unknown.
+// unknownType describes the error in a key that has to hold a channel type: it is absent, or its value is unknown.
 func unknownType(key, value string) string {
 	if value == "" {
 		return "lacks the key " + key
@@ -101,7 +101,7 @@ func unknownType(key, value string) string {
 	return fmt.Sprintf("has the unknown %s %.40q: the types are memory, port and switch", key, value)
 }
 
-// lacks returns "" if a channel has all its keys.
+// lacks describes the first key that is absent in a channel, or whose value is unknown; "" if there is none.
 func (c *Channel) lacks() string {
 	switch {
 	case !slices.Contains(channelTypes, c.Type):
@@ -224,7 +224,7 @@ func (o *Op) absent() string {
 func (c *Chunk) absent() string {
 	switch {
 	case c.Type == "" && c.Buffer == nil && c.Switch == nil:
-		return "type, and buffer_id and switch_channel_id too"
+		return "type, buffer_id or switch_channel_id"
 	case c.Index == nil:
 		return "index"
 	case c.Size == nil:

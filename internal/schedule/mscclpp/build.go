@@ -15,7 +15,7 @@ type builder struct {
 	p        *schedule.Plan
 	turns    int // number of iterations of a pipeline for each chunk
 	counters map[counterKey]int
-	other    map[counterKey]counterKey // the other side of each channel
+	other    map[counterKey]counterKey // maps each channel to the channel to which it is connected
 	engines  map[[2]int]int            // engines by rank and port channel
 	meets    map[[2]int]int
 	packets  bool
@@ -174,7 +174,7 @@ func (b *builder) memory() error {
 		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Input, Base: inAt, Cells: in * parts},
 			schedule.Buffer{Rank: r, Kind: schedule.Output, Base: outAt, Cells: out * parts})
 	}
-	p.Cells += p.Cells % 2 // so that packets begin at even cells
+	p.Cells += p.Cells % 2 // scratch, and each packet in it, begins at an even cell
 	p.ScratchBase = p.Cells
 	for r := range b.f.GPUs {
 		n := b.f.GPUs[r].scratch() * parts

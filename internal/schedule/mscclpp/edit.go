@@ -108,7 +108,7 @@ func (f *File) gaps(rank, block int) []schedule.Place {
 // waits are replaced by ones that order memory; a double scratch buffer; each signal and wait for which the blocks of
 // the finding have channels and semaphores; a new semaphore between two blocks of a rank; a barrier at any place; and
 // signals and waits in other blocks. Signals are tried from the beginning of a block, and the others from the finding
-// backwards, since an operation that waits delays all that follow it.
+// backwards, since an operation that waits delays all later operations of its block.
 func (f *File) Repairs(refuted *schedule.Report) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
 		found := refuted.Findings[0]
@@ -139,8 +139,8 @@ func (f *File) Repairs(refuted *schedule.Report) iter.Seq[schedule.Repair] {
 	}
 }
 
-// unmatched returns a function that lists, for a block, the signals that a deadlock's blocks await, and the waits for
-// signals that remain.
+// unmatched returns a function that lists, for a block, the missing signals for which a deadlock's blocks wait, and the
+// missing waits for signals that remain.
 func (f *File) unmatched(refuted *schedule.Report) func(rank, block int) []Op {
 	b, err := f.build()
 	if err != nil {
@@ -189,10 +189,10 @@ func (f *File) doubled(found *schedule.Finding, yield func(schedule.Repair) bool
 	out := f.Clone()
 	out.DoubleScratch = true
 	return yield(schedule.Repair{File: out,
-		Text: "use_double_scratch_buffer is set, so successive launches use different scratch memory, twice as much"})
+		Text: "use_double_scratch_buffer is set, so successive launches use different halves of a scratch of double size"})
 }
 
-// places lists the gaps of a block in the order in which operation o is tried there.
+// places lists the gaps of a block in the order in which insertions of operation o are tried.
 func (f *File) places(rank, block int, o *Op, found *schedule.Finding) []schedule.Place {
 	gaps := f.gaps(rank, block)
 	if strings.HasSuffix(o.Name, "signal") || o.Name == "sem_release" {

@@ -119,7 +119,7 @@ type Chunk struct {
 	Size   *int   `json:"size,omitempty"`
 }
 
-// Slice selects one of the equal parts of each operand, which the thread block processes.
+// Slice selects the part of each operand that the thread block processes, out of several equal parts.
 type Slice struct {
 	ID   *int `json:"tb_id,omitempty"`
 	Size *int `json:"tbg_size,omitempty"`
@@ -148,7 +148,7 @@ func IsPlan(text string) bool {
 // Parse reads an execution plan. Its errors give the line and the column.
 func Parse(text []byte) (*File, error) {
 	f := &File{}
-	if err := jsontext.Decode(text, f); err != nil { // without an unknown key, the meaning of a plan is unknown
+	if err := jsontext.Decode(text, f); err != nil { // an unknown key could change the plan's meaning
 		return nil, fmt.Errorf("execution plan, %w", err)
 	}
 	if len(f.GPUs) == 0 {
@@ -163,8 +163,8 @@ func Parse(text []byte) (*File, error) {
 	return f, nil
 }
 
-// impossible returns a key of the plan whose value no launch can have, with the reason. It returns nil for the error if
-// there is none.
+// impossible returns a key of the plan whose value no launch can have, with the reason. If there is no such key, the
+// error is nil.
 func (f *File) impossible() (key string, err error) {
 	switch {
 	case f.ThreadsPerBlock != nil && (*f.ThreadsPerBlock < 1 || *f.ThreadsPerBlock > maxThreads):

@@ -141,8 +141,8 @@ func (b *builder) span(rank int, kind string, index, size int, mode schedule.Mod
 		return schedule.Span{}, b.errorf("packets are in scratch only, and it names the %s buffer", k)
 	}
 	if size < 1 || index < 0 || size > maxChunks || index > maxChunks {
-		return schedule.Span{}, b.errorf("an operand has size %d and index %d, want a size from 1 to %d and an index from 0 to %[3]d",
-			size, index, maxChunks)
+		return schedule.Span{}, b.errorf("an operand has size %d and index %d (its first chunk), "+
+			"want a size from 1 to %d and an index from 0 to %[3]d", size, index, maxChunks)
 	}
 	buf := b.buffer(rank, k)
 	parts := b.p.Parts
@@ -153,8 +153,8 @@ func (b *builder) span(rank int, kind string, index, size int, mode schedule.Mod
 	if b.inner >= 0 && mode == schedule.Plain {
 		from := b.turn * b.turnCells
 		if from >= n {
-			b.fault("in turn %d the pipeline is past the end of an operand of %d chunks, and the executor goes on",
-				b.turn, size)
+			b.fault("in iteration %d the pipeline is past the end of an operand of %d chunks, "+
+				"but the executor does not stop", b.turn, size)
 			return schedule.Span{Cell: buf.Base}, nil
 		}
 		at, n = at+from, min(b.turnCells, n-from)
@@ -306,7 +306,7 @@ type operand struct {
 type shape struct {
 	src, srcs operand
 	dst, dsts operand
-	second    *operand // how the second destination is accessed, if different
+	second    *operand // how the second destination is accessed, if it differs from dsts
 	minSrc    int
 	minDst    int
 }
@@ -401,7 +401,7 @@ func (b *builder) data(out *schedule.Op) error {
 	return b.add(out, m)
 }
 
-// add adds a move. It fails if the operands do not have the same length.
+// add adds a move, or fails if the move's operands do not have the same length.
 func (b *builder) add(out *schedule.Op, m schedule.Move) error {
 	n := m.To[0].N
 	for _, list := range [][]schedule.Span{m.From, m.To} {

@@ -25,8 +25,8 @@ const part = 1 << 12
 
 // Plan returns an execution plan of MSCCL++ for a collective of the given number of ranks. The argument algorithm is
 // the name of the schedule. An empty name selects the first schedule that can be expressed as an execution plan. The
-// plan has one thread block for each rank, and chunks as large as the schedule's pieces. All ranks meet at the
-// beginning and at the end of the plan.
+// plan has one thread block for each rank, and chunks as large as the schedule's pieces. Ranks wait for each other at
+// the beginning and at the end of the plan.
 func Plan(op ir.Op, ranks int, algorithm string) (*mscclpp.File, error) {
 	if algorithm != "" {
 		return write(op, ranks, algorithm)
@@ -233,11 +233,11 @@ type writer struct {
 	ops      []mscclpp.Op
 	first    []int // by peer: the number of its first channel
 	progress map[counter]int64
-	dirty    bool // data was moved or a wait executed since the last meeting of the block's threads
+	dirty    bool // set if data were moved or a wait was executed since the last barrier of the block's threads
 }
 
-// connect adds the channels to all peers to the plan. The last channel to each peer is used for the meeting at the end
-// of the plan.
+// connect adds the channels to all peers to the plan. The last channel to each peer is used for the barrier of all
+// ranks at the end of the plan.
 func (w *writer) connect(ranks int) {
 	var to []int
 	for q := range ranks {
@@ -249,7 +249,7 @@ func (w *writer) connect(ranks int) {
 	w.gpu.Channels = []mscclpp.Channel{{Type: "memory", ConnectedTo: to}}
 }
 
-// links returns the number of channels between the rank and rank q, without the channel for the meeting at the end.
+// links returns the number of channels between the rank and rank q, without the channel for the barrier at the end.
 func (w *writer) links(q int) int {
 	return max(len(w.numbers[[2]int{w.rank, q}]), len(w.numbers[[2]int{q, w.rank}]))
 }
@@ -268,8 +268,8 @@ func (w *writer) channel(from, to int, k counter) int {
 	return w.first[from+to-w.rank] + slices.Index(w.numbers[[2]int{from, to}], k)
 }
 
-// meet adds the operations by which all ranks meet. They meet at the beginning, because only then peers may access this
-// rank's memory, and at the end.
+// meet adds a barrier of all ranks. A plan has one at its beginning, because peers may access a rank's memory only
+// after the rank has started, and one at its end.
 func (w *writer) meet(kind string) {
 	var all []int
 	for q := range w.first {
@@ -395,7 +395,8 @@ func (w *writer) reduce(c *plan.Cmd) {
 	if len(far) > 0 {
 		o.Name, o.ChannelType = "rre", "memory"
 		if len(o.Src) != 1 {
-			w.fail("a sum reads %d operands of its own and %d of peers: plans have one and some", len(o.Src), len(far))
+			w.fail("a sum reads %d local operands and %d operands of peers, but in a plan a sum has one local operand",
+				len(o.Src), len(far))
 		}
 	}
 	o.Src = append(o.Src, far...)

@@ -15,10 +15,10 @@ import (
 // The cells of a rank are in one symmetric buffer, with E elements for each cell. Thread blocks and port channels
 // become streams. A stream executes its operations in order, so the program has an order even where the schedule does
 // not order the threads of a block. Channels, semaphores and barriers of blocks become counters. A packet also becomes
-// a counter, which is raised after the packet's data are written. All ranks meet at the beginning and at the end, so
-// that consecutive runs do not interfere. If ranks have inputs or outputs of different sizes, the blocks of the
-// parameter or result have the largest size; the additional elements of an input are not read, and those of an output
-// are zero.
+// a counter, which is raised after the packet's data are written. The program has barriers of all ranks at the
+// beginning and at the end, so that consecutive runs do not interfere. If ranks have inputs or outputs of different
+// sizes, the blocks of the parameter or result have the largest size; the additional elements of an input are not read,
+// and those of an output are zero.
 func Of(p *schedule.Plan) (string, error) {
 	if p.Fault != nil {
 		return "", fmt.Errorf("%s", p.Fault.Message)
@@ -55,8 +55,8 @@ type writer struct {
 	written []bool
 
 	elements map[element]int
-	raisers  map[int]int // by element: the rank that raises it
-	waits    map[int]int // by counter: the rank that waits for it
+	raisers  map[int]int // by element: the rank that raises the element
+	waits    map[int]int // by counter: the rank that waits for the counter
 	taken    map[int]int // by counter: number of signals taken so far
 	takers   map[int]int // by counter: the block that takes its signals
 	posters  map[int]int // by engine: the block that posts to it
@@ -172,8 +172,8 @@ func (w *writer) rank(rank int) (string, error) {
 	return w.text.String(), nil
 }
 
-// on directs the following statements to the stream of block of or, if of is negative, to the stream of engine -1-of.
-// The stream starts after the preceding work on main.
+// on directs the following statements to a stream: that of the block with number of or, if of is negative, that of the
+// engine with number -1-of. The stream starts after the preceding work on main.
 func (w *writer) on(of int) {
 	i := slices.Index(w.streams, of)
 	first := i < 0
@@ -223,7 +223,7 @@ func (w *writer) op(k int, o *schedule.Op) error {
 	return nil
 }
 
-// gather emits the meeting of several blocks of a rank: each block raises its own element and waits for the elements of
+// gather emits a barrier of several blocks of a rank: each block raises its own element and waits for the elements of
 // the other blocks.
 func (w *writer) gather(k int, o *schedule.Op) error {
 	users := w.users[o.Meet]
@@ -451,7 +451,7 @@ func (w *writer) file(bodies []string) string {
 			fmt.Fprintf(&b, "    %%in = slice %%m, axis=0, %d*E..%d*E\n    copy %%from into %%in\n  }\n", at, at+n)
 		}
 	}
-	b.WriteString("  barrier over=r  // peers are done with the run before\n")
+	b.WriteString("  barrier over=r  // peers have finished the previous run\n")
 	for r, body := range bodies {
 		if body != "" {
 			fmt.Fprintf(&b, "  if rank(r) == %d {\n%s  }\n", r, body)
