@@ -94,9 +94,9 @@ type lowering struct {
 	p        *Plan
 	out      *device.Schedule
 	order    *order
-	takers   []int // by counter: the rank that waits for the counter, 0 if none does
+	takers   []int // for each counter: the rank that waits for the counter, 0 if none does
 	adders   []int
-	receives map[int]int // by the first cell of a message: the rank that reads the message
+	receives map[int]int // for the first cell of each message: the rank that reads the message
 	err      error
 
 	block, met int

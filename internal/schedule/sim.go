@@ -45,7 +45,7 @@ type blockState struct {
 	v, x       clock.Clock // knowledge of all threads of the block: in the order of memory (v) and in the order of execution (x)
 	lanes      []laneClock
 	movers     map[mover]known // additional knowledge of threads that have read packets since the last meeting
-	widest     [2]int          // by class: the largest number of elements of an operation since the last meeting
+	widest     [2]int          // for each class: the largest number of elements of an operation since the last meeting
 	wait       waitFor
 }
 
@@ -163,12 +163,12 @@ type sim struct {
 	blocks   []blockState
 	engines  []engineState
 	counters []counterState
-	adds     []int // by counter: number of adds in one launch
+	adds     []int // for each counter: number of adds in one launch
 	streams  []int32
 	meets    map[int][]int
 	onCell   map[int][]int
 	queue    []int
-	left     []int // by rank: number of blocks that have not finished their launch
+	left     []int // for each rank: number of blocks that have not finished their launch
 	values   *values
 	messages int // number of cells of messages
 
@@ -177,7 +177,7 @@ type sim struct {
 	edges     map[string]bool
 	races     int
 	wrong     int
-	from      map[int]int    // by rank: the rank whose input its output copies
+	from      map[int]int    // for each rank: the rank whose input its output copies
 	totals    map[int]*value // the sums over all ranks, by cell and launch
 	ambiguous string
 	steps     int

@@ -10,10 +10,10 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// This file computes operations on known integers. It applies the overflow behaviour of the integers' width, and the
-// operations on their bits.
+// This file computes operations on known integers. Integers overflow as their width requires, and operations on their
+// bits are supported.
 
-// exact is the limit below which the elements of a graph hold all integers exactly.
+// exact is the limit below which elements of a graph represent all integers exactly.
 const exact = 1 << 53
 
 // width returns the number of bits of an integer type, and whether the type is signed.
@@ -64,13 +64,13 @@ func (b *arithmetic) whole(t typ, f func(x []int64) int64, in ...tens) (y tens, 
 		for k, list := range lists {
 			e := list.Elems[min(i, len(list.Elems)-1)]
 			if math.Abs(e) >= exact {
-				b.refuse("of numbers beyond 2⁵³")
+				b.refuse("an operand or result beyond 2⁵³")
 			}
 			args[k] = int64(e)
 		}
 		n := t.wrap(f(args))
 		if n >= exact || n <= -exact {
-			b.refuse("of numbers beyond 2⁵³")
+			b.refuse("an operand or result beyond 2⁵³")
 		}
 		out.Elems[i] = float64(n)
 	}
@@ -146,14 +146,14 @@ func (b *arithmetic) bitcast(in []tens) tens {
 		return n
 	}
 	if width(x.t) != width(t) || !slices.Equal(x.t.shape, t.shape) {
-		b.refuse("of %s to %s, of another width", x.t, t)
+		b.refuse("from %s to %s, which has another width", x.t, t)
 	}
 	if x.t.dt == t.dt {
 		return b.retyped(x, t)
 	}
 	list := b.known(x)
 	if list == nil || width(t) == 64 {
-		b.refuse("of %s that depends on the input, or is wider than 32 bits", x.t)
+		b.refuse("an operand of type %s that depends on the input or is wider than 32 bits", x.t)
 	}
 	out := graph.NewTensor(t.dt, list.Shape)
 	b.spend(int64(len(out.Elems)))

@@ -18,12 +18,12 @@ const (
 )
 
 // tens is a value of the text. It is represented by the graph value v, which broadcasts to the type's shape by the
-// rules of numpy. Elements are therefore repeated only when an operation requires it.
+// rules of numpy. Therefore, elements are repeated only when an operation requires repeated elements.
 type tens struct {
 	v *graph.Value
 	t typ
-	// lifted reports that v has an additional first dimension for the devices of a manual computation. Its extent is
-	// b.lift or 1.
+	// lifted reports that v has an additional first dimension for the devices of a manual computation. The extent of
+	// this dimension is b.lift or 1.
 	lifted bool
 	im     *graph.Value // the imaginary parts of a complex value
 }
@@ -58,7 +58,7 @@ type nodes struct {
 	calls  int
 	uses   int
 	lift   int64 // extent of the dimension for devices; 0 outside of manual computations
-	given  bool  // in a test: constants of main become inputs
+	given  bool  // set in a test, where constants of main become inputs
 	checks []Check
 }
 
@@ -101,7 +101,7 @@ func (b *builder) main(o Options) {
 	}
 	for i, x := range b.block(f.body, s, len(f.results)) {
 		if !slices.Equal(x.t.shape, f.results[i].t.shape) || x.t.dt != f.results[i].t.dt {
-			b.wrong("result %d is of type %s, and the function's of %s", i, x.t, f.results[i].t)
+			b.wrong("result %d is of type %s, but the function declares %s", i, x.t, f.results[i].t)
 		}
 		if x.t.narrow != "" || x.t.complex {
 			b.refuse("result %d is of type %s", i, x.t)
@@ -115,8 +115,8 @@ func (b *builder) main(o Options) {
 	}
 }
 
-// moves lists operations that do not compute new elements: the elements of their results are elements of their
-// operands, or positions of such elements.
+// moves lists operations that do not compute new elements: each element of their results is an element of an operand,
+// or the position of one.
 var moves = map[string]bool{"sort": true, "reshape": true, "transpose": true, "broadcast_in_dim": true, "slice": true,
 	"concatenate": true, "gather": true, "select": true, "dynamic_slice": true, "call": true, "func.call": true,
 	"while": true, "case": true, "if": true, "composite": true, "optimization_barrier": true}
@@ -320,7 +320,7 @@ func (b *nodes) result() typ {
 // inner translates a region with the given arguments.
 func (b *builder) inner(blk *block, in []tens, s *scope, results int) []tens {
 	if len(blk.args) != len(in) {
-		b.wrong("a region takes %d values, and is given %d", len(blk.args), len(in))
+		b.wrong("a region has %d parameters, but gets %d values", len(blk.args), len(in))
 	}
 	inner := &scope{values: map[string]tens{}, outer: s}
 	for i, a := range blk.args {
@@ -336,7 +336,7 @@ func (b *builder) function(name string, in []tens) []tens {
 		b.wrong("there is no function %s", name)
 	}
 	if len(f.args) != len(in) {
-		b.wrong("%s takes %d values, and is given %d", name, len(f.args), len(in))
+		b.wrong("function %s has %d parameters, but gets %d values", name, len(f.args), len(in))
 	}
 	if b.calls++; b.calls > maxCalls {
 		b.refuse("functions that call each other more than %d deep", maxCalls)
@@ -421,7 +421,7 @@ func (b *builder) while(in []tens, s *scope) []tens {
 		out := b.inner(body, in, s, len(in))
 		for i, x := range out {
 			if x.t.dt != in[i].t.dt || !slices.Equal(x.t.shape, in[i].t.shape) {
-				b.wrong("value %d of the loop is of type %s, and becomes %s", i, in[i].t, x.t)
+				b.wrong("value %d of the loop has type %s, but the body returns type %s for it", i, in[i].t, x.t)
 			}
 		}
 		in = out
@@ -508,7 +508,7 @@ func (b *nodes) retyped(x tens, t typ) tens {
 	return x
 }
 
-// stretched returns the scalar x with another shape, to which it broadcasts.
+// stretched returns the scalar x broadcast to a shape.
 func (b *nodes) stretched(x tens, shape []int64) tens {
 	if len(x.t.shape) == 0 {
 		if x.lifted {
@@ -540,8 +540,8 @@ func (b *nodes) permuted(v *graph.Value, perm []int64) *graph.Value {
 	return b.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
 }
 
-// padded returns x with all dimensions of its type. A dimension along which x broadcasts has extent 1. If lifted is
-// set, the dimension of the devices is added in front.
+// padded returns x with all dimensions of its type, where dimensions along which x broadcasts have extent 1. If lifted
+// is set, the dimension of the devices is added in front.
 func (b *nodes) padded(x tens, lifted bool) *graph.Value {
 	shape := x.v.Shape
 	front := []int64{}
@@ -555,7 +555,7 @@ func (b *nodes) padded(x tens, lifted bool) *graph.Value {
 		shape = shape[1:]
 	}
 	if len(shape) > len(x.t.shape) {
-		b.wrong("operands are of other shapes than %s", x.t)
+		b.wrong("operands have other shapes than type %s", x.t)
 	}
 	ones := slices.Repeat([]int64{1}, len(x.t.shape)-len(shape))
 	return b.reshaped(x.v, slices.Concat(front, ones, shape))

@@ -45,7 +45,7 @@ func (b *builder) compared(in []tens) {
 		b.wrong("it compares %s and %s", in[0].t, want.t)
 	}
 	if anyLifted(in...) {
-		b.refuse("of what devices have")
+		b.refuse("values that differ between devices")
 	}
 	c := Check{Name: o.name, Line: o.line}
 	if a := o.attrs["tolerance"]; a != nil {
@@ -74,7 +74,7 @@ func (b *builder) runParallel(in []tens) []tens {
 	o := b.op
 	a := o.attrs["programs"]
 	if a == nil || len(a.list) == 0 || o.attrs["infeed"] != nil || b.lift != 0 {
-		b.refuse("of these programs")
+		b.refuse("this list of programs")
 	}
 	rows := int64(len(a.list))
 	var names []string
@@ -85,11 +85,11 @@ func (b *builder) runParallel(in []tens) []tens {
 	}
 	n := len(names)
 	if n == 0 || int64(n)%rows != 0 || len(in)%n != 0 || len(o.types)%n != 0 {
-		b.wrong("%d operands and %d results of %d programs", len(in), len(o.types), n)
+		b.wrong("%d operands and %d results cannot be divided among %d programs", len(in), len(o.types), n)
 	}
 	for _, x := range names {
 		if x != names[0] {
-			b.refuse("of different programs")
+			b.refuse("processes that run different functions")
 		}
 	}
 	f := b.module.funcs[names[0]]
@@ -132,7 +132,7 @@ func (b *builder) runParallel(in []tens) []tens {
 		var parts []tens
 		for _, p := range order(s) {
 			if p < 0 || p >= int64(n) {
-				b.refuse("over a mesh of other devices")
+				b.refuse("a sharding over a mesh of other devices")
 			}
 			x := in[int(p)*k+j]
 			if !slices.Equal(x.t.shape, in[j].t.shape) || x.t.dt != in[j].t.dt {
@@ -240,7 +240,7 @@ func (b *devices) processes(rows [][]int64) [][]int64 {
 	for _, g := range out {
 		for _, p := range g {
 			if p < 0 || p >= b.lift {
-				b.refuse("a group of process %d", p)
+				b.refuse("a group with process %d, which does not exist", p)
 			}
 		}
 	}

@@ -125,11 +125,11 @@ func (b *builder) ofComplex(o *op, name string, in []tens, s *scope) []tens {
 		return []tens{f(b, in...)}
 	}
 	if !linear[name] {
-		b.refuse("of complex numbers")
+		b.refuse("an operation on complex numbers")
 	}
 	if name == "reduce" || name == "scatter" {
 		if how := bodyOp(o.region(&b.nodes, 0), 0, len(in)/2); how != "add" && how != "" || len(in) != 2 && len(in) != 3 {
-			b.refuse("of complex numbers but for sums")
+			b.refuse("a reduction of complex numbers that is not a sum")
 		}
 	}
 	re, im := b.part(o, name, false, in, s), b.part(o, name, true, in, s)

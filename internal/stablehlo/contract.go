@@ -26,11 +26,12 @@ func (b *shapes) dotGeneral(in []tens) tens {
 	b.inRange(slices.Concat(bx, cx), len(x.t.shape))
 	b.inRange(slices.Concat(by, cy), len(y.t.shape))
 	if len(bx) != len(by) || len(cx) != len(cy) {
-		b.wrong("%d and %d dimensions", len(bx)+len(cx), len(by)+len(cy))
+		b.wrong("%d batching and contracting dimensions of the first operand, but %d of the second",
+			len(bx)+len(cx), len(by)+len(cy))
 	}
 	for i, d := range slices.Concat(bx, cx) {
 		if e := slices.Concat(by, cy)[i]; x.t.shape[d] != y.t.shape[e] {
-			b.wrong("dimension %d of %s and %d of %s", d, x.t, e, y.t)
+			b.wrong("dimension %d of %s and dimension %d of %s have different extents", d, x.t, e, y.t)
 		}
 	}
 	return b.contracted(x, y, bx, by, cx, cy)
@@ -39,7 +40,7 @@ func (b *shapes) dotGeneral(in []tens) tens {
 func (b *shapes) dot(in []tens) tens {
 	x, y := in[0], in[1]
 	if len(x.t.shape) == 0 || len(y.t.shape) == 0 || x.t.shape[len(x.t.shape)-1] != y.t.shape[0] {
-		b.wrong("of %s and %s", x.t, y.t)
+		b.wrong("operands of types %s and %s", x.t, y.t)
 	}
 	return b.contracted(x, y, nil, nil, []int64{int64(len(x.t.shape) - 1)}, []int64{0})
 }
@@ -87,7 +88,7 @@ func (b *shapes) contracted(x, y tens, bx, by, cx, cy []int64) tens {
 	fx, fy := rest(len(x.t.shape), bx, cx), rest(len(y.t.shape), by, cy)
 	out := slices.Concat(pick(x.t.shape, bx), pick(x.t.shape, fx), pick(y.t.shape, fy))
 	if !slices.Equal(out, t.shape) {
-		b.wrong("the result has shape %v, and not type %s", out, t)
+		b.wrong("the result has shape %v, but its type is %s", out, t)
 	}
 	k := product(pick(x.t.shape, cx))
 	xt := b.transposed(x, slices.Concat(bx, fx, cx))

@@ -20,7 +20,7 @@ func (b *shapes) convolution(in []tens) tens {
 	}
 	n := len(x.t.shape) - 2
 	if n < 0 || len(w.t.shape) != n+2 || len(t.shape) != n+2 || x.t.dt != w.t.dt {
-		b.wrong("of %s and %s", x.t, w.t)
+		b.wrong("operands of types %s and %s", x.t, w.t)
 	}
 	window := func(name, generic string, def int64) []int64 {
 		a := b.op.attrs[generic]
@@ -32,7 +32,7 @@ func (b *shapes) convolution(in []tens) tens {
 			list = a.ints()
 		}
 		if len(list) != n {
-			b.wrong("%s of %d dimensions, want %d", name, len(list), n)
+			b.wrong("attribute %s has %d elements, want %d", name, len(list), n)
 		}
 		return list
 	}
@@ -50,17 +50,17 @@ func (b *shapes) convolution(in []tens) tens {
 	groups, batches := b.count("feature_group_count"), b.count("batch_group_count")
 	size := w.t.shape[:n]
 	if product(size) > maxWindow || product(size) < 1 {
-		b.refuse("a window of %d elements, of at most %d", product(size), maxWindow)
+		b.refuse("a window of %d elements; the limit is %d", product(size), maxWindow)
 	}
 	pads := b.convPads(n)
 	fill := b.like(x, 0)
 	for d := range n {
 		if strides[d] < 1 || base[d] < 1 || dilation[d] < 1 {
-			b.wrong("a window with strides %v and dilations %v and %v", strides, base, dilation)
+			b.wrong("strides %v, base dilations %v and window dilations %v must be positive", strides, base, dilation)
 		}
 		x = b.padding(x, fill, d+1, pads[2*d], pads[2*d+1], base[d]-1)
 	}
-	var parts []tens // [batch, places of the result…, 1, features] for each place of the window
+	var parts []tens // for each position in the window: [batch, positions of the result…, 1, features]
 	for k := range product(size) {
 		part, at := x, k
 		for d := n - 1; d >= 0; d-- {
@@ -68,7 +68,7 @@ func (b *shapes) convolution(in []tens) tens {
 			at /= size[d]
 			span := (size[d]-1)*dilation[d] + 1
 			if span > x.t.shape[d+1] {
-				b.refuse("a window larger than what it is of")
+				b.refuse("a window that is larger than the operand")
 			}
 			part = b.strided(part, d+1, lo, x.t.shape[d+1]-span+lo+1, strides[d])
 		}
@@ -79,7 +79,8 @@ func (b *shapes) convolution(in []tens) tens {
 	features, per, out := y.t.shape[n+2], w.t.shape[n], w.t.shape[n+1]
 	if groups < 1 || batches < 1 || groups > 1 && batches > 1 || features != per*groups || out%(groups*batches) != 0 ||
 		rows%batches != 0 {
-		b.wrong("%d groups of features and %d of batches, of %s and %s", groups, batches, in[0].t, in[1].t)
+		b.wrong("%d groups of features and %d groups of batches do not fit operands of types %s and %s",
+			groups, batches, in[0].t, in[1].t)
 	}
 	// The factors become [g, rows, window, in] and [g, window, in, out].
 	g, area := groups*batches, product(size)
@@ -97,7 +98,7 @@ func (b *shapes) convolution(in []tens) tens {
 	}
 	z = b.transposed(z, back)
 	if !slices.Equal(z.t.shape, t.shape) {
-		b.wrong("the result has shape %v, and not type %s", z.t.shape, t)
+		b.wrong("the result has shape %v, but its type is %s", z.t.shape, t)
 	}
 	return b.convert(z, t)
 }
@@ -168,7 +169,7 @@ func (b *shapes) convPads(n int) []int64 {
 		}
 	}
 	if len(list) != 2*n {
-		b.wrong("%d paddings of %d dimensions", len(list), n)
+		b.wrong("%d numbers of padding for %d dimensions", len(list), n)
 	}
 	return list
 }

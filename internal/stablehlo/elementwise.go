@@ -50,7 +50,7 @@ func init() {
 // float reports an error for operands that are not floating-point numbers.
 func (b *nodes) float(x tens) {
 	if !x.t.dt.IsFloat() {
-		b.refuse("of %s", x.t)
+		b.refuse("an operand of type %s", x.t)
 	}
 }
 
@@ -195,7 +195,7 @@ func (b *arithmetic) quotient(x, y tens, t typ) tens {
 	return b.convert(b.elementwise(graph.Div, graph.F64, wide(x), wide(y)), typ{dt: t.dt})
 }
 
-// negated returns z if v is 1 + exp(-z).
+// negated returns the value z such that v is 1 + exp(-z).
 func negated(b *arithmetic, v *graph.Value) *graph.Value {
 	n := node(v, graph.AddOp)
 	if n == nil {
@@ -252,7 +252,7 @@ func ending(shape []int64) []int64 {
 func (b *nodes) integers(in ...tens) {
 	for _, x := range in {
 		if b.known(x) == nil {
-			b.refuse("of %s that depends on the input", x.t)
+			b.refuse("an operand of type %s that depends on the input", x.t)
 		}
 	}
 }
@@ -279,7 +279,8 @@ func (b *arithmetic) power(x, y tens, t typ) tens {
 	if c, ok := b.uniform(x); ok && c > 0 {
 		return b.arith(graph.Pow, b.like(x, c), y)
 	}
-	// The power is exp(y·log|x|), with the sign of x if y is odd. It is NaN if x is negative and y has a fraction.
+	// The power is exp(y·log|x|), with the sign of x if y is odd. The power is NaN if x is negative and y has a
+	// fraction.
 	zero, one, half := b.like(x, 0), b.like(x, 1), b.like(y, 0.5)
 	ones := b.stretched(one, t.shape)
 	p := b.unary(graph.Exp, b.arith(graph.Mul, y, b.unary(graph.Log, b.unary(graph.Abs, x))))
@@ -423,7 +424,7 @@ func (b *arithmetic) reducePrecision(in []tens) tens {
 	dt := map[string]graph.DType{"e8m7": graph.BF16, "e5m10": graph.F16, "e8m23": graph.F32,
 		"e11m52": graph.F64}[format]
 	if dt == "" {
-		b.refuse("to %q", format)
+		b.refuse("rounding to format %q", format)
 	}
 	return b.elementwise(graph.Cast, x.t.dt, b.elementwise(graph.Cast, dt, x))
 }

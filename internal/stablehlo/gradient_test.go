@@ -69,8 +69,8 @@ func TestGradientForms(t *testing.T) {
 	}
 }
 
-// TestScoresStaySplit checks that the scores of heads that are split stay so, although the mask is the same for all
-// heads and a convert follows: a layout that is not that of the scores would gather them.
+// TestScoresStaySplit checks that attention scores that are split by heads remain split, although the mask is the same
+// for all heads and a convert follows. With another layout, they would be gathered.
 func TestScoresStaySplit(t *testing.T) {
 	const text = `module @jit_f {
   sdy.mesh @mesh = <["tp"=2]>

@@ -31,7 +31,7 @@ func (b *nodes) counted(dt graph.DType, shape []int64, d int) tens {
 	return tens{v: b.reshaped(b.g.Constant("iota", c), ones), t: typ{dt: dt, shape: shape}}
 }
 
-// take returns the elements of x at the given indices along some of its dimensions. The result has the dimensions of
+// take returns the elements of x that have the given indices along some dimensions. The result has the dimensions of
 // the indices, followed by the remaining dimensions of x.
 func (b *shapes) take(x tens, dims []int64, at []tens, shape []int64) tens {
 	lifted := anyLifted(append([]tens{x}, at...)...)
@@ -65,9 +65,9 @@ func (b *shapes) take(x tens, dims []int64, at []tens, shape []int64) tens {
 		known = known && b.folder.IsConstant(w)
 	}
 	wide := v.DType
-	if !known && !wide.IsFloat() { // hocket's language selects rows only of floating-point tensors
+	if !known && !wide.IsFloat() { // hocket's language selects rows of floating-point tensors only
 		if wide == graph.I64 && b.long {
-			b.refuse("elements of %s by an index", x.t)
+			b.refuse("a selection of elements of %s by an index", x.t)
 		}
 		wide = graph.F64
 		v = b.add(graph.Cast, graph.Attrs{}, wide, v)
@@ -103,11 +103,11 @@ func (b *indexing) windowAt(x tens, d int, lo tens, size int64) tens {
 // starts checks the start indices of a part of a tensor.
 func (b *indexing) starts(x tens, at []tens) []tens {
 	if len(at) != len(x.t.shape) {
-		b.wrong("%d indices of %s", len(at), x.t)
+		b.wrong("%d start indices for an operand of type %s", len(at), x.t)
 	}
 	for _, i := range at {
 		if len(i.t.shape) != 0 || i.t.dt.IsFloat() || i.t.dt == graph.Bool {
-			b.wrong("%s is no index", i.t)
+			b.wrong("a start index has type %s, not that of an integer scalar", i.t)
 		}
 	}
 	return at
@@ -121,11 +121,11 @@ func (b *indexing) dynamicSlice(in []tens) tens {
 	sizes := b.ints("slice_sizes", "sizes")
 	at := b.starts(x, in[1:])
 	if len(sizes) != len(at) {
-		b.wrong("%d extents of %s", len(sizes), x.t)
+		b.wrong("%d slice sizes for an operand of type %s", len(sizes), x.t)
 	}
 	for d, n := range sizes {
 		if n < 0 || n > x.t.shape[d] {
-			b.wrong("%d elements of dimension %d of %s", n, d, x.t)
+			b.wrong("a slice of %d elements does not fit dimension %d of %s", n, d, x.t)
 		}
 		x = b.windowAt(x, d, at[d], n)
 	}
@@ -139,17 +139,18 @@ func (b *indexing) dynamicUpdateSlice(in []tens) tens {
 	x, u := in[0], in[1]
 	at := b.starts(x, in[2:])
 	if len(u.t.shape) != len(x.t.shape) || u.t.dt != x.t.dt {
-		b.wrong("an update of type %s of %s", u.t, x.t)
+		b.wrong("an update of type %s does not fit an operand of type %s", u.t, x.t)
 	}
 	for d, n := range u.t.shape {
 		if n > x.t.shape[d] {
-			b.wrong("an update of type %s of %s", u.t, x.t)
+			b.wrong("an update of type %s does not fit an operand of type %s", u.t, x.t)
 		}
 	}
 	return b.updated(x, u, at, 0)
 }
 
-// updated returns x with u written at the position at. x and u have the dimensions before d in common.
+// updated returns x with u written at the position at. The tensors x and u have equal extents in the dimensions before
+// d.
 func (b *indexing) updated(x, u tens, at []tens, d int) tens {
 	for d < len(at) && x.t.shape[d] == u.t.shape[d] {
 		d++
@@ -173,9 +174,8 @@ func (b *indexing) updated(x, u tens, at []tens, d int) tens {
 	return b.where(b.spread(is, typ{dt: graph.Bool, shape: x.t.shape}, []int64{int64(d)}), all, x)
 }
 
-// indices holds the dimension numbers of a gather or scatter. They are the dimensions of the operand that indices
-// select (mapped), the batching dimensions that the operand shares with the indices, and the dimensions that windows
-// lack (collapsed).
+// indices holds the dimension numbers of a gather or scatter. The field mapped lists the operand's dimensions that
+// indices select, batch those that it shares with the tensor of indices, and collapsed those that windows lack.
 type indices struct {
 	offset, collapsed, batch, at, mapped []int64
 	vector                               int64 // the dimension of the indices tensor that contains the components of an index
@@ -186,13 +186,13 @@ type indices struct {
 func (b *indexing) parts(x *indices, idx tens) ([]tens, []int64) {
 	v := int(x.vector)
 	if v < 0 || v > len(idx.t.shape) || idx.t.dt.IsFloat() || idx.t.dt == graph.Bool {
-		b.wrong("indices of type %s, whose dimension %d has the parts", idx.t, v)
+		b.wrong("indices of type %s with index_vector_dim %d", idx.t, v)
 	}
 	if v == len(idx.t.shape) {
 		idx = b.reshapedTo(idx, append(slices.Clone(idx.t.shape), 1))
 	}
 	if idx.t.shape[v] != int64(len(x.mapped)) {
-		b.wrong("indices of type %s for %d dimensions", idx.t, len(x.mapped))
+		b.wrong("indices of type %s do not have %d components", idx.t, len(x.mapped))
 	}
 	shape := slices.Delete(slices.Clone(idx.t.shape), v, v+1)
 	var list []tens
@@ -214,12 +214,12 @@ func (b *indexing) check(x *indices, operand, idx tens) {
 	for d, n := range x.sizes {
 		one := slices.Contains(x.collapsed, int64(d)) || slices.Contains(x.batch, int64(d))
 		if n < 0 || n > operand.t.shape[d] || one && n > 1 {
-			b.wrong("windows of extents %v of %s", x.sizes, operand.t)
+			b.wrong("windows with slice sizes %v do not fit an operand of type %s", x.sizes, operand.t)
 		}
 	}
 	for i, d := range x.batch {
 		if slices.Contains(x.mapped, d) || operand.t.shape[d] != idx.t.shape[x.at[i]] {
-			b.wrong("dimension %d of %s is no batch of %s", d, operand.t, idx.t)
+			b.wrong("batching dimension %d of %s does not fit indices of type %s", d, operand.t, idx.t)
 		}
 	}
 }
@@ -283,14 +283,14 @@ func (b *indexing) gather(in []tens) tens {
 	parts, shape := b.parts(n, idx)
 	if kept := rest(len(x.t.shape), n.collapsed, n.batch); len(kept) != len(n.offset) ||
 		len(shape)+len(kept) != len(t.shape) {
-		b.wrong("windows of %d dimensions for a result of type %s", len(kept), t)
+		b.wrong("windows of %d dimensions do not fit a result of type %s", len(kept), t)
 	}
 	b.inRange(n.offset, len(t.shape))
 	start := map[int64]tens{}
 	for k, d := range n.mapped {
 		start[d] = b.clamped(parts[k], x.t.shape[d]-n.sizes[d])
 	}
-	// The operand is cut along a dimension if all windows begin at the same position there and do not cover the whole
+	// If all windows begin at the same position along a dimension and do not cover it, the operand is sliced along the
 	// dimension.
 	for d := range int64(len(x.t.shape)) {
 		if _, mapped := start[d]; !mapped && !slices.Contains(n.batch, d) {
@@ -299,13 +299,14 @@ func (b *indexing) gather(in []tens) tens {
 	}
 	dims, at, wide, full := b.reached(n, x, start, shape)
 	y := x
-	order := rest(len(x.t.shape), dims) // the dimensions of x to which the dimensions of y after those of the indices correspond
+	order := rest(len(x.t.shape), dims) // dimensions of x, in the order of the last dimensions of y
 	if len(dims) > 0 {
 		y = b.take(x, dims, at, full)
 	} else {
 		shape = []int64{}
 	}
-	// y has the dimensions of the indices, then the wide dimensions, then the others. Dimensions of extent 1 are last.
+	// The dimensions of y are those of the indices, then the wide ones, then the others. Dimensions of extent 1 are
+	// last.
 	of := slices.Concat(wide, order)
 	windows := rest(len(x.t.shape), n.collapsed, n.batch)
 	perm := make([]int64, len(t.shape))
@@ -352,7 +353,7 @@ const maxOneHot = 1 << 32
 func (b *indexing) scatter(in []tens, s *scope) tens {
 	o := b.op
 	if len(in) != 3 {
-		b.refuse("of %d operands", len(in))
+		b.refuse("a scatter of %d operands", len(in))
 	}
 	x, idx, u := in[0], in[1], in[2]
 	a := o.attrs["scatter_dimension_numbers"]
@@ -370,7 +371,7 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	b.inRange(n.offset, len(u.t.shape))
 	windows := rest(rank, n.collapsed, n.batch)
 	if len(windows) != len(n.offset) || u.t.dt != x.t.dt {
-		b.wrong("updates of type %s of %s", u.t, x.t)
+		b.wrong("updates of type %s do not fit an operand of type %s", u.t, x.t)
 	}
 	n.sizes = slices.Repeat([]int64{1}, rank)
 	for i, d := range windows {
@@ -379,7 +380,7 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	b.check(n, x, idx)
 	parts, shape := b.parts(n, idx)
 	if !slices.Equal(pick(u.t.shape, rest(len(u.t.shape), n.offset)), shape) {
-		b.wrong("updates of type %s for indices of type %s", u.t, idx.t)
+		b.wrong("updates of type %s do not fit indices of type %s", u.t, idx.t)
 	}
 	how := bodyOp(o.region(&b.nodes, 0), 0, 1)
 	if body := o.region(&b.nodes, 0); how == "" && len(body.ops) == 1 && len(body.args) == 2 && len(body.ops[0].in) == 1 &&
@@ -387,7 +388,7 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 		how = "set"
 	}
 	if how != "add" && how != "set" {
-		b.refuse("with a body other than a sum or the update")
+		b.refuse("a body that neither adds the update nor returns it")
 	}
 	// Windows that do not lie within the operand have no effect.
 	var valid *tens
@@ -439,7 +440,7 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	base := b.reshapedTo(b.transposed(x, slices.Concat(dims, left)), []int64{rows, width})
 	sums := how == "add" && !anyLifted(x, idx, u) && b.addsRows(u.t.dt)
 	if !sums && rows > maxOneHot/count {
-		b.refuse("of %d updates of %d rows", count, rows)
+		b.refuse("%d updates of %d rows, which need too large a table", count, rows)
 	}
 	row := b.stretched(b.scalar(graph.I64, 0), full)
 	row = b.retyped(row, typ{dt: graph.I64, shape: full})
@@ -477,8 +478,8 @@ func (b *indexing) addsRows(dt graph.DType) bool {
 	return slices.Contains([]graph.DType{graph.F16, graph.BF16, graph.F32, graph.F64, graph.I32, graph.I64}, dt)
 }
 
-// unpermuted returns y in the shape of x. y holds rows along the dimensions dims of x, and their elements along the
-// dimensions left.
+// unpermuted returns y in the shape of x. The rows of y run along the dimensions dims of x, and the elements of a row
+// along the dimensions left.
 func (b *indexing) unpermuted(y, x tens, dims, left []int64) tens {
 	y = b.reshapedTo(y, slices.Concat(pick(x.t.shape, dims), pick(x.t.shape, left)))
 	back := make([]int64, len(x.t.shape))
@@ -523,7 +524,7 @@ func (b *indexing) added(hot, base, u tens) tens {
 }
 
 // placed returns base[R, W] with each row replaced by the row of u[N, W] that hot[R, N] assigns to it. If hot assigns
-// several rows to one row, the last of them is used.
+// several rows of u to one row, the last of them is used.
 func (b *indexing) placed(hot, base, u tens, count int64) tens {
 	rows := base.t.shape[0]
 	lifted := anyLifted(hot)

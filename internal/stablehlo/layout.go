@@ -37,7 +37,7 @@ func (b *devices) layouts(o Options) {
 		taken[name] = true
 		list = append(list, graph.MeshAxis{Name: name, Size: a.size})
 	}
-	if o.Ranks > 0 { // the last axes keep as much of their size as possible
+	if o.Ranks > 0 { // keeps as much as possible of the sizes of the last axes
 		left := int64(o.Ranks)
 		for i := len(list) - 1; i >= 0; i-- {
 			list[i].Size = gcd(list[i].Size, left)
@@ -108,7 +108,7 @@ func (b *devices) layoutOf(name string, shape []int64, attrs map[string]*attr) g
 func (b *devices) layout(s *sharding, shape []int64) (graph.Layout, string) {
 	layout, reason := make(graph.Layout, len(shape)), ""
 	if len(s.dims) != len(shape) {
-		b.wrong("a sharding of %d dimensions of a tensor of %d", len(s.dims), len(shape))
+		b.wrong("a sharding of %d dimensions for a tensor of %d dimensions", len(s.dims), len(shape))
 	}
 	used := map[string]bool{}
 	for i, d := range s.dims {
@@ -122,7 +122,7 @@ func (b *devices) layout(s *sharding, shape []int64) (graph.Layout, string) {
 			case p.size != 0:
 				reason = fmt.Sprintf("(%d)%d is a part of axis %s", p.pre, p.size, p.axis)
 			case a == nil:
-				reason = "its mesh is not the program's"
+				reason = "the sharding's mesh is not the program's"
 			default:
 				axes, size = append(axes, a.Name), size*a.Size
 			}
@@ -132,7 +132,7 @@ func (b *devices) layout(s *sharding, shape []int64) (graph.Layout, string) {
 			continue
 		}
 		if shape[i]%size != 0 {
-			reason = fmt.Sprintf("%d does not divide by %d", shape[i], size)
+			reason = fmt.Sprintf("%d is not a multiple of %d", shape[i], size)
 			continue
 		}
 		layout[i] = axes

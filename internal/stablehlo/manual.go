@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// manual describes a manual computation, which each device along some axes of a mesh executes on its own data. The
-// devices are numbered along these axes in the order of the mesh; the number along the last axis varies fastest.
+// manual describes a manual computation, which each device along some axes of a mesh executes on the device's data. The
+// devices are numbered along these axes in row-major order.
 type manual struct {
 	mesh *mesh
 	axes []axis // the manual axes
@@ -49,7 +49,7 @@ func (m *manual) sizes() []int64 {
 func (b *builder) manual(in []tens, s *scope) []tens {
 	o := b.op
 	if b.lift != 0 {
-		b.refuse("within another one")
+		b.refuse("a manual computation within another one")
 	}
 	shardings := func(name string) []*sharding {
 		a := o.attrs[name]
@@ -64,7 +64,8 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 	}
 	ins, outs := shardings("in_shardings"), shardings("out_shardings")
 	if len(ins) != len(in) || len(outs) != len(o.types) {
-		b.wrong("%d and %d shardings of %d and %d values", len(ins), len(outs), len(in), len(o.types))
+		b.wrong("in_shardings has %d elements and out_shardings %d, but there are %d operands and %d results",
+			len(ins), len(outs), len(in), len(o.types))
 	}
 	m := &manual{}
 	for _, x := range slices.Concat(ins, outs) {
@@ -80,10 +81,10 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 		}
 	}
 	if m.mesh == nil {
-		b.refuse("without operands and results")
+		b.refuse("a manual computation without operands and results")
 	}
 	if len(m.mesh.order) > 0 && !slices.Equal(m.mesh.order, counting(len(m.mesh.order))) {
-		b.refuse("over a mesh whose devices have another order")
+		b.refuse("a mesh whose devices are not in ascending order")
 	}
 	names := o.attrs["manual_axes"]
 	for _, a := range m.mesh.axes {
@@ -96,11 +97,11 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 	}
 	blk := o.region(&b.nodes, 0)
 	if len(blk.args) != len(in) {
-		b.wrong("a region takes %d values, and is given %d", len(blk.args), len(in))
+		b.wrong("a region has %d parameters, but gets %d values", len(blk.args), len(in))
 	}
 	lift := product(m.sizes())
 	if lift > maxDevices {
-		b.refuse("over %d devices, of at most %d", lift, maxDevices)
+		b.refuse("a manual computation on %d devices; the limit is %d", lift, maxDevices)
 	}
 	local := make([]tens, len(in))
 	for i, x := range in {
@@ -125,11 +126,11 @@ type devices struct {
 	devs   *manual          // the manual computation
 }
 
-// split describes how a sharding splits a value over the manual axes. It returns the sizes of the axes of each
-// dimension, and all axes in the order of the dimensions.
+// split describes how a sharding splits a value over the manual axes. The results are the sizes of the axes that split
+// each dimension, and a list of all these axes in the order of the dimensions.
 func (b *devices) split(m *manual, s *sharding, rank int) (sizes [][]int64, order []axis) {
 	if len(s.dims) != rank {
-		b.wrong("a sharding of %d dimensions of a tensor of %d", len(s.dims), rank)
+		b.wrong("a sharding of %d dimensions for a tensor of %d dimensions", len(s.dims), rank)
 	}
 	sizes = make([][]int64, rank)
 	for d, dim := range s.dims {
@@ -156,7 +157,7 @@ func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) t
 	sizes, order := b.split(m, s, len(x.t.shape))
 	if len(order) == 0 {
 		if !slices.Equal(x.t.shape, t.shape) || x.t.dt != t.dt {
-			b.wrong("a value of type %s becomes one of %s", x.t, t)
+			b.wrong("the sharding does not divide a value of type %s into parts of type %s", x.t, t)
 		}
 		return x
 	}
@@ -165,7 +166,7 @@ func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) t
 	for d, n := range x.t.shape {
 		total := product(sizes[d])
 		if n%total != 0 || len(t.shape) != len(x.t.shape) || n/total != t.shape[d] || t.dt != x.t.dt {
-			b.wrong("a value of type %s becomes one of %s", x.t, t)
+			b.wrong("the sharding does not divide a value of type %s into parts of type %s", x.t, t)
 		}
 		for range sizes[d] {
 			axes = append(axes, int64(len(shape)))
@@ -198,11 +199,11 @@ func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) t
 func (b *devices) globalized(m *manual, x tens, s *sharding, t typ) tens {
 	sizes, order := b.split(m, s, len(t.shape))
 	if len(t.shape) != len(x.t.shape) || t.dt != x.t.dt {
-		b.wrong("a value of type %s becomes one of %s", x.t, t)
+		b.wrong("the sharding does not join parts of type %s to a value of type %s", x.t, t)
 	}
 	for d, n := range x.t.shape {
 		if n*product(sizes[d]) != t.shape[d] {
-			b.wrong("a value of type %s becomes one of %s", x.t, t)
+			b.wrong("the sharding does not join parts of type %s to a value of type %s", x.t, t)
 		}
 	}
 	if len(order) == 0 && !x.lifted {
@@ -236,14 +237,14 @@ func (b *devices) globalized(m *manual, x tens, s *sharding, t typ) tens {
 // groups returns the groups of devices of a collective. Devices are numbered within the computation.
 func (b *devices) groups() [][]int64 {
 	if b.lift == 0 || b.devs == nil {
-		b.refuse("outside of sdy.manual_computation")
+		b.refuse("a collective outside of sdy.manual_computation")
 	}
 	a := b.op.attrs["replica_groups"]
 	if a != nil && a.dict["axes"] != nil {
 		return b.alongAxes(a.dict["axes"].list)
 	}
 	if a == nil || a.dense == nil && a.list == nil {
-		b.refuse("without groups")
+		b.refuse("a collective without groups")
 	}
 	var rows [][]int64
 	if a.dense != nil {
@@ -283,7 +284,7 @@ func (b *devices) groups() [][]int64 {
 		if len(g) == len(r) && len(g) > 0 {
 			groups = append(groups, g)
 		} else if len(g) > 0 {
-			b.refuse("groups over axes that are not manual")
+			b.refuse("groups of devices that differ along axes that are not manual")
 		}
 	}
 	if len(rows) == 0 {
@@ -311,11 +312,11 @@ func (b *devices) alongAxes(refs []*attr) [][]int64 {
 	for _, r := range refs {
 		name := r.dict["name"]
 		if name == nil || r.dict["sub_axis_info"] != nil {
-			b.refuse("over a part of an axis")
+			b.refuse("a collective over a part of an axis")
 		}
 		d := slices.IndexFunc(b.devs.axes, func(a axis) bool { return a.name == name.text })
 		if d < 0 {
-			b.refuse("over the axis %q, which is not one of the computation's", name.text)
+			b.refuse("a collective over axis %q, which is not manual", name.text)
 		}
 		along = append(along, int64(d))
 	}
@@ -388,7 +389,8 @@ func (b *devices) ordered(v *graph.Value, order []int64) *graph.Value {
 	return b.add(graph.Concat, graph.Attrs{Axis: 0}, v.DType, parts...)
 }
 
-// shared gives every device the part of v that belongs to the device's group. The first dimension of v is the groups.
+// shared gives every device the part of v that belongs to the device's group. Along its first dimension, v has one part
+// for each group.
 func (b *devices) shared(v *graph.Value, groups [][]int64, t typ) tens {
 	if len(groups) == 1 {
 		return tens{v: b.reshaped(v, t.shape), t: t}
@@ -403,7 +405,7 @@ func (b *devices) shared(v *graph.Value, groups [][]int64, t typ) tens {
 func (b *devices) reducedOver(x tens, groups [][]int64) *graph.Value {
 	r, ok := reducers[bodyOp(b.op.region(&b.nodes, 0), 0, 1)]
 	if !ok {
-		b.refuse("with a body other than a sum, a maximum or a minimum")
+		b.refuse("a body that is not a sum, a maximum or a minimum")
 	}
 	return b.add(r.op, graph.Attrs{Axes: []int64{1}}, x.t.dt, b.grouped(x, groups))
 }
@@ -441,11 +443,11 @@ func (b *devices) allGather(in []tens) []tens {
 	return out
 }
 
-// parted splits dimension d of v into two dimensions, of extent n and of the remaining extent. The first of them
-// becomes dimension 1.
+// parted splits dimension d of v into two dimensions: the first has extent n and becomes dimension 1, the second has
+// the remaining extent.
 func (b *devices) parted(v *graph.Value, d int, n int64) *graph.Value {
 	if v.Shape[d]%n != 0 {
-		b.wrong("%d does not divide by %d", v.Shape[d], n)
+		b.wrong("%d is not a multiple of %d", v.Shape[d], n)
 	}
 	shape := slices.Insert(slices.Clone(v.Shape), d, n)
 	shape[d+1] /= n
@@ -471,7 +473,7 @@ func (b *devices) allToAll(in []tens) []tens {
 		from, to := b.dimension(x, "split_dimension"), b.dimension(x, "concat_dimension")
 		n := int64(len(groups[0]))
 		if b.number("split_count") != n {
-			b.wrong("%d parts for groups of %d", b.number("split_count"), n)
+			b.wrong("split_count is %d, but groups have %d devices", b.number("split_count"), n)
 		}
 		t := typ{dt: x.t.dt, shape: slices.Clone(x.t.shape)}
 		t.shape[from] /= n
@@ -488,7 +490,7 @@ func (b *devices) allToAll(in []tens) []tens {
 func (b *devices) collectivePermute(in []tens) []tens {
 	b.want(in, 1)
 	if b.lift == 0 || b.devs == nil {
-		b.refuse("outside of sdy.manual_computation")
+		b.refuse("a collective outside of sdy.manual_computation")
 	}
 	x := in[0]
 	a := b.op.attrs["source_target_pairs"]
@@ -508,7 +510,7 @@ func (b *devices) collectivePermute(in []tens) []tens {
 		s, other := b.devs.index(list[i])
 		t, beside := b.devs.index(list[i+1])
 		if other != beside {
-			b.refuse("pairs over axes that are not manual")
+			b.refuse("pairs of devices that differ along axes that are not manual")
 		}
 		if other == 0 {
 			if from[t] >= 0 {
@@ -541,10 +543,10 @@ func (b *devices) collectivePermute(in []tens) []tens {
 // partition returns the number of each device.
 func (b *devices) partition([]tens) []tens {
 	if b.lift == 0 || b.devs == nil {
-		b.refuse("outside of sdy.manual_computation")
+		b.refuse("a device number outside of sdy.manual_computation")
 	}
 	if len(b.devs.axes) != len(b.devs.mesh.axes) {
-		b.refuse("where not all axes are manual")
+		b.refuse("a device number where not all axes are manual")
 	}
 	c := b.counted(graph.I64, []int64{b.lift}, 0)
 	if n := b.devs.partitions; n > 0 {

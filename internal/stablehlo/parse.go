@@ -16,13 +16,13 @@ const (
 	maxRank  = 64
 )
 
-// typ is a type. If it is not a tensor type whose elements graphs support, only its text is stored.
+// typ is a type. For types other than tensors of elements that graphs support, only the text is stored.
 type typ struct {
 	dt    graph.DType
 	shape []int64
 	other string
-	// narrow is the name of an integer type that graphs do not support. Such integers are stored as i64, and must be
-	// known.
+	// narrow is the name of an integer type that graphs do not support. Integers of this type are stored as i64, and
+	// must be known.
 	narrow string
 	// complex reports that elements have a real and an imaginary part, both of type dt.
 	complex bool
@@ -236,7 +236,8 @@ func (p *scanner) acceptWord(w string) bool {
 	return true
 }
 
-// bare reads the name after a sign such as % or @: letters, digits and some punctuation, or a string.
+// bare reads the name after a sign such as % or @. A name consists of letters, digits and some punctuation, or is a
+// string.
 func (p *scanner) bare() string {
 	if p.at < len(p.src) && p.src[p.at] == '"' {
 		return p.text()
@@ -381,7 +382,7 @@ var dtypes = map[string]graph.DType{"i1": graph.Bool, "i32": graph.I32, "i64": g
 var narrow = map[string][2]float64{"i8": {-128, 127}, "i16": {-32768, 32767}, "ui8": {0, 255}, "ui16": {0, 65535},
 	"ui32": {0, 1<<32 - 1}, "i2": {-2, 1}, "ui2": {0, 3}, "i4": {-8, 7}, "ui4": {0, 15}, "ui64": {0, 1 << 53}}
 
-// isType reports whether a type follows in the text.
+// isType reports whether the text continues with a type.
 func (p *scanner) isType() bool {
 	switch c := p.peek(); {
 	case c == '!' || c == '(':
@@ -438,7 +439,7 @@ func (p *attributes) typ() typ {
 		p.at++
 	}
 	if len(t.shape) > maxRank {
-		p.fail("a tensor has %d dimensions, of at most %d", len(t.shape), maxRank)
+		p.fail("a tensor has %d dimensions; the limit is %d", len(t.shape), maxRank)
 	}
 	elem := p.at
 	for p.at < len(p.src) && isName(p.src[p.at]) {
@@ -458,7 +459,7 @@ func (p *attributes) typ() typ {
 		t.dt = dt
 		return t
 	}
-	// The type is one like "tensor<?x4xf32>", "tensor<4xf8E5M2>" or "tensor<4xf32, #encoding>".
+	// The type has a form like "tensor<?x4xf32>", "tensor<4xf8E5M2>" or "tensor<4xf32, #encoding>".
 	p.at = from + len("tensor")
 	p.skip()
 	return typ{other: p.src[from:p.at]}
@@ -602,7 +603,7 @@ func (p *parser) genericFunction(o *op, name string) {
 	if len(o.regions) == 1 && len(o.regions[0].ops) > 0 {
 		f.body = o.regions[0]
 		if len(f.body.args) != len(f.args) {
-			p.fail("function %s has %d parameters, and its block %d", name, len(f.args), len(f.body.args))
+			p.fail("function %s has %d parameters, but its block has %d", name, len(f.args), len(f.body.args))
 		}
 		for i, a := range f.body.args {
 			f.args[i].name = a.name
@@ -613,7 +614,7 @@ func (p *parser) genericFunction(o *op, name string) {
 
 func (p *scanner) define(f *function) {
 	if p.module.funcs[f.name] != nil {
-		p.fail("function %s is there twice", f.name)
+		p.fail("function %s is defined twice", f.name)
 	}
 	p.module.funcs[f.name] = f
 	p.module.order = append(p.module.order, f)
@@ -753,7 +754,7 @@ func (p *parser) op() *op {
 	}
 	p.location()
 	if len(o.types) != len(o.out) && !(len(o.out) == 0 && len(o.types) == 1) {
-		p.fail("%s has %d results, and types of %d", o.name, len(o.out), len(o.types))
+		p.fail("%s has %d results, but %d result types", o.name, len(o.out), len(o.types))
 	}
 	return o
 }

@@ -131,7 +131,7 @@ func (p *attributes) prettyTypes(o *op) {
 	}
 	if n > 0 {
 		if len(list) < n {
-			p.fail("%s has %d results, and types of %d", o.name, n, len(list))
+			p.fail("%s has %d results, but %d result types", o.name, n, len(list))
 		}
 		o.types = list[len(list)-n:]
 	}
@@ -194,7 +194,7 @@ func (p *parser) reduce(o *op) {
 	p.prettyTypes(o)
 	if len(o.regions) == 1 { // the operation after "applies" has the types of the operands
 		if len(o.types) != 1 {
-			p.fail("applies is of one operand, not of %d", len(o.types))
+			p.fail("applies is supported for one operand only, not for %d", len(o.types))
 		}
 		t := typ{dt: o.types[0].dt, shape: []int64{}, other: o.types[0].other}
 		b := o.regions[0]
@@ -208,12 +208,12 @@ func (p *parser) reduce(o *op) {
 	for p.peek() == '(' {
 		pair := p.blockArgs()
 		if len(pair) != 2 {
-			p.fail("a reducer takes pairs")
+			p.fail("the parameters of a reducer must be pairs")
 		}
 		first, second = append(first, pair[0]), append(second, pair[1])
 	}
 	if len(first) != n {
-		p.fail("a reducer of %d operands takes %d pairs", n, len(first))
+		p.fail("a reducer of %d operands has %d pairs of parameters", n, len(first))
 	}
 	b := p.block("{", "}")
 	b.args = append(first, second...)
@@ -238,7 +238,7 @@ func (p *parser) while(o *op) {
 		}
 	}
 	if len(o.types) != len(o.in) {
-		p.fail("while carries %d values, and types of %d", len(o.in), len(o.types))
+		p.fail("while carries %d values, but has %d types", len(o.in), len(o.types))
 	}
 	if p.acceptWord("attributes") {
 		p.into(o, p.dict())

@@ -27,7 +27,7 @@ func TestElementwise(t *testing.T) {
 		func(float64) float64 { return 1 }} {
 		near(t, "result", out[k], each(6, func(i int) float64 { return f(x[i]) }))
 	}
-	for k := range 2 { // near 0, relative to what they are
+	for k := range 2 { // near 0, the relative error must be small
 		if want := 1e-6 * float64(2*k-1); math.Abs(out[k][1]/want-1) > 1e-5 {
 			t.Errorf("of 1e-6: %g, want %g", out[k][1], want)
 		}
@@ -229,8 +229,8 @@ func TestAttention(t *testing.T) {
 	near(t, "attention", out[0], want)
 }
 
-// TestConvolution compares convolutions with sums over the positions of the window. One has groups of features, a
-// stride and a reversed window; another has groups of batches, as the gradient of a convolution has.
+// TestConvolution compares convolutions with sums over the positions of the window. One convolution has groups of
+// features, a stride and a reversed window. Another has groups of batches, like the gradient of a convolution.
 func TestConvolution(t *testing.T) {
 	x, w, v := numbers(40, 1), numbers(36, 2), numbers(36, 3)
 	out := ran(t, program(t, "convolution.mlir"), x, w, v)
@@ -261,11 +261,11 @@ func TestConvolution(t *testing.T) {
 }
 
 // TestSort checks the sorting of rows and columns, and operations on integers that depend on the input: updates at an
-// index, of which the last one takes effect, quotients that round towards zero, and powers.
+// index, where the last update of an element takes effect, quotients that round towards zero, and powers.
 func TestSort(t *testing.T) {
 	x := []float64{0.5, -2, 0.5, -7, 3, 1, -1, 2, 4, 4, 0, 4}
 	k := []float64{3, -7, 2, 5, -4, 0, 4, -1, 2, 7, -3, 1}
-	for i := range x { // powers of negative numbers with a fraction are none
+	for i := range x { // a power of a negative number with a fraction as exponent is NaN
 		x[i] = float64(float32(x[i]))
 	}
 	out := ran(t, program(t, "sort.mlir"), x, k, []float64{2, 0, 2})
@@ -283,8 +283,8 @@ func TestSort(t *testing.T) {
 	}
 }
 
-// TestEmbedding checks lookups of rows, additions to rows, and selections of elements. Ids may count from the end; ids
-// outside the table give NaN.
+// TestEmbedding checks lookups of rows, additions to rows, and selections of elements. Negative ids count from the end
+// of the table; ids outside the table give NaN.
 func TestEmbedding(t *testing.T) {
 	table, ids, dy := numbers(15, 1), []float64{3, 0, -1, 3}, numbers(12, 2)
 	g := program(t, "embedding.mlir")
@@ -294,7 +294,7 @@ func TestEmbedding(t *testing.T) {
 	sums := make([]float64, 15)
 	for i, id := range []int{3, 0, -1, 3} {
 		for d := range 3 {
-			if id >= 0 { // an update outside is left out
+			if id >= 0 { // an update outside the table has no effect
 				sums[id*3+d] += dy[i*3+d]
 			}
 		}
@@ -424,8 +424,8 @@ func TestManual(t *testing.T) {
 	}))
 }
 
-// TestScatter checks a scatter that adds to the rows that ids select. Ids without a row have no effect. The gradient of
-// a table of 32,000 rows for 1,024 ids must not be computed as a product with a table of ids by rows.
+// TestScatter checks a scatter that adds to the rows that ids select. Ids that select no row have no effect. The
+// gradient of a table of 32,000 rows for 1,024 ids must not be computed as a product with a table of ids by rows.
 func TestScatter(t *testing.T) {
 	ids := []float64{3, 0, 3, -1, 5, 4, 3}
 	u, x := numbers(21, 1), numbers(15, 2)

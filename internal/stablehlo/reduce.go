@@ -74,7 +74,7 @@ func (b *builder) reduce(in []tens, s *scope) []tens {
 	blk := o.region(&b.nodes, 0)
 	for _, x := range in[n:] {
 		if len(x.t.shape) != 0 {
-			b.wrong("%s is no scalar", x.t)
+			b.wrong("an initial value of type %s is not a scalar", x.t)
 		}
 	}
 	for _, x := range in[:n] {
@@ -134,7 +134,7 @@ func (b *builder) fold(blk *block, in, init []tens, dims []int64, s *scope) []te
 	if lifted {
 		kept *= b.lift
 	}
-	list := make([]*graph.Value, n) // shape [size, kept]; in kept, the dimension of devices is first
+	list := make([]*graph.Value, n) // of shape [size, kept]; devices are the first factor of kept
 	for i, x := range in {
 		v := b.fullAs(x, lifted)
 		off := 0
@@ -153,14 +153,14 @@ func (b *builder) fold(blk *block, in, init []tens, dims []int64, s *scope) []te
 		for i, v := range slices.Concat(l, r) {
 			args = append(args, tens{v: b.reshaped(v, []int64{rows * kept}), t: blk.args[i].t, lifted: true})
 			if t := blk.args[i].t; len(t.shape) != 0 || t.dt != v.DType {
-				b.wrong("the body takes %s", t)
+				b.wrong("the body has a parameter of type %s", t)
 			}
 		}
 		out := b.inner(blk, args, s, n)
 		var got []*graph.Value
 		for i, x := range out {
 			if x.t.dt != list[i].DType || len(x.t.shape) != 0 {
-				b.wrong("the body gives %s", x.t)
+				b.wrong("the body returns type %s", x.t)
 			}
 			got = append(got, b.reshaped(b.fullAs(x, true), []int64{rows, kept}))
 		}
@@ -218,8 +218,8 @@ func (b *builder) initial(x tens, kept int64) *graph.Value {
 // maxWindow is the largest number of elements in a window.
 const maxWindow = 4096
 
-// reduceWindow reduces over windows. If the windows form a cumulative sum, it adds one; otherwise it combines one part
-// of the operand for each element of a window.
+// reduceWindow reduces over windows. If the windows form a cumulative sum, the result is a Cumsum operation; otherwise
+// one part of the operand is combined for each element of a window.
 func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 	o := b.op
 	n := len(in) / 2
@@ -241,7 +241,7 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 	pads := or(b.ints("padding"), make([]int64, 2*rank))
 	if len(window) != rank || len(strides) != rank || len(base) != rank || len(dilation) != rank ||
 		len(pads) != 2*rank {
-		b.wrong("a window of %d dimensions of %s", len(window), x.t)
+		b.wrong("a window of %d dimensions does not fit an operand of type %s", len(window), x.t)
 	}
 	blk := o.region(&b.nodes, 0)
 	if n == 1 && bodyOp(blk, 0, 1) == "add" {
@@ -255,7 +255,7 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 	size := int64(1)
 	for d, w := range window {
 		if w < 1 || w > maxWindow || strides[d] < 1 || dilation[d] < 1 || base[d] < 1 {
-			b.refuse("a window of %d elements, of at most %d", w, maxWindow)
+			b.refuse("a window of %d elements; the limit is %d", w, maxWindow)
 		}
 		if size *= w; size > maxWindow {
 			b.refuse("a window of more than %d elements", maxWindow)
@@ -275,7 +275,7 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 				at /= window[d]
 				span := (window[d]-1)*dilation[d] + 1
 				if span > y.t.shape[d] {
-					b.refuse("a window larger than what it is of")
+					b.refuse("a window that is larger than the operand")
 				}
 				part = b.strided(part, d, lo, y.t.shape[d]-span+lo+1, strides[d])
 			}
@@ -297,8 +297,8 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 	return out
 }
 
-// cumulative returns the dimension along which each window contains all elements up to one element. It returns -1 if
-// the windows do not have this form.
+// cumulative returns the dimension along which window i contains the elements 0 to i. It returns -1 if the windows do
+// not have this form.
 func cumulative(shape, window, strides, base, dilation, pads []int64) int {
 	at := -1
 	for d, w := range window {

@@ -129,7 +129,7 @@ func (b *nodes) dims(shape []int64, names ...string) []int64 {
 func (b *nodes) inRange(list []int64, rank int) {
 	for i, d := range list {
 		if d < 0 || d >= int64(rank) || slices.Contains(list[:i], d) {
-			b.wrong("%v are no dimensions of a tensor of %d", list, rank)
+			b.wrong("%v are not dimensions of a tensor of %d dimensions", list, rank)
 		}
 	}
 }
@@ -150,23 +150,23 @@ func (b *shapes) iota([]tens) tens {
 	return tens{v: b.reshaped(b.g.Constant("iota", c.As(t.dt)), shape), t: t}
 }
 
-// spend counts the elements of constants that the builder makes against their limit.
+// spend counts the elements of constants that the builder makes, and reports an error if they exceed their limit.
 func (b *nodes) spend(n int64) {
 	if b.folder.Elems -= n; b.folder.Elems < 0 {
 		b.refuse("%v", graph.ErrTooLarge)
 	}
 }
 
-// broadcastInDim returns a tensor that broadcasts to the result's shape. No elements are repeated here.
+// broadcastInDim returns a tensor that broadcasts to the result's shape. It repeats no elements.
 func (b *shapes) broadcastInDim(in []tens) tens {
 	x, t := in[0], b.result()
 	dims := b.dims(t.shape, "broadcast_dimensions", "dims")
 	if len(dims) != len(x.t.shape) {
-		b.wrong("%d dimensions of %s", len(dims), x.t)
+		b.wrong("%d broadcast dimensions for an operand of type %s", len(dims), x.t)
 	}
 	for i, d := range dims {
 		if e := x.t.shape[i]; e != 1 && e != t.shape[d] {
-			b.wrong("dimension %d of %s does not become one of %d", i, x.t, t.shape[d])
+			b.wrong("dimension %d of %s cannot be broadcast to extent %d", i, x.t, t.shape[d])
 		}
 	}
 	return b.spread(x, t, dims)
@@ -198,7 +198,7 @@ func (b *nodes) spread(x tens, t typ, dims []int64) tens {
 	return tens{v: b.reshaped(v, shape), t: t}
 }
 
-// v1 returns the shape of x.v without the dimension of devices, padded in front with extents of 1.
+// v1 returns the shape of x.v with extents of 1 in front, and without the dimension of devices.
 func (x tens) v1(b *nodes) []int64 {
 	s := x.v.Shape
 	if x.lifted {
@@ -234,7 +234,7 @@ func (b *shapes) reshape(in []tens) tens {
 func (b *shapes) reshapedTo(x tens, shape []int64) tens {
 	t := typ{dt: x.t.dt, shape: shape}
 	if product(shape) != product(x.t.shape) {
-		b.wrong("%s has not as many elements as %v", x.t, shape)
+		b.wrong("%s has another number of elements than shape %v", x.t, shape)
 	}
 	if x.v.Count() == 1 && !x.lifted {
 		return tens{v: b.reshaped(x.v, []int64{}), t: t}
@@ -258,7 +258,7 @@ func (b *shapes) transpose(in []tens) tens {
 	perm := b.ints("permutation", "dims")
 	b.inRange(perm, len(in[0].t.shape))
 	if len(perm) != len(in[0].t.shape) {
-		b.wrong("%v is no order of the dimensions of %s", perm, in[0].t)
+		b.wrong("%v is not a permutation of the dimensions of %s", perm, in[0].t)
 	}
 	return b.transposed(in[0], perm)
 }
@@ -290,7 +290,7 @@ func (b *shapes) slice(in []tens) tens {
 		lo, hi, step = b.ints("start_indices"), b.ints("limit_indices"), b.ints("strides")
 	}
 	if n := len(x.t.shape); len(lo) != n || len(hi) != n || len(step) != n {
-		b.wrong("%d ranges of %s", len(lo), x.t)
+		b.wrong("%d ranges for an operand of type %s", len(lo), x.t)
 	}
 	for d := range lo {
 		if lo[d] < 0 || hi[d] < lo[d] || hi[d] > x.t.shape[d] || step[d] < 1 {
@@ -308,7 +308,7 @@ func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 	if lo == 0 && hi == x.t.shape[d] {
 		return x
 	}
-	k := d - (len(x.t.shape) - (len(x.v.Shape) - x.off())) // the corresponding dimension of v; negative if v lacks it
+	k := d - (len(x.t.shape) - (len(x.v.Shape) - x.off())) // dimension of v for d; negative if v lacks it
 	if k < 0 || x.v.Shape[k+x.off()] == 1 && x.t.shape[d] != 1 {
 		return tens{v: x.v, t: t, lifted: x.lifted}
 	}
@@ -369,7 +369,7 @@ func (b *shapes) concatenate(in []tens) tens {
 	}
 	for _, x := range in {
 		if len(x.t.shape) != len(t.shape) || x.t.dt != t.dt {
-			b.wrong("%s is no part of %s", x.t, t)
+			b.wrong("an operand of type %s cannot be a part of %s", x.t, t)
 		}
 	}
 	return b.joined(d, in...)
@@ -411,7 +411,7 @@ func (b *shapes) pad(in []tens) tens {
 	low, high := b.ints("edge_padding_low", "low"), b.ints("edge_padding_high", "high")
 	interior := b.ints("interior_padding", "interior")
 	if n := len(x.t.shape); len(low) != n || len(high) != n || len(interior) != n || len(fill.t.shape) != 0 {
-		b.wrong("%d paddings of %s", len(low), x.t)
+		b.wrong("padding of %d dimensions for an operand of type %s", len(low), x.t)
 	}
 	for d := range low {
 		x = b.padding(x, fill, d, low[d], high[d], interior[d])
@@ -423,7 +423,7 @@ func (b *shapes) pad(in []tens) tens {
 func (b *shapes) padding(x, fill tens, d int, low, high, interior int64) tens {
 	const most = 1 << 40
 	if low < -most || low > most || high < -most || high > most || interior < 0 || interior > most {
-		b.wrong("a padding of %d, %d and %d", low, high, interior)
+		b.wrong("a padding of %d before, %d after and %d between elements", low, high, interior)
 	}
 	of := func(n int64, shape []int64, d int) tens {
 		shape = slices.Clone(shape)
@@ -442,7 +442,7 @@ func (b *shapes) padding(x, fill tens, d int, low, high, interior int64) tens {
 	from, to := max(-low, 0), n-max(-high, 0)
 	if from > n || to < from {
 		if n+low+high < 0 {
-			b.wrong("a padding of %d and %d of dimension %d of %s", low, high, d, x.t)
+			b.wrong("a padding of %d and %d removes more than dimension %d of %s has", low, high, d, x.t)
 		}
 		b.refuse("a padding that leaves nothing of dimension %d of %s", d, x.t)
 	}
@@ -475,9 +475,9 @@ func (b *shapes) reversed(x tens, d int) tens {
 	case n < 2:
 		return x
 	case n > 64 && b.known(x) == nil:
-		b.refuse("of %d elements, of at most 64", n)
+		b.refuse("a reversal of %d elements; the limit is 64", n)
 	case n > 4096:
-		b.refuse("of %d elements, of at most 4096", n)
+		b.refuse("a reversal of %d elements; the limit is 4096", n)
 	}
 	var parts []tens
 	for i := n - 1; i >= 0; i-- {
@@ -509,7 +509,7 @@ func (b *shapes) topK(in []tens) []tens {
 	b.want(in, 1)
 	x := in[0]
 	if len(b.op.types) != 2 || x.lifted {
-		b.refuse("of other than one value on all devices")
+		b.refuse("a value that differs between devices, or another number of results than two")
 	}
 	n, err := b.g.Add(graph.TopK, graph.Attrs{K: b.number("k")}, graph.Origin{Name: b.op.name},
 		[]graph.DType{x.t.dt, graph.I32}, b.full(x))

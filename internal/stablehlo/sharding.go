@@ -14,8 +14,8 @@ type axis struct {
 	size int64
 }
 
-// part describes an axis over which a dimension is split. If size is not 0, it is a factor of the axis: size, after a
-// factor pre.
+// part describes an axis over which a dimension is split. If size is not 0, the part is a factor of the axis of this
+// size, after a factor of size pre.
 type part struct {
 	axis      string
 	pre, size int64 // 0 if the part is the whole axis
@@ -124,7 +124,7 @@ func (p *attributes) part() part {
 		a.pre = p.integer()
 		p.expect(")")
 		if a.size = p.integer(); a.pre < 1 || a.size < 2 {
-			p.fail("(%d)%d is no part of an axis", a.pre, a.size)
+			p.fail("(%d)%d is not a part of an axis", a.pre, a.size)
 		}
 	}
 	return a

@@ -23,7 +23,7 @@ func (b *shapes) sort(in []tens) []tens {
 		b.wrong("%s has no dimension %d", in[0].t, d)
 	}
 	if anyLifted(in...) {
-		b.refuse("of what devices have")
+		b.refuse("values that differ between devices")
 	}
 	last := len(shape) - 1
 	x := b.full(b.moved(in[key], d, last))
@@ -40,7 +40,7 @@ func (b *shapes) sort(in []tens) []tens {
 		v := n.Out[1]
 		if !b.counts(y, d) {
 			z := b.full(b.moved(y, d, last))
-			if !z.DType.IsFloat() { // hocket's language selects elements by index only from floating-point tensors
+			if !z.DType.IsFloat() { // hocket's language selects elements by index from floating-point tensors only
 				z = b.add(graph.Cast, graph.Attrs{}, graph.F64, z)
 			}
 			v = b.add(graph.TakeAlong, graph.Attrs{Axis: last}, z.DType, z, n.Out[1])
@@ -66,12 +66,11 @@ func (b *shapes) counts(x tens, d int) bool {
 	return true
 }
 
-// comparator returns the operand, of n, that the comparator of a sort compares, and whether it sorts in descending
-// order.
+// comparator returns which of n operands the comparator of a sort compares, and whether the order is descending.
 func (b *shapes) comparator(n int) (key int, desc bool) {
 	blk := b.op.region(&b.nodes, 0)
 	if len(blk.args) != 2*n || len(blk.ops) == 0 || len(blk.ops[len(blk.ops)-1].in) != 1 {
-		b.wrong("a comparator of %d values for %d operands", len(blk.args), n)
+		b.wrong("a comparator with %d parameters for %d operands", len(blk.args), n)
 	}
 	made := map[string]*op{}
 	for _, o := range blk.ops {
@@ -105,6 +104,6 @@ func (b *shapes) comparator(n int) (key int, desc bool) {
 			return r / 2, how == "LT"
 		}
 	}
-	b.refuse("by another comparison than of one operand's elements")
+	b.refuse("a comparator that does not compare two elements of one operand")
 	return 0, false
 }

@@ -29,7 +29,7 @@ func program(t *testing.T, file string) *graph.Graph {
 	return g
 }
 
-// numbers returns values for inputs: fractions with both signs, which depend on the seed.
+// numbers returns fractions of both signs as values of inputs; they depend on the seed.
 func numbers(n, seed int) []float64 {
 	list := make([]float64, n)
 	for i := range list {
@@ -38,7 +38,7 @@ func numbers(n, seed int) []float64 {
 	return list
 }
 
-// ran evaluates a graph, and also the program that is made from the graph, which must have the same results.
+// ran evaluates a graph, and checks that the program that is made from the graph has the same results.
 func ran(t *testing.T, g *graph.Graph, inputs ...[]float64) [][]float64 {
 	t.Helper()
 	given := map[*graph.Value]*graph.Tensor{}

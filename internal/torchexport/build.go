@@ -22,7 +22,7 @@ type builder struct {
 	// of the last use of each name.
 	storage map[string]string
 	members map[string][]string
-	owner   map[string]string // by group: the name of the tensor that owns the memory; the other names are views of it
+	owner   map[string]string // for each group: the tensor that owns the memory; other names are views of it
 	outer   map[string]bool   // groups with a name of the enclosing graph
 	copied  map[string]bool   // names of results that torch creates either as views or as copies
 	last    map[string]int

@@ -22,7 +22,7 @@ type likeness struct {
 	// command of the run.
 	opens []int32
 	refs  []placed
-	sets  [][]orderKey // by command: the keys of the run that begins at the command, or nil
+	sets  [][]orderKey // for each command: the keys of the run that begins at the command, or nil
 	why   string
 }
 

@@ -86,7 +86,7 @@ type claims struct {
 	rank   int
 
 	axes  []string         // names of all mesh axes
-	mesh  []int            // by axis: the index of its mesh
+	mesh  []int            // for each axis: the index of its mesh
 	sized facts            // axes with more than one rank
 	puts  map[*ir.Sym]bool // buffers that peers write
 	carry map[carried]*ir.Sym

@@ -206,7 +206,7 @@ func (s *sim) unsettled(k int32) map[int32]bool {
 	for st := range streams {
 		weakest[st] = 1<<31 - 1
 	}
-	last := make([]map[int32]int32, len(snaps)+1) // by n, for each stream: the last command of the first n signals
+	last := make([]map[int32]int32, len(snaps)+1) // for each n and each stream: the last command of the first n signals
 	last[0] = map[int32]int32{}
 	for n := range snaps {
 		m := map[int32]int32{}

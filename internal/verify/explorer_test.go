@@ -21,7 +21,7 @@ type explorer struct {
 	p       *plan.Plan
 	streams [][]int // commands by stream
 	meet    bool    // collectives end together, whatever their data
-	pos     []int   // by command: its place in its stream, from 0
+	pos     []int   // for each command: its place in its stream, from 0
 	touched [][]touch
 	seen    map[uint64]bool
 	fault   string

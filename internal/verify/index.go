@@ -9,13 +9,13 @@ const runs = 2
 // index holds tables of a plan that has passed the structural checks. The later steps read them.
 type index struct {
 	p       *plan.Plan
-	streams [][]int32   // by stream: its commands in order, as indices in the plan's list
-	pos     []int32     // by command: its position in its stream, counted from 1
-	kinds   []plan.Kind // by command: its kind, in one byte, for fast searches in long lists
-	records []int32     // by event: the command that records it
-	waits   []int32     // by event: the number of commands that wait for it
+	streams [][]int32   // for each stream: its commands in order, as indices in the plan's list
+	pos     []int32     // for each command: its position in its stream, counted from 1
+	kinds   []plan.Kind // for each command: its kind, in one byte, for fast searches in long lists
+	records []int32     // for each event: the command that records it
+	waits   []int32     // for each event: the number of commands that wait for it
 	elems   []elem      // the elements of all counters
-	elemOff []int32     // by counter: the index in elems of its first element; the element e of rank r is r·Len + e later
+	elemOff []int32     // for each counter: index in elems of its first element; element e of rank r is r·Len + e later
 }
 
 // elem identifies one rank's element of a counter.

@@ -55,7 +55,7 @@ func isWait(c *plan.Cmd) bool { return c.Kind == plan.WaitEvent || c.Kind == pla
 func behindWork(p *plan.Plan, site int32) (q *plan.Plan, wait, work int32) {
 	out := *p
 	out.Cmds = make([]plan.Cmd, 0, len(p.Cmds))
-	held := map[int32][]int32{} // by stream: the waits that are being moved
+	held := map[int32][]int32{} // for each stream: the waits that are being moved
 	wait, work = -1, -1
 	for i := range p.Cmds {
 		c := &p.Cmds[i]

@@ -9,10 +9,10 @@ import "hocket.example/hocket/internal/plan"
 // beginning or end of its life, the contents of the other would be destroyed.
 type lifetimes struct {
 	ix     *index
-	pieces [][]int32 // by buffer: its atoms
+	pieces [][]int32 // for each buffer: its atoms
 	atoms  int
-	owner  [][]int32     // by rank and atom: the buffer that owns it, or -1
-	uses   [][]bufferUse // by rank and buffer: its uses
+	owner  [][]int32     // for each rank and atom: the buffer that owns it, or -1
+	uses   [][]bufferUse // for each rank and buffer: its uses
 }
 
 // bufferUse records up to which commands one rank's copy of a buffer has been used.

@@ -20,7 +20,7 @@ type overlapWatch struct {
 	order  *index
 	mem    *memory
 	groups []iteration
-	opens  []int32 // by command: 1 + the index of the group whose work on its stream begins with it, or 0
+	opens  []int32 // for each command: 1 + the index of the group whose work on its stream begins with it, or 0
 	loops  []watched
 }
 
@@ -311,7 +311,7 @@ func (w *overlapWatch) tell(l *watched) Finding {
 // orderingWaits returns the chain of waits that orders e before command cmd of stream to, from the last wait to the
 // first.
 func orderingWaits(ix *index, e epoch, to, cmd int32) []int32 {
-	by := map[int32]int32{} // by stream: the wait that ordered the stream after e
+	by := map[int32]int32{} // for each stream: the wait that ordered the stream after e
 	s := newSim(ix, nil)
 	s.joined = func(lane int32, at int32, run int) {
 		if _, known := by[lane]; !known && run == 0 && s.views[lane].knows(e) {

@@ -25,9 +25,9 @@ type oracle struct {
 	p       *randomProgram
 	ops     []oracleOp
 	streams [][]int // by rank·streams + stream: its ops
-	pos     []int   // by op: its place in its stream
+	pos     []int   // for each op: its place in its stream
 	after   [][]uint64
-	signals map[[3]int][]int // by counter, rank and element: the ops that raise it
+	signals map[[3]int][]int // for each counter, rank and element: the ops that raise it
 	meet    bool             // collectives end together, whatever their data
 	fault   string
 }

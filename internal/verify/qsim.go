@@ -28,7 +28,7 @@ type qelemState struct {
 	fired   int32
 	snaps   []snapshot
 	waiting []int32
-	left    map[int32]int32 // by number of the signal, over both runs: the number of waits that still need its snapshot
+	left    map[int32]int32 // for each signal of both runs: the number of waits that still need its snapshot
 }
 
 // qposted records the state of a group in one run.

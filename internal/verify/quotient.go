@@ -19,10 +19,10 @@ type quotient struct {
 
 	cmds    []plan.Cmd // the commands of rank 0
 	lanes   int32      // number of streams of a rank
-	streams [][]int32  // by stream: its commands
+	streams [][]int32  // for each stream: its commands
 	elems   map[[2]int32]*qelem
 	joins   []qjoin   // one for each collective that rank 0 issues
-	groups  [][]qside // by command: the other sides of a group's transfers
+	groups  [][]qside // for each command: the other sides of a group's transfers
 	rows    map[int32][]int32
 	faults  []Finding
 	shown   *index // the commands to which the acts of findings refer
@@ -39,7 +39,7 @@ type qelem struct {
 // qjoin says whose knowledge each member of a collective has after the collective.
 type qjoin struct {
 	all   bool    // every member has the knowledge of all members
-	coset []int32 // by rank: the number of the coset (the translated team) that contains it
+	coset []int32 // for each rank: the number of the coset (the translated team) that contains it
 	from  int32   // for a permute: the rank from which the data come, or -1
 }
 

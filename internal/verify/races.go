@@ -18,10 +18,10 @@ import (
 type memory struct {
 	ix      *index
 	regions []region
-	pieces  [][]int32 // by region: its atoms
+	pieces  [][]int32 // for each region: its atoms
 	atoms   int
 	access  []access
-	opens   []int32 // by command: the first of its accesses
+	opens   []int32 // for each command: the first of its accesses
 	cells   [][]cell
 	crowds  [][]epoch // further reads of atoms that several streams read; entry 0 is always empty
 

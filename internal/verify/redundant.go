@@ -11,9 +11,9 @@ import (
 // commands. A statement is listed only if this is true for each of its executions, on every rank and in both runs.
 type redundancy struct {
 	ix     *index
-	open   [][]heard // by stream: the waits since its last command that is not a wait
+	open   [][]heard // for each stream: the waits since its last command that is not a wait
 	needed map[int32]bool
-	by     map[int32]int32 // by the site of a wait: the site of another wait that implies it, or -1
+	by     map[int32]int32 // for each site of a wait: the site of another wait that implies it, or -1
 	order  []int32         // sites in the order of their first occurrence
 }
 

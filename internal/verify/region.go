@@ -164,8 +164,8 @@ func byRegion(covers []cover, regions int) [][]int32 {
 // atom; two independent hashes of 64 bits identify a set.
 func sweep(edges []edge, regions int, covers []cover, atoms int) ([]cover, int) {
 	known := make(map[[2]uint64]struct{}, len(edges)/2)
-	depth := make([]int32, regions) // by region: how many of its runs cover the current byte, since the runs of a region may overlap
-	at := make([]int32, regions)    // by region: index in active
+	depth := make([]int32, regions) // for each region: number of its intervals that cover the current byte
+	at := make([]int32, regions)    // for each region: index in active
 	var active []int32
 	var hash [2]uint64
 	flip := func(r int32) {

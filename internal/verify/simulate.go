@@ -16,16 +16,16 @@ type sim struct {
 	mem   *memory // if nil, accesses are not compared
 	lanes laning
 	views []view  // by lane
-	given []int32 // by lane: number of commands that the host has issued so far
-	stuck []bool  // by lane: whether it waits for another lane before its next command
+	given []int32 // for each lane: number of commands that the host has issued so far
+	stuck []bool  // for each lane: whether it waits for another lane before its next command
 	queue []int32 // lanes that may be able to continue
 
 	events [runs][]eventState
 	elems  []elemState
-	left   [runs][]int32 // by signal of an element: number of waits that still need its snapshot
-	met    [runs][]int32 // by collective: number of members that have reached it
-	posted [runs][]int32 // by transfer: the lane that posted its side first, or -1
-	groups []groupState  // by lane: the group that it executes
+	left   [runs][]int32 // for each signal of an element: number of waits that still need its snapshot
+	met    [runs][]int32 // for each collective: number of members that have reached it
+	posted [runs][]int32 // for each transfer: the lane that posted its side first, or -1
+	groups []groupState  // for each lane: the group that it executes
 
 	stats Stats
 	// stop, if not nil, is called once in askEvery commands. If it returns an error, the simulation ends and stores the

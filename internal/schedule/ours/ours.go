@@ -112,14 +112,14 @@ type exporter struct {
 	cmds   []plan.Cmd
 	file   *mscclpp.File
 	memory map[int32]place
-	read   map[int32]plan.Ref // by buffer that a sum reads: the peer's memory from which the buffer was copied
+	read   map[int32]plan.Ref // for each buffer that a sum reads: the peer's memory from which the buffer was copied
 	chunk  int64
 	err    error
 
-	waited  map[counter]int64 // by counter: the total number of waited signals
+	waited  map[counter]int64 // for each counter: the total number of waited signals
 	told    map[counter]int64
 	raiser  map[counter]int
-	numbers map[[2]int][]counter // by pair of ranks: the counters that correspond to the channels between them
+	numbers map[[2]int][]counter // for each pair of ranks: the counters that correspond to the channels between them
 }
 
 // counter identifies one element of a counter array on one rank.
@@ -231,7 +231,7 @@ type writer struct {
 	gpu      *mscclpp.GPU
 	rank     int
 	ops      []mscclpp.Op
-	first    []int // by peer: the number of its first channel
+	first    []int // for each peer: the number of its first channel
 	progress map[counter]int64
 	dirty    bool // set if data were moved or a wait was executed since the last barrier of the block's threads
 }

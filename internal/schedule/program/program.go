@@ -48,20 +48,20 @@ type element struct {
 
 type writer struct {
 	p       *schedule.Plan
-	owner   []int  // by cell: the rank in whose memory the cell is, -1 for none
-	local   []int  // by cell: index of the cell in the memory of its rank
-	size    []int  // by rank: number of cells
+	owner   []int  // for each cell: the rank in whose memory the cell is, -1 for none
+	local   []int  // for each cell: index of the cell in the memory of its rank
+	size    []int  // for each rank: number of cells
 	sides   [2]int // maximum numbers of cells of a rank's input and output
 	written []bool
 
 	elements map[element]int
-	raisers  map[int]int // by element: the rank that raises the element
-	waits    map[int]int // by counter: the rank that waits for the counter
-	taken    map[int]int // by counter: number of signals taken so far
-	takers   map[int]int // by counter: the block that takes its signals
-	posters  map[int]int // by engine: the block that posts to it
+	raisers  map[int]int // for each element: the rank that raises the element
+	waits    map[int]int // for each counter: the rank that waits for the counter
+	taken    map[int]int // for each counter: number of signals taken so far
+	takers   map[int]int // for each counter: the block that takes its signals
+	posters  map[int]int // for each engine: the block that posts to it
 	turns    map[[2]int]int
-	users    map[int][]int // by barrier: the blocks that meet at it
+	users    map[int][]int // for each barrier: the blocks that meet at it
 
 	// The following fields describe the current rank.
 	text    strings.Builder

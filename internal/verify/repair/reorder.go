@@ -79,7 +79,7 @@ func stuck(r *verify.Result) bool {
 // reorderer collects programs with a different order of statements. The programs with the smallest changes come first.
 type reorderer struct {
 	editor
-	roots map[string]string // by the name of a view: the name of the viewed tensor
+	roots map[string]string // for the name of each view: the name of the viewed tensor
 	most  int               // programs
 }
 

@@ -18,7 +18,7 @@ func align(p *plan.Plan, prog *ir.Program, a *trips) string {
 // alignment follows the edges between commands.
 type alignment struct {
 	p     *plan.Plan
-	loops [][]int // by site: which of the enclosing loops are long, as indices of Cmd.Iter
+	loops [][]int // for each site: which of the enclosing loops are long, as indices of Cmd.Iter
 	far   int64
 }
 

@@ -12,7 +12,7 @@ import (
 // viewOf records the position of a view within a buffer.
 type viewOf struct {
 	root   string
-	chain  map[int64]string // by axis: the views that have cut the axis so far
+	chain  map[int64]string // for each axis: the views that have cut the axis so far
 	cut    bool             // whether the variable of a long loop selects the part; further views lie within this part
 	gone   []int64          // axes of the root that select removed, in increasing order
 	opaque bool             // whether the dimensions no longer correspond to those of the root
