@@ -105,7 +105,7 @@ func (l *lowering) cumsum(n *graph.Node) (*val, error) {
 		}
 	}
 	if size > maxCumsum {
-		return nil, refuse(n, "a cumulative sum of %d elements, of at most %d", size, maxCumsum)
+		return nil, refuse(n, "a cumulative sum of %d elements; the limit is %d", size, maxCumsum)
 	}
 	if len(x.Shape) == 0 {
 		return l.lower(x)
@@ -127,7 +127,7 @@ func (l *lowering) cumsum(n *graph.Node) (*val, error) {
 func (l *lowering) take(n *graph.Node) (*val, error) {
 	x, at := n.In[0], n.In[1:]
 	if !x.DType.IsFloat() {
-		return nil, refuse(n, "elements of %s by an index that depends on the input", x)
+		return nil, refuse(n, "a selection of elements of %s by an index that depends on the input", x)
 	}
 	c := &chain{l: l, n: n}
 	var row *graph.Value
@@ -151,7 +151,7 @@ func (l *lowering) take(n *graph.Node) (*val, error) {
 			}
 			v = l.g.Constant("index", t)
 		} else if v.DType == graph.Bool {
-			return nil, refuse(n, "a mask as an index, whose result has as many elements as the mask has ones")
+			return nil, refuse(n, "a mask as an index, since the number of selected elements depends on the mask")
 		}
 		v = c.cast(v, graph.I64)
 		if row == nil {

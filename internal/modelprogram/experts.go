@@ -299,11 +299,11 @@ func (l *lowerer) groupedOf(n *graph.Node, part int) (*val, error) {
 		counted = uncast(c.In[0])
 	}
 	if made(counted, graph.BinCount) == nil {
-		return nil, refuse(n, "groups of rows that are not counted by a histogram")
+		return nil, refuse(n, "a grouped product whose groups are not counted by a histogram")
 	}
 	counts, ok, err := l.index(counted)
 	if err != nil || !ok {
-		return nil, refuse(n, "groups of rows whose experts are not a topk's: %v", err)
+		return nil, refuse(n, "a grouped product whose experts are not selected by a topk: %v", err)
 	}
 	x, err := l.plain(n.In[0])
 	if err != nil {

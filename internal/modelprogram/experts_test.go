@@ -158,7 +158,7 @@ func TestDeep(t *testing.T) {
 		y = m.add(graph.Neg, graph.Attrs{}, graph.F32, y)
 	}
 	m.Outputs = []*graph.Value{y}
-	if _, err := Make("test", m.Graph, Options{}); err == nil || !strings.Contains(err.Error(), "one after another") {
+	if _, err := Make("test", m.Graph, Options{}); err == nil || !strings.Contains(err.Error(), "a chain of") {
 		t.Errorf("%v", err)
 	}
 }

@@ -116,7 +116,7 @@ func (l *lowering) cache(v *graph.Value) (*param, error) {
 	ro := l.settle(n.In[2], rows)
 	p.split = ro.splitDim()
 	if p.split == axis {
-		return nil, refuse(n, "rows that are split, into a cache")
+		return nil, refuse(n, "a copy of split rows into a cache")
 	}
 	l.writers[p] = l.emit(&inst{op: "index_copy", args: []operand{ro, at, {p: p}}, into: true,
 		attrs: fmt.Sprintf("axis=%d", axis),

@@ -108,7 +108,7 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	l.indices, l.uniforms = map[*graph.Value]operand{}, map[*graph.Value]uniform{}
 	l.masks, l.writers = map[maskKey]mask{}, map[*param]*inst{}
 	if n := g.Depth(); n > maxDepth {
-		return nil, fmt.Errorf("%w: %d operations one after another, of at most %d", ErrUnsupported, n, maxDepth)
+		return nil, fmt.Errorf("%w: a chain of %d operations; the limit is %d", ErrUnsupported, n, maxDepth)
 	}
 	if err := l.layouts(); err != nil {
 		return nil, err

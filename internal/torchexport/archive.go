@@ -45,8 +45,8 @@ func unsupported(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrUnsupported, fmt.Errorf(format, args...))
 }
 
-// These constants limit the amount of data that is read into memory. The program of a model with a hundred layers has
-// 20 MiB and 500,000 separators.
+// These constants limit the data that are read into memory. The program of a model with a hundred layers has 20 MiB and
+// 500,000 separators.
 const (
 	maxJSON       = 64 << 20 // bytes of a JSON file
 	maxSeparators = 4 << 20  // braces, brackets and commas of a JSON file; the decoded data grow with their number
@@ -64,7 +64,8 @@ type Archive struct {
 	program *program
 	tensors map[string]*stored // tensors by name in the module tree
 
-	// guards sums; it is not held while the sum of an entry is computed, so that entries are read concurrently
+	// mu guards sums. It is not locked while the checksum of an entry is computed, so that entries are read
+	// concurrently.
 	mu   sync.Mutex
 	sums map[*zip.File]*entrySum
 }
@@ -78,7 +79,7 @@ type stored struct {
 	offset  int64 // start of the tensor in the file, in elements
 }
 
-// IsArchive reports whether a file that begins with these bytes is a zip.
+// IsArchive reports whether a file that begins with the given bytes is a zip file.
 func IsArchive(head []byte) bool { return bytes.HasPrefix(head, []byte("PK\x03\x04")) }
 
 // Open opens an archive and reads its program. If the file itself cannot be read, the error wraps neither
@@ -96,7 +97,7 @@ func Open(name string) (*Archive, error) {
 	return a, nil
 }
 
-// Read opens an archive of size bytes. The archive keeps the reader from, and reads from it until it is closed.
+// Read opens an archive of size bytes. The archive reads from the given reader until the archive is closed.
 func Read(name string, from io.ReaderAt, size int64) (*Archive, error) {
 	a := &Archive{path: name, from: from, size: size, entries: map[string]*zip.File{}, tensors: map[string]*stored{},
 		sums: map[*zip.File]*entrySum{}}
@@ -174,7 +175,7 @@ func (a *Archive) read() error {
 	return a.indexes()
 }
 
-// schemaMajor is the major version of the schema that the reader supports.
+// schemaMajor is the supported major version of the schema.
 const schemaMajor = 8
 
 // clip shortens text from the archive for error messages.
@@ -195,7 +196,7 @@ func (a *Archive) small(name string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// contents reads an entry of at most most bytes.
+// contents reads an entry, whose size must not exceed the argument most.
 func (a *Archive) contents(f *zip.File, most int64) ([]byte, error) {
 	if f.UncompressedSize64 > uint64(most) {
 		return nil, malformed("%s has %d bytes, of at most %d", clip(f.Name), f.UncompressedSize64, most)
@@ -219,7 +220,7 @@ func (a *Archive) contents(f *zip.File, most int64) ([]byte, error) {
 	return text, nil
 }
 
-// json decodes a JSON entry into the value into.
+// json decodes a JSON entry into the given value.
 func (a *Archive) json(name string, into any) error {
 	text, err := a.contents(a.entries[name], maxJSON)
 	if err != nil {
@@ -283,7 +284,7 @@ func (a *Archive) indexes() error {
 	return nil
 }
 
-// check returns an error unless a stored tensor lies within its file.
+// check checks that a stored tensor lies within its file.
 func (a *Archive) check(name string, s *stored) error {
 	f := a.entries[s.file]
 	last, n := s.offset, int64(1)
@@ -293,7 +294,7 @@ func (a *Archive) check(name string, s *stored) error {
 			last += (d - 1) * s.strides[i] // cannot overflow: each factor is at most maxExtent
 		}
 		if last > a.size {
-			last = a.size // greater than the size of any file in the archive
+			last = a.size // exceeds the size of any file in the archive
 		}
 	}
 	bytes := dtypeSize(s.dtype)
@@ -349,8 +350,8 @@ func (a *Archive) Checksum(name string) uint32 {
 	return 0
 }
 
-// ReadAt fills the slice to with bytes of a tensor's elements, beginning at the byte offset from. The elements are
-// in row-major order. It returns an error unless the tensor's whole file has the checksum that the archive records.
+// ReadAt fills the slice to with bytes of a tensor's elements, beginning at the byte offset from. The elements are in
+// row-major order. ReadAt returns an error unless the tensor's whole file has the checksum that the archive records.
 func (a *Archive) ReadAt(to []byte, name string, from int64) error {
 	s := a.tensors[name]
 	if s == nil {

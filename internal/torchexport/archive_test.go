@@ -76,7 +76,7 @@ func TestLogits(t *testing.T) {
 }
 
 // TestDecode computes each model's logits token by token, by the graph alone, and compares them with those of the
-// prefill. Its states are the caches of keys and values, which are zeros in the archive.
+// prefill. The states of a model are the caches of keys and values, which are zeros in the archive.
 func TestDecode(t *testing.T) {
 	dir := models(t)
 	for _, name := range modelNames {

@@ -242,7 +242,7 @@ func (c *call) scaled(v *graph.Value, by float64) *graph.Value {
 	return c.add(graph.Mul, graph.Attrs{}, v.DType, v, c.Scalar(v.DType, by))
 }
 
-// extreme translates max and min. With two tensors, they compare the tensors elementwise. With one tensor, they
+// extreme translates max and min. With two tensors, max and min compare the tensors elementwise. With one tensor, they
 // reduce all elements, or reduce one dimension and also return the indices of the extreme elements.
 func extreme(two, of graph.Op) operator {
 	return func(c *call) ([]*graph.Value, error) {

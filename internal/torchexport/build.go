@@ -14,22 +14,22 @@ type builder struct {
 	*graph.Graph
 	archive *Archive
 	program *program
-	text    *subgraph               // the graph of the program that is being read
-	depth   int                     // nesting depth of text; 0 is the graph of the program itself
-	env     map[string]*graph.Value // values by their names in the export
+	text    *subgraph               // the graph in the archive that is being read: the program's, or a nested one
+	depth   int                     // nesting depth of the graph in text; 0 for the program's own graph
+	env     map[string]*graph.Value // maps a name in the export to the value
 	// The map storage assigns each name to a group. Names in one group may refer to the same memory, because one
 	// tensor is a view of another. The map members lists the names of each group. The map last gives the position
 	// of the last use of each name.
 	storage map[string]string
 	members map[string][]string
 	owner   map[string]string // for each group: the tensor that owns the memory; other names are views of it
-	outer   map[string]bool   // groups with a name of the enclosing graph
+	outer   map[string]bool   // groups that share memory with the enclosing graph
 	copied  map[string]bool   // names of results that torch creates either as views or as copies
 	last    map[string]int
 	at      int                     // index of the node that is being read
-	buffers map[string]string       // names of buffers by their names in the module tree
-	leaf    map[string]*graph.Value // values of inputs, parameters and constants before the first call
-	numbers map[string]int64        // values by name of the integers that the program computes from extents
+	buffers map[string]string       // maps a buffer's name in the module tree to its name in the export
+	leaf    map[string]*graph.Value // maps a name to the value of an input, parameter or constant before the first call
+	numbers map[string]int64        // maps the name of an integer that the program computes from extents to its value
 }
 
 // maxNodes is the maximum number of operations in a program.
@@ -69,7 +69,7 @@ func (b *builder) build() error {
 // nodes translates the calls of the graph that is being read.
 func (b *builder) nodes() error {
 	if len(b.text.Nodes) > maxNodes {
-		return unsupported("the program has %d operations, of at most %d", len(b.text.Nodes), maxNodes)
+		return unsupported("the program has %d operations; the limit is %d", len(b.text.Nodes), maxNodes)
 	}
 	if err := b.uses(); err != nil {
 		return err
@@ -158,16 +158,16 @@ func (b *builder) share(name, group string) {
 }
 
 // buffer adds a buffer as a constant of the graph. If the constants would then have too many elements, it adds the
-// buffer as a weight. elems counts the elements of all constants so far. If two names refer to one tensor, they
-// have the same value.
+// buffer as a weight. The argument elems counts the elements of all constants so far. Two names of one tensor get the
+// same value.
 func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Value, error) {
 	have := b.archive.tensors[fqn]
 	switch {
 	case have == nil:
 		return nil, malformed("buffer %q is not in the archive", clip(fqn))
 	case !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype:
-		return nil, malformed("buffer %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype, have.shape,
-			s.dtype, s.shape)
+		return nil, malformed("buffer %q has type %s%v in the index and %s%v in the program", clip(fqn),
+			have.dtype, have.shape, s.dtype, s.shape)
 	}
 	for _, other := range b.members["file "+have.file] {
 		v := b.env[other]
@@ -199,14 +199,13 @@ func (s *stored) same(o *stored) bool {
 		slices.Equal(o.strides, s.strides) && o.dtype == s.dtype
 }
 
-// weight adds a parameter of the model. If two names refer to one tensor, they have the same value.
+// weight adds a parameter of the model. Two names of one tensor get the same value.
 func (b *builder) weight(name, fqn string, s *stored) (*graph.Value, error) {
 	have := b.archive.tensors[fqn]
 	if have != nil {
 		if !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype {
-			return nil, malformed("parameter %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype,
-				have.shape,
-				s.dtype, s.shape)
+			return nil, malformed("parameter %q has type %s%v in the index and %s%v in the program", clip(fqn),
+				have.dtype, have.shape, s.dtype, s.shape)
 		}
 		for _, v := range b.Weights {
 			if o := b.archive.tensors[v.Path]; o != nil && o.same(have) {
@@ -289,8 +288,8 @@ func (b *builder) node(n *node) error {
 		return nil
 	}
 	for i := range n.Outputs {
-		// The result is a number, which the program computes for example for its own checks. It is ignored here. A
-		// call that uses it as an argument is refused.
+		// The result is a number, for example one that the program checks. Such calls are ignored; a call that uses
+		// their result as an argument is refused.
 		if k := n.Outputs[i].kind; k == "as_sym_int" || k == "as_sym_bool" || k == "as_sym_float" {
 			return nil
 		}
@@ -357,7 +356,7 @@ func (c *call) define(results []*graph.Value) error {
 			return err
 		}
 		if s.dtype != v.DType || !slices.Equal(s.shape, v.Shape) {
-			return malformed("the result %q is %s%v according to the export, but %s according to its operands",
+			return malformed("the result %q has type %s%v in the export, but its operands give %s",
 				clip(name), s.dtype, s.shape, v)
 		}
 		if v.Name == "" {
@@ -382,7 +381,7 @@ func (c *call) shares(self, result string) bool {
 		return true
 	case !views[base] || from == nil || from.DType != to.DType || base == "_to_copy" || c.flag("copy", false):
 		return false
-	case base == "contiguous" || base == "to": // these operators copy if they change the order of elements
+	case base == "contiguous" || base == "to": // these operators copy if the order of elements changes
 		a, err := ints(from.Strides)
 		b, err2 := ints(to.Strides)
 		return err != nil || err2 != nil || slices.Equal(a, b)

@@ -8,13 +8,13 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// call translates one call of an operator. After the field err has been set, its methods return zero values. The
-// translation of an operator therefore needs to check err only at the end, and before it uses a tensor.
+// call translates one call of an operator. After the field err has been set, the methods of call return zero values. A
+// translation therefore needs to check err only at its end, and before it uses a tensor.
 type call struct {
 	arguments
 	from     graph.Origin
 	overload string
-	inPlaced bool // whether the operator changes its operand in place
+	inPlaced bool // set if the operator changes its operand in place
 }
 
 // arguments reads the arguments of a call.
@@ -66,7 +66,7 @@ func (c *arguments) tensorNamed(name string) string {
 	if a == nil || a.kind != "as_tensor" {
 		return ""
 	}
-	n, _ := a.tensor() // no error: uses has already read the argument
+	n, _ := a.tensor() // the method uses has already read the argument without an error
 	return n
 }
 

@@ -91,8 +91,8 @@ func readAll(text []byte) (*graph.Graph, error) {
 	return g, nil
 }
 
-// TestSmall evaluates the small program. It shows that the errors in TestHostile are caused only by the changes of that
-// test.
+// TestSmall evaluates the small program. TestSmall shows that the errors in TestHostile have no other causes than the
+// changes of that test.
 func TestSmall(t *testing.T) {
 	g, err := readAll(archive(t, nil))
 	if err != nil {
@@ -148,7 +148,7 @@ func TestHostile(t *testing.T) {
 			ErrMalformed, "no call computes the output"},
 		"wrong type": {program(`"m": META`,
 			`"m": {"dtype": 7, "sizes": [{"as_int": 3}], "strides": [{"as_int": 1}]}`),
-			ErrMalformed, "according to the export"},
+			ErrMalformed, "its operands give"},
 		"huge": {program(`"x": META`,
 			`"x": {"dtype": 7, "sizes": [{"as_int": 1073741824}, {"as_int": 1073741824}],
  "strides": [{"as_int": 1}, {"as_int": 1}]}`),
@@ -320,7 +320,7 @@ func TestCorruptWeights(t *testing.T) {
 					t.Fatal(err)
 				}
 				to := make([]byte, c.bytes)
-				for range 2 { // the first error is not forgotten
+				for range 2 { // the second call returns the error, too
 					err := a.ReadAt(to, "a.w", c.from)
 					if i < 0 && err != nil {
 						t.Errorf("intact: %v", err)

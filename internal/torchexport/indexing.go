@@ -147,7 +147,7 @@ var indexers = map[string]operator{
 	"histc": func(c *call) ([]*graph.Value, error) {
 		x, bins := c.tensor("self"), c.int("bins", 100)
 		if lo, hi := c.number("min", 0), c.number("max", 0); lo != 0 || hi != float64(bins)-1 {
-			return nil, unsupported("a histogram whose bins are not the whole numbers from 0")
+			return nil, unsupported("a histogram whose bins are not the integers from 0 on")
 		}
 		return one(c.add(graph.BinCount, graph.Attrs{K: bins}, c.outDType(0), x))
 	},

@@ -40,7 +40,7 @@ func (c *call) inline() error {
 		return malformed("the call has no graph as an argument")
 	}
 	if c.depth == maxDepth {
-		return unsupported("graphs that are nested more than %d deep", maxDepth)
+		return unsupported("graphs that are nested in calls more than %d deep", maxDepth)
 	}
 	var named struct {
 		Graph subgraph `json:"graph"`
@@ -52,7 +52,7 @@ func (c *call) inline() error {
 	sub.depth, sub.numbers = c.depth+1, c.numbers
 	args := ins[at+1:]
 	if len(args) != len(named.Graph.Inputs) {
-		return malformed("its graph has %d inputs, and it is called with %d", len(named.Graph.Inputs), len(args))
+		return malformed("its graph has %d inputs, but it is called with %d", len(named.Graph.Inputs), len(args))
 	}
 	group := map[string]string{} // maps the group of a name in the nested graph to a group of the enclosing graph
 	for i := range args {

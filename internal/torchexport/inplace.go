@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// Values of a graph are immutable. If an operator changes a tensor in place, the tensor's name gets a new value,
-// and so do the names of all tensors that share its memory. One tensor of such a group owns the memory. The others
-// are views of it, which reshapes, transpositions, slices and broadcasts create.
+// Values of a graph are immutable. If an operator changes a tensor in place, the names of the tensor and of all tensors
+// that share its memory get new values. One tensor of a group that shares memory owns the memory. The other tensors are
+// views of the owner, which reshapes, transpositions, slices and broadcasts create.
 
 // mayCopy reports whether the result of a call is either a view of the operand self or a copy of it, depending on
 // the strides of self.
@@ -60,7 +60,7 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 		return nil, c.err
 	}
 	if !slices.Equal(v.Shape, old.Shape) {
-		return nil, malformed("its result %s is not of the shape of %s", v, old)
+		return nil, malformed("its result %s does not have the shape of %s", v, old)
 	}
 	c.inPlaced = true
 	var others []string // other names of the group that have later uses or are buffers
@@ -77,7 +77,7 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 	}
 	path, ok := pathOf(old, root)
 	if !ok {
-		return nil, unsupported("it changes %q in place, a view of %q that hocket does not write through", clip(self),
+		return nil, unsupported("it changes %q in place, a view of %q through which hocket cannot write", clip(self),
 			clip(owner))
 	}
 	now := c.put(root, path, v)
@@ -173,6 +173,6 @@ func (c *call) put(root *graph.Value, path []*graph.Node, v *graph.Value) *graph
 		}
 		return c.add(graph.Concat, graph.Attrs{Axis: axis}, v.DType, list...)
 	}
-	c.fail(unsupported("it changes a part of a tensor in place by %s", n.Op))
+	c.fail(unsupported("it changes a part of a tensor in place, through a view that %s creates", n.Op))
 	return nil
 }

@@ -59,7 +59,7 @@ func addProduct(first, second string) operator {
 		dt := c.outDType(0)
 		y := c.scaled(c.add(graph.MatMul, graph.Attrs{}, dt, a, b), c.number("alpha", 1))
 		beta := c.number("beta", 1)
-		if beta == 0 { // with beta = 0, torch ignores self, even a NaN in it
+		if beta == 0 { // if beta is 0, torch ignores self, even if self contains NaN
 			return one(y)
 		}
 		return one(c.add(graph.AddOp, graph.Attrs{}, dt, y, c.scaled(bias, beta)))
@@ -82,13 +82,13 @@ func conv1d(c *call) ([]*graph.Value, error) {
 	stride, padding, dilation, groups := first("stride", 1), first("padding", 0), first("dilation", 1),
 		c.int("groups", 1)
 	if c.err != nil || len(x.Shape) != 3 || len(w.Shape) != 3 || stride < 1 || dilation < 1 || padding < 0 {
-		return nil, malformed("a convolution of %s with the kernel %s", x, w)
+		return nil, malformed("a convolution of %s with kernel %s, whose shapes or attributes do not fit", x, w)
 	}
 	channels, taps := x.Shape[1], w.Shape[2]
 	depthwise := groups == channels && w.Shape[0] == channels && w.Shape[1] == 1
 	switch {
 	case !depthwise && groups != 1:
-		return nil, unsupported("a convolution of %d groups of %d channels", groups, channels)
+		return nil, unsupported("a convolution with %d groups of its %d channels", groups, channels)
 	case taps > 64:
 		return nil, unsupported("a convolution with a kernel of %d elements", taps)
 	}
@@ -98,7 +98,7 @@ func conv1d(c *call) ([]*graph.Value, error) {
 	}
 	span := x.Shape[2] - dilation*(taps-1)
 	if span < 1 {
-		return nil, malformed("a convolution of %s with the kernel %s", x, w)
+		return nil, malformed("a convolution of %s with kernel %s, whose shapes or attributes do not fit", x, w)
 	}
 	var y *graph.Value
 	dt := c.outDType(0)
@@ -250,7 +250,7 @@ func attention(c *call) ([]*graph.Value, error) {
 		return nil, c.err
 	}
 	if len(q.Shape) < 3 || len(k.Shape) != len(q.Shape) || len(v.Shape) != len(q.Shape) {
-		return nil, malformed("attention of %s, %s and %s", q, k, v)
+		return nil, malformed("attention with queries %s, keys %s and values %s", q, k, v)
 	}
 	if c.flag("enable_gqa", false) {
 		k, v = c.groups(k, q), c.groups(v, q)
@@ -278,7 +278,7 @@ func (c *call) groups(k, q *graph.Value) *graph.Value {
 	d := len(k.Shape)
 	have, want := k.Shape[d-3], q.Shape[d-3]
 	if have == 0 || want%have != 0 {
-		c.fail(malformed("%d heads of queries are not a multiple of %d heads of keys", want, have))
+		c.fail(malformed("the number of heads of queries, %d, is not a multiple of that of keys, %d", want, have))
 		return nil
 	}
 	if have == want {

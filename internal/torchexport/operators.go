@@ -95,8 +95,8 @@ func init() {
 	}
 }
 
-// same translates contiguous, detach, to and similar operators. It returns their operand, which it converts if the
-// result has another element type.
+// same translates contiguous, detach, to and similar operators. The result of these operators is their operand,
+// converted if the result has another element type.
 func same(c *call) ([]*graph.Value, error) {
 	x := c.tensor("self")
 	if c.err != nil {

@@ -173,7 +173,7 @@ func archiveOf(t testing.TB, text string, graphs map[string]object) []byte {
 		"data/constants/model_constants_config.json": `{"config": {}}`})
 }
 
-// computed evaluates a program. Inputs are lists of elements, in order.
+// computed evaluates a program. The inputs are lists of elements, in the order of the program's inputs.
 func computed(t testing.TB, text string, graphs map[string]object, inputs ...[]float64) ([]*graph.Tensor, error) {
 	t.Helper()
 	file := archiveOf(t, text, graphs)
@@ -295,7 +295,7 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// TestSame checks that an operator is replaced by its operand only if it changes no element and no position.
+// TestSame checks that an operator is replaced by its operand only if it changes neither elements nor their order.
 func TestSame(t *testing.T) {
 	for name := range views {
 		if got := reflect.ValueOf(operators[name]).Pointer(); got == reflect.ValueOf(same).Pointer() &&
@@ -352,7 +352,7 @@ func TestInPlace(t *testing.T) {
 		"t f32[2,2] = t.default self=b\nv f32[4] = reshape.default self=t shape=[4]\ns f32[2,2] = zero_.default self=b\n" +
 			"return v": `"b" in place while "v" is in use, which is a view or a copy of it`,
 		"e f32[2,2] = mul.Tensor self=x other=1\nr f32[2] = select.int self=e dim=0 index=0\n" +
-			"w f32[2,2] = expand.default self=r size=[2,2]\ns f32[2,2] = zero_.default self=w\nreturn e": "by broadcast",
+			"w f32[2,2] = expand.default self=r size=[2,2]\ns f32[2,2] = zero_.default self=w\nreturn e": "that broadcast creates",
 	} {
 		if _, err := computed(t, double+text, nil, []float64{1, 2, 3, 4}); err == nil ||
 			!strings.Contains(err.Error(), want) {

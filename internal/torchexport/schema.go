@@ -70,7 +70,7 @@ func (a *arg) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// into decodes the value into v.
+// into decodes the argument's value into v.
 func (a *arg) into(v any) error {
 	if err := json.Unmarshal(a.value, v); err != nil {
 		return malformed("an argument %s: %w", clip(a.kind), err)
@@ -138,10 +138,11 @@ type symInt struct {
 	AsName string          `json:"as_name"`
 }
 
-// maxExtent is the maximum of extents and strides. It is so small that sums of products of two of them fit 64 bits.
+// maxExtent is the maximum of extents and strides. It is so small that sums of products of two extents or strides fit
+// 64 bits.
 const maxExtent = 1 << 30
 
-// maxRank is the maximum number of dimensions. It exceeds the number that torch's kernels support.
+// maxRank is the maximum number of dimensions. This is more than torch's kernels support.
 const maxRank = 16
 
 func ints(list []symInt) ([]int64, error) {

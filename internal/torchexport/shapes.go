@@ -270,7 +270,7 @@ func (c *call) padded(v *graph.Value, axis int, before, after int64, by float64)
 	const most = 1 << 24
 	n := v.Shape[axis]
 	if before > most || after > most || before < -n || after < -n || n+min(before, 0)+min(after, 0) < 0 {
-		c.fail(malformed("%s padded by %d and %d", v, before, after))
+		c.fail(malformed("%s cannot be padded by %d and %d elements", v, before, after))
 		return nil
 	}
 	v = c.slice(v, axis, -min(before, 0), n+min(after, 0), 1)
@@ -400,7 +400,7 @@ func triangle(c *call) ([]*graph.Value, error) {
 	}
 	rows, cols := x.Shape[len(x.Shape)-2], x.Shape[len(x.Shape)-1]
 	if rows*cols > maxConstants/8 {
-		return nil, unsupported("triu or tril of a matrix of %d × %d", rows, cols)
+		return nil, unsupported("triu or tril of a matrix of %d × %d elements", rows, cols)
 	}
 	mask := graph.NewTensor(graph.Bool, []int64{rows, cols})
 	for i := range rows {
