@@ -17,12 +17,12 @@ type likeness struct {
 	buffers  []rotations
 	counters []rotations
 
-	// The following fields describe rank 0. For each command, they hold its tensors in order, with the rotations
-	// that move each tensor. For each run of waits or signals, they hold the sorted keys, stored at the first
-	// command of the run.
+	// The following fields describe rank 0. For each command, they hold its tensors in order, with the rotations that
+	// move each tensor. For each sequence of consecutive waits or signals, they hold the sorted keys, stored at its
+	// first command.
 	opens []int32
 	refs  []placed
-	sets  [][]orderKey // for each command: the keys of the run that begins at the command, or nil
+	sets  [][]orderKey // for each command: the sorted keys of the waits or signals that begin there, or nil
 	why   string
 }
 
@@ -32,8 +32,8 @@ type placed struct {
 	moving rotations
 }
 
-// orderKey holds the properties of a wait or a signal that are compared. Its position in the program is not one of
-// them.
+// orderKey holds the properties by which waits or signals are compared. Their positions in the program are not
+// compared.
 type orderKey struct {
 	kind          plan.Kind
 	event, peer   int32
@@ -64,8 +64,8 @@ func newLikeness(g *grid, p *plan.Plan, first *plan.Rank) *likeness {
 	return a
 }
 
-// fail records a reason if rank 0 executes a collective whose members have different roles: a collective with a
-// root, or with counts in the text.
+// fail records a reason if rank 0 executes a collective whose members have different roles: one with a root, or one
+// with a number of rows for each rank in the program's text.
 func (a *likeness) fail() {
 	for i := range a.rank.Joins {
 		j := &a.rank.Joins[i]
@@ -73,12 +73,12 @@ func (a *likeness) fail() {
 		case len(j.Team) > 1 && rooted(j.Coll.Op):
 			a.why = fmt.Sprintf("%s has a root", j.Coll.Op)
 		case len(j.Part.Rows) > 0:
-			a.why = fmt.Sprintf("%s has counts in the text", j.Coll.Op)
+			a.why = fmt.Sprintf("the text lists a number of rows of each rank for %s", j.Coll.Op)
 		}
 	}
 }
 
-// refsOfRank calls f for the tensors of a command, in an order that is the same on all ranks.
+// refsOfRank calls the function f with each tensor of a command, in an order that is the same on all ranks.
 func refsOfRank(r *plan.Rank, c *plan.Cmd, f func(ref *plan.Ref, write bool)) {
 	visit := func(ref *plan.Ref, write bool) {
 		if ref.Present() {
@@ -112,8 +112,8 @@ func refsOfRank(r *plan.Rank, c *plan.Cmd, f func(ref *plan.Ref, write bool)) {
 	}
 }
 
-// kindOfSet returns 1 if a command may belong to a set of waits, 2 if it may belong to a set of signals, and 0
-// otherwise.
+// kindOfSet returns 1 if a command is a wait, which may belong to a set of consecutive waits, 2 if it is a signal, and
+// 0 otherwise.
 func kindOfSet(c *plan.Cmd) int {
 	switch c.Kind {
 	case plan.WaitEvent, plan.WaitCounter:
@@ -124,7 +124,7 @@ func kindOfSet(c *plan.Cmd) int {
 	return 0
 }
 
-// endOfSet returns the end of the waits, or signals, on one stream that begin at command i.
+// endOfSet returns the index after the consecutive waits, or signals, on one stream that begin at command i.
 func endOfSet(cmds []plan.Cmd, i int) int {
 	end, kind := i, kindOfSet(&cmds[i])
 	for kind != 0 && end < len(cmds) && kindOfSet(&cmds[end]) == kind && cmds[end].Stream == cmds[i].Stream {
@@ -181,8 +181,8 @@ func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 	return ""
 }
 
-// settle checks that the guessed rotations form an action of the group of translations. It records how they act on
-// the tensors that rank 0 uses.
+// settle checks that the guessed rotations form an action of the group of translations, and records how the rotations
+// act on the tensors that rank 0 uses.
 func (a *likeness) settle() string {
 	for i := range a.buffers {
 		if !a.buffers[i].settle(a.p.Buffers[i].Bytes) {
@@ -268,8 +268,8 @@ func (c *comparer) differs(r *plan.Rank) string {
 	clear(c.teams)
 	mine := c.rank.Cmds
 	if len(r.Streams) != len(c.rank.Streams) || r.Events != c.rank.Events {
-		return fmt.Sprintf("rank %d has %d streams and %d events, rank 0 %d and %d", r.Rank, len(r.Streams), r.Events,
-			len(c.rank.Streams), c.rank.Events)
+		return fmt.Sprintf("rank %d has %d streams and %d events, but rank 0 has %d and %d", r.Rank, len(r.Streams),
+			r.Events, len(c.rank.Streams), c.rank.Events)
 	}
 	for i := 0; i < min(len(mine), len(r.Cmds)); i++ {
 		x, y := &mine[i], &r.Cmds[i]
@@ -277,7 +277,7 @@ func (c *comparer) differs(r *plan.Rank) string {
 			end := endOfSet(r.Cmds, i)
 			if kindOfSet(y) != kindOfSet(x) || end-i != len(keys) || y.Stream != x.Stream ||
 				!c.sameSet(r, i, end, keys) {
-				return c.differ(r, i, "it waits for something else, or signals something else")
+				return c.differ(r, i, "it waits for or signals another event or counter element")
 			}
 			i = end - 1
 			continue
@@ -292,7 +292,8 @@ func (c *comparer) differs(r *plan.Rank) string {
 	return ""
 }
 
-// sameSet reports whether a run of waits or signals, translated back, equals a run of rank 0 as a set.
+// sameSet reports whether consecutive waits or signals, translated back to rank 0, are in any order equal to those of
+// rank 0.
 func (c *comparer) sameSet(r *plan.Rank, from, to int, want []orderKey) bool {
 	for i := from; i < to; i++ {
 		k := &r.Cmds[i]

@@ -10,9 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// transformer returns a program with the given number of layers that overlaps communication with computation. Each
-// layer has a gather that is issued ahead of two GEMMs, chunks on two streams with a reduction each, and puts with
-// signals.
+// transformer returns a program that overlaps communication with computation in the given number of layers. Each layer
+// has a gather that is issued ahead of two GEMMs, chunks on two streams with a reduction each, and puts with signals.
 func transformer(layers int) string {
 	var b strings.Builder
 	b.WriteString(`dim T = 256
@@ -112,7 +111,8 @@ func f(%x: f32[R, 8], %w: f32[8, 8]) -> f32[R, 8] {
 }
 `
 
-// BenchmarkCheckLoop checks plans of about 1k to 1M commands. The time for each command should not grow.
+// BenchmarkCheckLoop checks plans of about 1k to 1M commands. The time per command should not grow with the number of
+// commands.
 func BenchmarkCheckLoop(b *testing.B) {
 	for _, cmds := range []int64{1_000, 10_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint(cmds), func(b *testing.B) {

@@ -19,8 +19,8 @@ import (
 )
 
 // TestCertificates issues certificates for random programs and the examples. The certificates of proved plans must be
-// accepted, and must be rejected after one claim in them is made false. No certificate may exist for a refuted plan,
-// and the certificate of the plan from which it was made must be rejected for it.
+// accepted, and must be rejected after one claim in them is made false. No certificate may exist for a refuted plan.
+// The certificate of the proved plan from which a refuted plan was made must be rejected for the refuted plan.
 func TestCertificates(t *testing.T) {
 	n, seed := longtest.Of(250, 6000), longtest.Seed(t)
 	proved, refuted, corrupted := 0, 0, 0
@@ -102,7 +102,7 @@ func corrupt(t *testing.T, r *rand.Rand, s *certify.Statement, c *certify.Certif
 			digits[at(len(digits))] = 'x'
 			bad.Plan = string(digits)
 			return bad, "another plan"
-		case 1: // every event runs once, so one less or more is false
+		case 1: // every event runs exactly once, so an order that omits or repeats one is false
 			i := at(len(bad.Order))
 			bad.Order = append(bad.Order[:i], bad.Order[i+1:]...)
 			return bad, fmt.Sprintf("entry %d of the order left out", i)
@@ -110,13 +110,13 @@ func corrupt(t *testing.T, r *rand.Rand, s *certify.Statement, c *certify.Certif
 			i := at(len(bad.Order))
 			bad.Order = append(bad.Order, bad.Order[i])
 			return bad, fmt.Sprintf("entry %d of the order twice", i)
-		case 3: // an add is of one event, so another is false
+		case 3: // each add belongs to one event, so a match with another event is false
 			if len(bad.Matches) > 0 {
 				i := at(len(bad.Matches))
 				bad.Matches[i] = (bad.Matches[i] + 1 + int32(at(len(s.Events)-1))) % int32(len(s.Events))
 				return bad, fmt.Sprintf("match %d changed", i)
 			}
-		case 4: // what the order itself has later does not come before
+		case 4: // an event that is later in the order does not precede this event
 			if len(bad.Clocks) > 0 {
 				i := at(len(bad.Clocks))
 				late := later(s, c, bad.Clocks[i].Event)
@@ -136,7 +136,7 @@ func corrupt(t *testing.T, r *rand.Rand, s *certify.Statement, c *certify.Certif
 				}
 				return bad, fmt.Sprintf("reuse %d changed", i)
 			}
-		case 6: // nothing comes before the chain that runs first: an add that runs later is needed
+		case 6: // the reversed order is false if it runs a wait before the add that it needs
 			for i := range bad.Order {
 				j := len(bad.Order) - 1 - i
 				if i < j {
@@ -197,7 +197,7 @@ func executes(s *certify.Statement, order [][2]int32) bool {
 
 // TestBytesOfCertificates changes random bytes of certificates. An accepted certificate must be a different encoding of
 // the same certificate, or must make only true claims: its order can execute, its matches and reuses are those of the
-// original, and its clocks contain no more than the complete clocks, which the test computes.
+// original, and its clocks do not exceed the complete clocks, which the test computes.
 func TestBytesOfCertificates(t *testing.T) {
 	r := rand.New(rand.NewPCG(longtest.Seed(t), 3))
 	tried, same, weaker := 0, 0, 0
@@ -249,7 +249,7 @@ func TestBytesOfCertificates(t *testing.T) {
 			}
 			judge(changed)
 		}
-		for range min(len(c.Clocks), longtest.Of(20, 500)) { // few bytes by chance make a number less
+		for range min(len(c.Clocks), longtest.Of(20, 500)) { // random bytes rarely decrease a number
 			less, err := certify.Parse(text)
 			if err != nil {
 				t.Fatal(err)
@@ -307,8 +307,8 @@ func wholeClocks(s *certify.Statement, order [][2]int32) [][]int32 {
 	return out
 }
 
-// TestOperandsThatShareBytes checks a product that overwrites the buffer that it reads, where the two buffers have
-// different names but the same bytes.
+// TestOperandsThatShareBytes checks a product that overwrites the buffer that it reads, where two buffers with
+// different names are on the same bytes.
 func TestOperandsThatShareBytes(t *testing.T) {
 	const text = `mesh tp[1]
 func f(%x: f32[4, 4], %w: f32[4, 4]) -> f32[4, 4] {

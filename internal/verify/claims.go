@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file finds claim statements that are wrong for almost all inputs. The type in a claim may state that all
-// ranks along an axis hold the same data. This is wrong if the data of each rank depend on its own block of a
-// parameter that is split along that axis, and if no data of the other ranks reach it.
+// This file finds claim statements that are wrong for almost all inputs. The type in a claim may state that all ranks
+// along an axis hold the same data. This is wrong if the data of each rank depend on the rank's own block of a
+// parameter that is split along that axis, and the rank receives no data of the other ranks.
 //
 // The analysis visits the statements in the order of the text, which determines the results of a program without
 // races. A fact about a tensor must hold on all ranks and for every element that was written. If this is not
@@ -21,11 +21,11 @@ import (
 type facts uint64
 
 const (
-	// varies: every element depends on a parameter, so no element is zero for all inputs.
+	// The fact varies: every element depends on a parameter, so no element is zero for all inputs.
 	varies facts = 1 << (63 - iota)
-	// signed: every element may have either sign, so relu does not always return zero.
+	// The fact signed: every element may have either sign, so relu does not always return zero.
 	signed
-	// positive: no element is ever negative, and no element is zero for all inputs.
+	// The fact positive: no element is ever negative, and no element is zero for all inputs.
 	positive
 	// onAxes selects the bits of the facts that exist for each axis. There are at most 60 axes.
 	onAxes  = positive - 1
@@ -40,18 +40,18 @@ type content struct {
 	// own has bit i set if the elements depend on no data of other ranks along axis i, except data that are equal
 	// on all ranks along that axis.
 	own facts
-	// via identifies the statements that negated or inverted that block before it reached the tensor.
+	// via identifies the set of statements that negated or inverted the rank's own block before it reached the tensor.
 	via int
 }
 
-// unwritten is the content of a tensor of which no element was written. It has all facts, because a fact is a statement
-// about the written elements.
+// unwritten is the content of a tensor whose elements have not been written. It has all facts, because a fact is a
+// statement about the written elements.
 var unwritten = content{^facts(0), ^facts(0), noWay}
 
 // constants is the content of a tensor that depends on no input.
 var constants = content{0, ^facts(0), noWay}
 
-// and returns the content with the facts that hold for both k and o.
+// and returns a content with the facts that k and o have in common.
 func (k content) and(o content) content {
 	switch {
 	case k == unwritten:
@@ -64,8 +64,8 @@ func (k content) and(o content) content {
 	return content{k.depends & o.depends, k.own & o.own, k.via}
 }
 
-// origin records where the data of a rank's own block entered a computation: the value, and the position in the
-// source where the program refers to the rank's own part of the value.
+// origin records where the data of a rank's own block entered a computation: the value to which the block belongs, and
+// the position where the program refers to the rank's own part of the value.
 type origin struct {
 	pos   ir.Pos
 	value *ir.Sym
@@ -77,8 +77,8 @@ type originKey struct {
 	axis int
 }
 
-// claims analyses the program for all ranks at once. Extents are evaluated for one rank. Tensors are identified by the
-// symbol that owns their memory.
+// claims is an analysis of the program for all ranks at once. Extents are evaluated for one rank. Tensors are
+// identified by the symbol that owns their memory.
 type claims struct {
 	b      *ir.Bound
 	info   *ir.Info
@@ -86,8 +86,8 @@ type claims struct {
 	rank   int
 
 	axes  []string         // names of all mesh axes
-	mesh  []int            // for each axis: the index of its mesh
-	sized facts            // axes with more than one rank
+	mesh  []int            // for each axis: index of the axis's mesh
+	sized facts            // bits of the axes that have more than one rank
 	puts  map[*ir.Sym]bool // buffers that peers write
 	carry map[carried]*ir.Sym
 
@@ -97,21 +97,21 @@ type claims struct {
 	tensors map[string]*ir.Sym
 	yields  []content
 	returns []content
-	quiet   int // greater than 0 while a statement is visited that may not run
+	quiet   int // greater than 0 while visiting a statement that may be skipped
 	ways    *ways
 	told    map[ir.Pos]bool
 	ds      ir.Diagnostics
 }
 
-// carried lists the names of the values that a loop carries.
+// carried is the map key of a value that a loop carries.
 type carried struct {
 	loop *ir.Stmt
 	name string
 }
 
-// Claims checks the claims, returned buffers and inout parameters of an explicit program. It returns an error for
-// each of them whose type states that ranks hold the same data, although each rank computed its data from its own
-// block of a parameter. Positions refer to the program source.
+// Claims checks the claims, returned buffers and inout parameters of an explicit program. It returns an error for each
+// of them whose type states that ranks hold the same data, although each rank computed the data from its own block of a
+// parameter. Positions refer to the program source.
 func Claims(b *ir.Bound, source *ir.Program) ir.Diagnostics {
 	c := &claims{b: b, info: b.Info, source: source, ways: newWays(), told: map[ir.Pos]bool{}}
 	ranks := []int{0}
@@ -141,7 +141,7 @@ func Claims(b *ir.Bound, source *ir.Program) ir.Diagnostics {
 	return c.ds
 }
 
-// parameter sets the content of a parameter of the function that runs.
+// parameter sets the content of a parameter of the analysed function.
 func (c *claims) parameter(p *ir.Sym) {
 	t, m := p.Param.Type, varies|signed
 	if len(t.Partial) == 0 {
@@ -161,14 +161,14 @@ func (c *claims) parameter(p *ir.Sym) {
 func (c *claims) prepare() {
 	c.puts, c.carry = map[*ir.Sym]bool{}, map[carried]*ir.Sym{}
 	for _, args := range c.info.Operands {
-		for _, a := range args { // the symbol of a carried value occurs only where the body uses the value
+		for _, a := range args { // carried values that the loop's body uses
 			if a != nil && a.Def != nil && a.Def.Op == ir.OpFor && a.Kind == ir.SymValue &&
 				!slices.Contains(c.info.Results[a.Def], a) {
 				c.carry[carried{a.Def, a.Name}] = a
 			}
 		}
 	}
-	for n := -1; n < len(c.puts); { // repeat until calls add no further buffers
+	for n := -1; n < len(c.puts); { // repeats until calls add no further buffers
 		n = len(c.puts)
 		for _, f := range c.info.Prog.Funcs {
 			f.Body.Walk(func(s *ir.Stmt) {
@@ -187,8 +187,8 @@ func (c *claims) prepare() {
 	}
 }
 
-// set records k as the content of the memory that a symbol owns. For a value, set adds the axes along which, according
-// to its type, all ranks hold the same data.
+// set records k as the content of the memory that a symbol owns. For a value, it adds the axes along which all ranks
+// hold the same data according to the value's type.
 func (c *claims) set(s *ir.Sym, k content) {
 	if s.Kind == ir.SymValue {
 		same := c.same(s.Type)
@@ -201,7 +201,7 @@ func (c *claims) set(s *ir.Sym, k content) {
 	c.of[s.Root()] = k
 }
 
-// same returns the axes along which, according to the type t, all ranks hold the same data.
+// same returns the axes along which all ranks hold the same data, according to the type t.
 func (c *claims) same(t *ir.Type) facts {
 	m := facts(0)
 	for i, name := range c.axes {
@@ -271,7 +271,7 @@ func (c *claims) target(s *ir.Stmt) (sym *ir.Sym, all bool) {
 	if rs := c.info.Results[s]; len(rs) == 1 && rs[0].Base == nil {
 		return rs[0], true
 	}
-	return nil, false // a view has the facts of its memory
+	return nil, false // a view has the facts of the memory that it views
 }
 
 // write records k as the content that a statement writes, and records the origins of that content.
@@ -294,8 +294,8 @@ func (c *claims) write(s *ir.Stmt, k content) {
 	c.set(sym, k)
 }
 
-// entered returns the origin of the dependence of the operand k of s on an axis. If s itself refers to a rank's own
-// part of a value, s is the origin.
+// entered returns the origin from which operand k of s depends on an axis. If s refers to a rank's own part of a value,
+// that reference is the origin.
 func (c *claims) entered(s *ir.Stmt, k int, to *ir.Sym, axis int) origin {
 	a := c.info.Operands[s][k]
 	if a.Root().Kind == ir.SymValue && to.Kind == ir.SymBuffer {
@@ -320,17 +320,17 @@ func (c *claims) collected(s *ir.Stmt) content {
 	team := facts(0)
 	for _, name := range s.Over() {
 		if team |= c.bit(name); c.bit(name) == 0 {
-			return content{} // a collective over world mixes the data of all axes
+			return content{} // a collective over world mixes data along all axes
 		}
 	}
-	for i, name := range c.axes { // ranks along an axis of another mesh may have any coordinates in this mesh
+	for i, name := range c.axes { // the team may mix data along axes of other meshes
 		if !slices.Contains(s.Over(), name) && c.mesh[i] != c.mesh[slices.Index(c.axes, s.Over()[0])] {
 			k.own &^= c.bit(name)
 		}
 	}
 	k.depends &^= team
 	switch s.Op {
-	case ir.OpAllReduce, ir.OpAllGather, ir.OpBroadcast: // the same on the whole team
+	case ir.OpAllReduce, ir.OpAllGather, ir.OpBroadcast: // the result is the same on all ranks of the team
 		k.own |= team
 		return k
 	case ir.OpReduceScatter, ir.OpAllToAll, ir.OpPermute:
@@ -383,8 +383,8 @@ func (c *claims) wrong(sym *ir.Sym, t *ir.Type, pos ir.Pos, says string, axis in
 	return d
 }
 
-// onRank evaluates variables and extents in index expressions for one rank. If the rank is negative, it evaluates
-// only those that are equal on all ranks.
+// onRank evaluates variables and extents in index expressions for one rank. If the rank is negative, only variables and
+// extents that are equal on all ranks have a value.
 type onRank struct {
 	c    *claims
 	rank int
@@ -403,6 +403,7 @@ func (r onRank) Extent(name string, axis int) (int64, bool) {
 	return 0, false
 }
 
-// everywhere returns the environment for expressions that have the same value on all ranks. Expressions that depend
-// on the rank have no value in it. A branch whose condition has no value is executed by some ranks only.
+// everywhere returns the environment for expressions that have the same value on all ranks. In this environment,
+// expressions that depend on the rank have no value. A branch whose condition has no value is executed by some ranks
+// only.
 func (c *claims) everywhere() ir.Env { return c.b.Env(-1, onRank{c, -1}) }

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// computed returns the content of the result of an operation on tensors of one rank. A fact about an operand is
-// also true for the result, provided that the result depends on the operand. It does not in these cases: a sum over
-// no elements, a product with zeros, and the relu of numbers that are never positive.
+// computed returns the content of the result of an operation on tensors of one rank. A fact about an operand is also
+// true for the result, provided that the result depends on the operand. The result does not depend on it in these
+// cases: a sum over no elements, a product with zeros, and the relu of numbers that are never positive.
 func (c *claims) computed(s *ir.Stmt) content {
 	args := c.info.Operands[s]
 	in := c.all(args)
@@ -22,7 +22,7 @@ func (c *claims) computed(s *ir.Stmt) content {
 		own &= k.own
 	}
 	switch s.Op {
-	case ir.OpReshard, ir.OpIota: // the parts of an iota may differ
+	case ir.OpReshard, ir.OpIota: // ranks may have different parts of an iota
 		return content{}
 	case ir.OpFill:
 		return constants
@@ -101,8 +101,8 @@ func (c *claims) computed(s *ir.Stmt) content {
 		}
 		out.depends &^= positive
 		out = c.sum(out, in[2])
-	case ir.OpAttention: // with one key the softmax weights are constant, and a query may have no key
-		masked := len(args) > 3 && !args[len(args)-1].Type.DType.IsInt() // a mask may exclude all elements that differ
+	case ir.OpAttention: // with one key, the softmax weights are constant; without keys, the result is constant
+		masked := len(args) > 3 && !args[len(args)-1].Type.DType.IsInt() // a mask may exclude keys
 		if !masked && c.longer(args[1], len(args[1].Type.Dims)-3, 0) && (len(in) < 4 || in[3].depends&varies != 0) {
 			out = in[2]
 		}
@@ -141,8 +141,8 @@ func (c *claims) sum(a, b content) content {
 	return content{(a.depends|b.depends)&^(positive|cancels(a, b)) | both, a.own & b.own, c.union(a.via, b.via)}
 }
 
-// product returns the content of a · b. It has the facts of a if b is not always zero, and the facts of b if a is not
-// always zero.
+// product returns the content of a · b. The product has the facts of a if b is not always zero, and the facts of b if a
+// is not always zero.
 func (c *claims) product(a, b content) content {
 	out := content{0, a.own & b.own, c.union(a.via, b.via)}
 	if a.depends&b.depends&varies != 0 {
@@ -160,13 +160,14 @@ func cancels(a, b content) facts {
 	return a.depends & b.depends & onAxes
 }
 
-// A way is a set of statements that negated or inverted the data on which a tensor depends. Each way has a number.
+// These constants are numbers of sets of statements that negated or inverted the data on which a tensor depends. Such a
+// set is called a way.
 const (
 	noWay  = 0
-	anyWay = -1 // the statements are not known, for example after a loop that negates
+	anyWay = -1 // the set is not known, for example after a loop that negates data
 )
 
-// ways assigns numbers to sets of statements.
+// ways assigns numbers to the sets of statements that negated or inverted data.
 type ways struct {
 	of   map[string]int
 	list [][]int
@@ -202,7 +203,7 @@ func (c *claims) union(a, b int) int {
 	return c.ways.number(slices.Concat(c.ways.list[a], c.ways.list[b]))
 }
 
-// maxWay limits the number of statements in a set.
+// maxWay limits the number of statements in a set of the type ways.
 const maxWay = 64
 
 func (w *ways) number(ids []int) int {

@@ -29,8 +29,9 @@ func claimsOf(t testing.TB, src string, b ir.Binding) ir.Diagnostics {
 	return verify.Claims(bound, info.Prog)
 }
 
-// TestClaims checks that Claims reports nothing for correct claims, including some that appear wrong. For wrong claims
-// it must report an error at the word "claim" (or at the word that the case names) with a note at a "local".
+// TestClaims checks that Claims reports nothing for correct claims, including some that appear wrong. For a wrong
+// claim, Claims must report an error at the word "claim" (or at the word that the test case names) and a note at a
+// "local".
 func TestClaims(t *testing.T) {
 	const head = `mesh dp[2] tp[4]
 
@@ -58,7 +59,7 @@ func f(%x: f32[8, 16/tp], %w: f32[6, 16/tp], %r: f32[8, 6], %s: f32[8/tp, 6]) ->
 `
 	for _, c := range []struct {
 		name, src string
-		at        string // where the error is: a word of the text; empty for right programs
+		at        string // the word of the text at which the error must be; empty for correct programs
 	}{
 		{"a sum of the own part", head + sums + end, "claim %y"},
 		{"reduced", head + sums + `  all_reduce %y into %y, over=tp, op=sum

@@ -154,7 +154,7 @@ func (c *claims) iteration(s *ir.Stmt, in []content) []content {
 	return out
 }
 
-// follow records the origins of from also as origins of to.
+// follow adds the origins of the tensor from to those of the tensor to.
 func (c *claims) follow(to, from *ir.Sym) {
 	if to == nil || from == nil {
 		return
@@ -166,8 +166,8 @@ func (c *claims) follow(to, from *ir.Sym) {
 	}
 }
 
-// meet drops from the current state the facts that others lack, and reports whether the result has fewer facts than
-// others.
+// meet removes the facts that the map others lacks from the current state, and reports whether the result has fewer
+// facts than others.
 func (c *claims) meet(others map[*ir.Sym]content) bool {
 	less := false
 	for sym, k := range others {
@@ -181,8 +181,8 @@ func (c *claims) meet(others map[*ir.Sym]content) bool {
 	return less
 }
 
-// meetAll replaces each of ks by the facts that it shares with the corresponding element of others, and reports whether
-// some result has fewer facts than that element.
+// meetAll removes from each element of ks the facts that the corresponding element of others lacks, and reports whether
+// some result has fewer facts than that element of others.
 func meetAll(ks, others []content) bool {
 	less := false
 	for i := range ks {

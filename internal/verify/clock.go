@@ -44,8 +44,8 @@ func (s *snapshot) knows(e epoch) bool {
 }
 
 // join adds the knowledge in s to v, and reports whether v changed. A view that includes the n-th command of another
-// stream also includes everything that the other stream knew at that command. Therefore a snapshot whose own command is
-// already included adds nothing.
+// stream also includes all knowledge that the other stream had at that command. Therefore a snapshot adds nothing if
+// the view already includes the command at which it was taken.
 func (v *view) join(s snapshot, width int) bool {
 	if v.knows(epoch{s.stream, s.done}) {
 		return false

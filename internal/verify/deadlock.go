@@ -9,9 +9,9 @@ import (
 // maxHeads limits the number of blocked streams that the report of a deadlock lists.
 const maxHeads = 8
 
-// deadlock returns a finding that lists the lanes that are blocked forever, or nil if all lanes have finished. If
-// some lanes wait for each other in a cycle, the acts of the finding begin with the acts of the cycle, each of
-// which waits for the next one.
+// deadlock returns a finding that lists the lanes that are blocked forever, or nil if all lanes have finished. If some
+// lanes wait for each other in a cycle, the finding begins with the commands of the cycle, each of which waits for the
+// next one.
 func (s *sim) deadlock() *Finding {
 	var blocked []int32
 	for l := range s.lanes.cmds {
@@ -45,8 +45,8 @@ func (s *sim) laneWord() string {
 	return "rank"
 }
 
-// cycle starts at a blocked lane and goes from each lane to a lane for which it waits, until a lane occurs twice. It
-// returns the lanes between the two occurrences, which wait for each other in a cycle.
+// cycle starts at a blocked lane and goes from each lane to a lane for which it waits, until a lane occurs twice. The
+// result is the lanes between the two occurrences, which wait for each other in a cycle.
 func (s *sim) cycle(lane int32) []int32 {
 	at := map[int32]int{}
 	var way []int32
@@ -122,7 +122,7 @@ func (s *sim) otherSide(t plan.P2P) int32 {
 	return -1
 }
 
-// waitsFor describes the condition for which the first command of a blocked lane waits.
+// waitsFor describes the condition for which a blocked lane's next command waits.
 func (s *sim) waitsFor(lane int32) string {
 	cmd, run, _ := s.head(lane)
 	p := s.ix.p
@@ -155,8 +155,8 @@ func (s *sim) name(lane int32) string {
 	return streamName(s.ix.p, lane)
 }
 
-// ambiguous reports waits that not only the first signals of the run, but also other signals can satisfy. After
-// such a wait, it is not certain which commands of the signalling streams are complete (S12).
+// ambiguous reports waits that can be satisfied by other signals than the first ones of the run. After such a wait, it
+// is not certain which commands of the signalling streams are complete (S12).
 func (s *sim) ambiguous() []Finding {
 	var out []Finding
 	p := s.ix.p
@@ -191,8 +191,8 @@ func (s *sim) ambiguous() []Finding {
 	return out
 }
 
-// unsettled returns the numbers n for which some signal after the n-th signal to an element is not ordered after
-// all of the first n signals.
+// unsettled returns each number n such that some later signal to an element is not ordered after all of the first n
+// signals.
 func (s *sim) unsettled(k int32) map[int32]bool {
 	snaps := s.elems[k].snaps
 	bad := map[int32]bool{}
@@ -206,7 +206,7 @@ func (s *sim) unsettled(k int32) map[int32]bool {
 	for st := range streams {
 		weakest[st] = 1<<31 - 1
 	}
-	last := make([]map[int32]int32, len(snaps)+1) // for each n and each stream: the last command of the first n signals
+	last := make([]map[int32]int32, len(snaps)+1) // for each n and stream: the last command among the first n signals
 	last[0] = map[int32]int32{}
 	for n := range snaps {
 		m := map[int32]int32{}

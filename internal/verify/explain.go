@@ -36,7 +36,8 @@ func place(ix *index, a Act) string {
 	return s
 }
 
-// subject returns the name of the operation that performs an act. For an upload or read-back, it names the caller.
+// subject returns the name of the operation that performs an act. For an upload or read-back, the result names the
+// caller.
 func subject(ix *index, a Act) string {
 	c := ix.cmd(a)
 	switch c.Kind {
@@ -59,8 +60,8 @@ func line(ix *index, a Act) string {
 	return fmt.Sprintf("line %d", pos.Line)
 }
 
-// findings returns the faults that the method touch has found, as findings with text. It returns at most
-// maxFindings findings of each kind. untold is the number of places of the faults that are not returned.
+// findings returns the faults that the method touch has found, as findings with text, at most maxFindings of each kind.
+// The result untold is the number of places of the faults that are not returned.
 func (m *memory) findings() (out []Finding, untold int) {
 	raced := map[[2]int32]bool{}
 	for _, r := range m.order {
@@ -79,7 +80,7 @@ func (m *memory) findings() (out []Finding, untold int) {
 		}
 		out = append(out, m.tellBlank(b))
 	}
-	if len(out) == 0 { // the findings about bytes are more specific
+	if len(out) == 0 { // findings about lifetimes are less specific than those about bytes
 		for _, t := range m.turnOrder[:min(len(m.turnOrder), maxFindings)] {
 			out = append(out, m.tellTurn(t))
 		}
@@ -99,8 +100,8 @@ func together(fs []Finding, f Finding) []Finding {
 	return append(fs, f)
 }
 
-// edgeOf removes from a help text the details that do not identify the edge that the help proposes. Two findings
-// with the same edge are repaired by one statement, because one fork orders all later work on its stream.
+// edgeOf shortens a help text to the part that identifies the proposed edge. One statement repairs all findings with
+// the same edge, because one fork orders all later work on its stream.
 func edgeOf(help string) string {
 	if edge, _, ok := strings.Cut(help, " before line"); ok && strings.HasPrefix(help, "fork it: ") {
 		return edge
@@ -210,7 +211,7 @@ func (m *memory) tellBlank(b *blank) Finding {
 // diagnostic returns a diagnostic that reports a finding.
 func (r *Result) diagnostic(prog *ir.Program, f *Finding) *ir.Diagnostic {
 	pos := ir.Pos{}
-	main := 0 // the act to which the caret points
+	main := 0 // index of the act whose position the diagnostic has
 	for i, a := range f.Acts {
 		if p := r.posOf(a); p.Valid() {
 			pos, main = p, i

@@ -20,8 +20,8 @@ var explored = flag.Int("explored", 400, "how many random plans are explored exh
 type explorer struct {
 	p       *plan.Plan
 	streams [][]int // commands by stream
-	meet    bool    // collectives end together, whatever their data
-	pos     []int   // for each command: its place in its stream, from 0
+	meet    bool    // set if all members of a collective end together, whatever data they need
+	pos     []int   // for each command: its position in its stream, from 0
 	touched [][]touch
 	seen    map[uint64]bool
 	fault   string
@@ -286,7 +286,7 @@ func (x *explorer) readsSomething(at uint64, cmd, run int) {
 	}
 }
 
-// randomPlan generates small plans. Their ranks have two streams each, which compute, copy to each other, meet in
+// randomPlan generates small plans. Each rank has two streams, which compute, copy to each other, take part in
 // collectives and wait.
 type randomPlan struct {
 	r *rand.Rand
@@ -497,7 +497,7 @@ func (g *randomPlan) transfer(rank, s int32) {
 	g.emit(peer, t, plan.Cmd{Kind: plan.Group, Group: two})
 }
 
-// late marks the counter waits whose signals are issued after the wait.
+// late sets the mark Late of counter waits whose signals are issued after the wait.
 func (g *randomPlan) late() {
 	fired := make([]int64, g.p.Ranks)
 	for i := range g.p.Cmds {
@@ -510,7 +510,7 @@ func (g *randomPlan) late() {
 	}
 }
 
-// TestExplorerAgrees compares the checker's verdicts on random plans with the verdicts of an exhaustive exploration of
+// TestExplorerAgrees compares the checker's verdicts on random plans with those of an exhaustive exploration of all
 // states.
 func TestExplorerAgrees(t *testing.T) {
 	counts := map[string]int{}
@@ -548,8 +548,8 @@ func TestExplorerAgrees(t *testing.T) {
 	}
 }
 
-// outside reports whether a plan was refuted for a reason that the explorer does not model: structure, signals that may
-// be confused with each other, and reads of bytes that another buffer wrote.
+// outside reports whether a plan was refuted for a reason that the explorer does not model: structure, waits that other
+// signals than the intended ones may satisfy, and reads of bytes that another buffer wrote.
 func outside(r *verify.Result) bool {
 	for i := range r.Findings {
 		f := &r.Findings[i]

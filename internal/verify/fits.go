@@ -9,8 +9,8 @@ import (
 )
 
 // fits checks the parts of a collective that its members issue. The element types, the root and the peers must agree,
-// and the shapes must have the relation that the operation requires. It describes the first mismatch, and returns "" if
-// there is none.
+// and the shapes must have the relation that the operation requires. The result describes the first mismatch; it is ""
+// if there is none.
 func fits(c *plan.Coll) string {
 	n := int32(len(c.Parts))
 	if !isOp(c.Op) || c.Op != ir.OpBarrier && c.Op.Info().Class != ir.ClassCollective {
@@ -56,7 +56,7 @@ func fits(c *plan.Coll) string {
 // isOp reports whether op is an operation of the language.
 func isOp(op ir.Op) bool { return op != ir.InvalidOp && op.String() != ir.InvalidOp.String() }
 
-// takesPart reports whether member m reads an operand and whether it writes a result.
+// takesPart reports whether member m of a collective reads an operand, and whether it writes a result.
 func takesPart(c *plan.Coll, m int32) (reads, writes bool) {
 	switch c.Op {
 	case ir.OpBarrier:
@@ -100,7 +100,7 @@ func alike(first **plan.Ref, r *plan.Ref) string {
 }
 
 // resultShape returns the shape of each member's result, where in is the shape of each member's operand. The argument
-// out is the shape of the destination, which determines the capacity of uneven collectives.
+// out is the shape of the destination; for uneven collectives it determines how many rows can be received.
 func resultShape(c *plan.Coll, in, out []int64) ([]int64, bool) {
 	n := int64(len(c.Parts))
 	want := slices.Clone(in)

@@ -21,10 +21,10 @@ type index struct {
 // elem identifies one rank's element of a counter.
 type elem struct {
 	perRun int32
-	stream int32 // the stream whose signals raise it, or -1
-	rank   int32 // the rank whose signals raise it
-	many   bool  // whether signals of several streams raise it
-	base   int32 // index of its first signal in arrays that contain all signals of a run
+	stream int32 // the stream whose signals raise the element, or -1
+	rank   int32 // the rank whose signals raise the element
+	many   bool  // set if signals of several streams raise the element
+	base   int32 // index of the element's first signal in arrays of all signals of a run
 }
 
 // elem returns the number of rank's element of a counter.
@@ -44,8 +44,8 @@ func (ix *index) act(e epoch) Act {
 
 func (ix *index) cmd(a Act) *plan.Cmd { return &ix.p.Cmds[a.Cmd] }
 
-// refs calls f for every tensor that a command accesses. For a collective, these are only the tensors of the rank
-// that executes the command.
+// refs calls the function f with every tensor that a command accesses. For a collective, it passes only the tensors of
+// the rank that executes the command.
 func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref, write bool)) {
 	visit := func(r *plan.Ref, write bool) {
 		if r.Present() {
@@ -78,7 +78,8 @@ func refs(p *plan.Plan, c *plan.Cmd, f func(r *plan.Ref, write bool)) {
 	case plan.Input:
 		visit(&p.Inputs[c.IO].Parts[c.Rank].Ref, true)
 	case plan.Output:
-		// The caller reads the result. It may overwrite the result's memory as soon as main is done (S14).
+		// The caller reads the result. The caller may overwrite the result's memory as soon as the stream main is done
+		// (S14).
 		visit(&p.Outputs[c.IO].Parts[c.Rank].Ref, false)
 		visit(&p.Outputs[c.IO].Parts[c.Rank].Ref, true)
 	}

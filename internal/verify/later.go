@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Later describes a variant of a proved plan. In it, the waits of one statement are issued later, after the work
-// that followed them on their streams. Since the variant is proved, too, this work does not need the waits.
+// Later describes a variant of a proved plan. In the variant, the waits of one statement are issued later, after the
+// work that followed them on their streams. The variant is also proved, so this work does not need the waits.
 type Later struct {
 	Plan *plan.Plan
 	// Finding reports the waits as a warning of lost overlap.
@@ -49,9 +49,9 @@ func LaterWaits(p *plan.Plan, source *ir.Program) []Later {
 // isWait reports whether a command waits for an event or a counter.
 func isWait(c *plan.Cmd) bool { return c.Kind == plan.WaitEvent || c.Kind == plan.WaitCounter }
 
-// behindWork moves the waits of a statement after the next command on their streams that computes or communicates. It
-// returns the first wait that was moved and the command after which this wait is now. The result work is -1 if no wait
-// was moved.
+// behindWork moves the waits of a statement after the next command on their streams that computes or communicates. The
+// result wait is the first wait that was moved, and work is the command after which it is now. The result work is -1 if
+// no wait was moved.
 func behindWork(p *plan.Plan, site int32) (q *plan.Plan, wait, work int32) {
 	out := *p
 	out.Cmds = make([]plan.Cmd, 0, len(p.Cmds))

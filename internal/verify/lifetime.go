@@ -2,28 +2,28 @@ package verify
 
 import "hocket.example/hocket/internal/plan"
 
-// lifetimes checks that buffers that share bytes are live one after the other. The first use of a buffer in a run
+// lifetimes checks that the lifetimes of buffers that share bytes do not overlap. The first use of a buffer in a run
 // must be ordered after all uses of the buffers that occupied its bytes before, and those buffers must not be used
-// again in the run. A comparison of accesses byte by byte would not suffice: it would accept two buffers that are
-// live at the same time and access different halves of the shared bytes. If one of them were cleared at the
-// beginning or end of its life, the contents of the other would be destroyed.
+// again in the run. A comparison of accesses byte by byte would not suffice: it would accept two buffers that are live
+// at the same time and access different halves of the shared bytes. If one of them were cleared at the beginning or end
+// of its life, the contents of the other would be destroyed.
 type lifetimes struct {
 	ix     *index
 	pieces [][]int32 // for each buffer: its atoms
 	atoms  int
-	owner  [][]int32     // for each rank and atom: the buffer that owns it, or -1
-	uses   [][]bufferUse // for each rank and buffer: its uses
+	owner  [][]int32     // for each rank and atom: the buffer that owns the atom, or -1
+	uses   [][]bufferUse // for each rank and buffer: the uses of the buffer
 }
 
-// bufferUse records up to which commands one rank's copy of a buffer has been used.
+// bufferUse records the last uses of one rank's copy of a buffer.
 type bufferUse struct {
-	last  epoch   // the last use by one stream
-	more  []epoch // the last uses by other streams
+	last  epoch   // the last use of the buffer by one stream
+	more  []epoch // the last use of the buffer by each other stream that uses it
 	run   int8    // the run of the last use, or -1
-	ended int8    // the last run in which another buffer took over its bytes, or -1
+	ended int8    // the last run in which another buffer took over bytes of this one, or -1
 }
 
-// add records a use. For each stream, only the last use is retained.
+// add records a use. Only the last use by each stream is retained.
 func (u *bufferUse) add(e epoch) {
 	if u.last.pos == 0 || u.last.stream == e.stream {
 		u.last = e
@@ -38,7 +38,7 @@ func (u *bufferUse) add(e epoch) {
 	u.more = append(u.more, e)
 }
 
-// unknown returns a use that is not complete according to v.
+// unknown returns a use of the buffer that is not certain to be complete according to v.
 func (u *bufferUse) unknown(v *view) (epoch, bool) {
 	if u.last.pos != 0 && !v.knows(u.last) {
 		return u.last, true
@@ -68,8 +68,8 @@ func newLifetimes(ix *index) *lifetimes {
 	return l
 }
 
-// use records a use of the copy of buffer buf on a rank. If another buffer with the same bytes has a use that is
-// not ordered with it, use returns that buffer and that use.
+// use records a use of the copy of buffer buf on a rank. If a use of another buffer with the same bytes is not ordered
+// with this use, use returns the other buffer and its use.
 func (l *lifetimes) use(v *view, me epoch, run int8, rank, buf int32) (other int32, at epoch, clash bool) {
 	if l.uses[rank] == nil {
 		l.start(rank)
@@ -118,7 +118,7 @@ func (l *lifetimes) take(v *view, run int8, rank, buf int32) (other int32, at ep
 	return other, at
 }
 
-// taker returns a buffer that took over bytes of buf, and a use of that buffer.
+// taker returns a buffer that took over bytes of buf, and the last use of that buffer.
 func (l *lifetimes) taker(rank, buf int32) (int32, epoch) {
 	for _, atom := range l.pieces[buf] {
 		if o := l.owner[rank][atom]; o != buf && l.uses[rank][o].last.pos > 0 {

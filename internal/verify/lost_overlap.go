@@ -10,17 +10,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// overlapWatch searches for loops whose iterations run on different streams but are nevertheless ordered one after
-// the other. Such loops are correct, but they are as slow as loops on one stream. It examines only the first rank,
+// overlapWatch searches for loops whose iterations run on different streams but are nevertheless ordered one after the
+// other. Such loops are correct, but they are as slow as loops on one stream. The search covers only the first rank,
 // because all ranks execute the same text.
 type overlapWatch struct {
 	ix *index
-	// the commands that define the order: all those of ix or, for a quotient, only those that order streams of rank
-	// 0
+	// order contains the commands that define the order: all commands of ix or, for a quotient, only those that order
+	// streams of rank 0.
 	order  *index
 	mem    *memory
 	groups []iteration
-	opens  []int32 // for each command: 1 + the index of the group whose work on its stream begins with it, or 0
+	opens  []int32 // for each command: 1 + index of the group whose work on a stream begins with the command, or 0
 	loops  []watched
 }
 
@@ -42,9 +42,9 @@ type span struct {
 // watched holds the state of one loop.
 type watched struct {
 	stmt           *ir.Stmt
-	ordered, freed int      // number of pairs of adjacent iterations that are ordered, and of those that are not
+	ordered, freed int      // number of pairs of adjacent iterations that are ordered, and number of those that are not
 	pair           [2]int32 // the first pair of adjacent iterations that is ordered
-	first          span     // the work of the pair's second iteration that is ordered after the first
+	first          span     // the work in the pair's second iteration that is ordered after the first iteration
 }
 
 type loopKey struct {
@@ -148,8 +148,8 @@ func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 	return out
 }
 
-// start is called when a command starts in the first run, with the knowledge of its stream. Work on a stream that the
-// previous iteration also used is not examined, since the text requires its order.
+// start examines a command that starts in the first run, given the knowledge of the command's stream. Work on a stream
+// that the previous iteration also used is not examined, since the text requires its order.
 func (w *overlapWatch) start(v *view, cmd int32) {
 	g := w.opens[cmd] - 1
 	if g < 0 || w.groups[g].prev < 0 {
@@ -197,14 +197,13 @@ func (w *overlapWatch) findings() []Finding {
 	return out
 }
 
-// piece identifies an atom of a rank's buffer. Two buffers on the same bytes have separate pieces, because the order
-// that is examined may be the reason why they can share the bytes.
+// piece identifies an atom of a rank's buffer. Two buffers on the same bytes have separate pieces, because the examined
+// order may be the reason why the buffers can share bytes.
 type piece struct{ rank, buf, atom int32 }
 
-// depends reports whether, in the first ordered pair of iterations of a loop, the second iteration needs work of
-// the first. This is true in two cases: work on the waiting stream, or work on which it depends, conflicts with
-// work of the first iteration; or the first command on the waiting stream needs work on a stream that the first
-// iteration uses.
+// depends reports whether, in the first ordered pair of iterations of a loop, the second iteration needs work of the
+// first. There are two such cases: work on the waiting stream, or work that it needs, conflicts with work of the first
+// iteration; or the first command on the waiting stream needs work on a stream that the first iteration uses.
 func (w *overlapWatch) depends(l *watched) bool {
 	a, b := &w.groups[l.pair[0]], &w.groups[l.pair[1]]
 	work := w.work(b)
@@ -218,7 +217,7 @@ func (w *overlapWatch) depends(l *watched) bool {
 	return slices.ContainsFunc(w.work(a), func(cmd int32) bool { return w.conflicts(used, cmd) })
 }
 
-// work returns an iteration's commands that do work, in the order of issue.
+// work returns the commands of an iteration that compute, copy or communicate, in the order of issue.
 func (w *overlapWatch) work(it *iteration) (cmds []int32) {
 	for _, s := range it.spans {
 		for _, cmd := range w.ix.streams[s.stream][s.first-1 : s.last] {
@@ -231,8 +230,8 @@ func (w *overlapWatch) work(it *iteration) (cmds []int32) {
 	return cmds
 }
 
-// needs returns the pieces that are accessed by the selected commands of an iteration, and by the commands on which
-// these depend. The value in the map says whether the piece is written. It also returns the streams of these
+// needs returns the pieces of memory that the selected commands of an iteration, and the commands that these need,
+// access. The map's value for a piece is true if the piece is written. The second result is the streams of all these
 // commands.
 func (w *overlapWatch) needs(work []int32, of func(cmd int32) bool) (used map[piece]bool, streams map[int32]bool) {
 	used, streams = map[piece]bool{}, map[int32]bool{}
@@ -246,7 +245,7 @@ func (w *overlapWatch) needs(work []int32, of func(cmd int32) bool) (used map[pi
 	return used, streams
 }
 
-// conflicts reports whether a command writes a piece in used, or reads a piece that used records as written.
+// conflicts reports whether a command writes a piece in the map used, or reads a piece that the map marks as written.
 func (w *overlapWatch) conflicts(used map[piece]bool, cmd int32) (found bool) {
 	w.each(cmd, func(at piece, write bool) {
 		if written, both := used[at]; both && (written || write) {
@@ -308,10 +307,10 @@ func (w *overlapWatch) tell(l *watched) Finding {
 	return f
 }
 
-// orderingWaits returns the chain of waits that orders e before command cmd of stream to, from the last wait to the
-// first.
+// orderingWaits returns, from the last to the first, the chain of waits that orders epoch e before the given command of
+// another stream.
 func orderingWaits(ix *index, e epoch, to, cmd int32) []int32 {
-	by := map[int32]int32{} // for each stream: the wait that ordered the stream after e
+	by := map[int32]int32{} // for each stream: the wait that ordered the stream after epoch e
 	s := newSim(ix, nil)
 	s.joined = func(lane int32, at int32, run int) {
 		if _, known := by[lane]; !known && run == 0 && s.views[lane].knows(e) {
@@ -335,8 +334,8 @@ func orderingWaits(ix *index, e epoch, to, cmd int32) []int32 {
 	return out
 }
 
-// lostOverlap returns the findings of lost overlap for the rank that represents all ranks. It counts only orders that
-// result from waits among the rank's own streams.
+// lostOverlap returns the findings of lost overlap for the rank that represents all ranks. Only waits between the
+// rank's own streams are taken into account.
 func (q *quotient) lostOverlap(mem *memory) []Finding {
 	if q.prog == nil {
 		return nil
@@ -354,7 +353,7 @@ func (q *quotient) lostOverlap(mem *memory) []Finding {
 		case plan.WaitEvent:
 			ix.waits[c.Event]++
 		case plan.Collective, plan.Group, plan.Signal, plan.WaitCounter:
-			c.Kind = plan.Input // replaces the command by one that does not wait
+			c.Kind = plan.Input // replaces the command by a kind of command that never waits
 		}
 	}
 	order := *ix

@@ -25,7 +25,7 @@ var every = flag.Bool("every-mutant", false, "try every mutant of every program,
 
 var only = flag.String("mutants-of", "", "only programs with this in their name")
 
-// some selects a few elements of a list, at equal distances.
+// some returns a few elements of a list, at equal distances.
 func some[T any](all []T) []T {
 	few := 24
 	if testing.Short() {
@@ -53,8 +53,8 @@ type score struct {
 }
 
 // TestMutationScore makes every kind of small mistake in every example and lowered program. Each mutant must be refused
-// by the planner or refuted by the checker. Otherwise it must be proved and return the same results under every
-// schedule.
+// by the planner or refuted by the checker. A mutant that is not refused or refuted must be proved, and must return the
+// same results under every schedule.
 func TestMutationScore(t *testing.T) {
 	scores := map[string]*score{}
 	at := func(kind string) *score {
@@ -187,8 +187,8 @@ func results(t testing.TB, p *plan.Plan, seed int64) reference {
 	return ref
 }
 
-// sameUnderAll runs a plan under many schedules. It returns "" if each returns the reference's results, and a text that
-// begins with "every" if all return the same but other results.
+// sameUnderAll runs a plan under many schedules. It returns "" if each run returns the reference's results, and a text
+// that begins with "every" if all runs return equal results that differ from them.
 func sameUnderAll(p *plan.Plan, want reference) string {
 	n := *schedules
 	if testing.Short() {
@@ -198,7 +198,7 @@ func sameUnderAll(p *plan.Plan, want reference) string {
 	for seed := range int64(n) {
 		out, err := runOnce(p, want.in, seed)
 		if err != nil && strings.Contains(err.Error(), "should hold the same elements") {
-			return "every schedule leaves ranks with different results" // the checker makes no claim about the computed values
+			return "every schedule leaves ranks with different results" // the checker does not check computed values
 		}
 		if err != nil {
 			return fmt.Sprintf("schedule %d fails: %v", seed, err)
@@ -226,7 +226,7 @@ func textMutants(prog *ir.Program, fn string) []textMutant {
 	var out []textMutant
 	count := 0
 	prog.Func(fn).Body.Walk(func(*ir.Stmt) { count++ })
-	// try applies change to the i-th statement of a copy.
+	// try applies the function change to the i-th statement of a copy of the function.
 	try := func(i int, kind string, change func(p *ir.Program, s *ir.Stmt) bool) {
 		c := prog.Clone()
 		var s *ir.Stmt

@@ -16,8 +16,8 @@ import (
 var programs = flag.Int("programs", 5000, "how many random programs are executed in every order")
 
 // oracle executes a random program in every order that a machine may choose, over two consecutive runs. It models
-// streams as FIFOs. For each operation it knows the conditions under which the operation may end, and the blocks that
-// the operation accesses while it runs. It uses no clocks, no happens-before edges and no planner.
+// streams as FIFOs. For each operation, the oracle knows the conditions under which the operation may end, and the
+// blocks that the operation accesses while it runs. It uses no clocks, no happens-before edges and no planner.
 //
 // Operations that access no memory are executed as soon as possible. They cannot prevent another operation from
 // starting or ending, and a state in which they are complete shows every fault that the state before them shows.
@@ -25,10 +25,10 @@ type oracle struct {
 	p       *randomProgram
 	ops     []oracleOp
 	streams [][]int // by rank·streams + stream: its ops
-	pos     []int   // for each op: its place in its stream
+	pos     []int   // for each op: its position in its stream
 	after   [][]uint64
-	signals map[[3]int][]int // for each counter, rank and element: the ops that raise it
-	meet    bool             // collectives end together, whatever their data
+	signals map[[3]int][]int // for each counter, rank and element: the ops that raise the element
+	meet    bool             // set if all members of a collective end together, whatever data they need
 	fault   string
 }
 
@@ -37,7 +37,7 @@ type oracleOp struct {
 	rank, stream int
 	reads        uint64
 	writes       uint64
-	within       bool // reads and writes that are done at the same time overlap
+	within       bool // set if the operation's reads and writes, which happen at the same time, overlap
 	// The operation ends when count operations of the stream `behind` are complete in its run.
 	behind, count int
 	// The operation ends when its partners have started in its run.
@@ -184,7 +184,7 @@ func (o *oracle) expandStep(s *randomStep, rank, i int, recorded map[int][2]int,
 	return ""
 }
 
-// match determines which operations meet each other.
+// match determines the operations that take part together in collectives and transfers.
 func (o *oracle) match(colls [][]int, lanes map[[3]int][]int) string {
 	for rank := range colls {
 		if len(colls[rank]) != len(colls[0]) {

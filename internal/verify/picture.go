@@ -72,7 +72,7 @@ func window(ix *index, acts ...Act) map[Act]bool {
 	return shown
 }
 
-// label returns the line that shows a command in the picture. The lines of the acts are marked.
+// label returns the line that shows a command in the picture, with a mark if the command is one of the two acts.
 func label(ix *index, a Act, marked bool) string {
 	c := ix.cmd(a)
 	site := ix.p.Sites[c.Site]

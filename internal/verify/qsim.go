@@ -10,8 +10,8 @@ import (
 // consecutive runs. Each executed command represents the corresponding commands of all ranks.
 type qsim struct {
 	q      *quotient
-	mem    *memory // if nil, accesses are not compared
-	serial bool    // commands one by one in issue order, without clocks
+	mem    *memory // memory with which accesses are compared; nil if they are not
+	serial bool    // set if commands are executed one by one in issue order, without clocks
 
 	cmds  [][]int32 // by lane
 	views []view
@@ -108,7 +108,8 @@ func (s *qsim) head(lane int32) (cmd int32, run int) {
 	return list[done%len(list)], done / len(list)
 }
 
-// step executes a lane's next command, but does not advance the lane. It returns false if the command has to wait.
+// step executes a lane's next command, but leaves the lane at this command. It returns false if the command has to
+// wait.
 func (s *qsim) step(lane int32) bool {
 	cmd, run := s.head(lane)
 	c, v := &s.q.cmds[cmd], &s.views[lane]
@@ -153,7 +154,7 @@ func (s *qsim) step(lane int32) bool {
 	return true
 }
 
-// after returns the knowledge of a lane once its next command is complete.
+// after returns the knowledge that a lane has when its next command is complete.
 func (s *qsim) after(v *view) snapshot {
 	snap := v.snapshot()
 	snap.done++
@@ -166,7 +167,7 @@ func (s *qsim) learn(v *view, snap snapshot, from int32) {
 	}
 }
 
-// touch compares accesses to the memory of rank 0, by all ranks, with earlier accesses. For an access by rank 0 it
+// touch compares the accesses of all ranks to the memory of rank 0 with earlier accesses. For an access by rank 0 it
 // uses the view v, and for an access by rank -d the translated view.
 func (s *qsim) touch(v *view, cmd int32, run int) {
 	if s.mem == nil {
@@ -202,7 +203,7 @@ func (s *qsim) waitCounter(lane int32, v *view, c *plan.Cmd, run int) bool {
 	return true
 }
 
-// meet lets all members of a collective arrive at once, since all ranks execute in step.
+// meet executes a collective for all members at once, since all ranks execute in step.
 func (s *qsim) meet(v *view, j *qjoin) {
 	switch {
 	case s.serial:
@@ -214,7 +215,7 @@ func (s *qsim) meet(v *view, j *qjoin) {
 	}
 }
 
-// post starts a group. The group ends when the other sides of its transfers have started.
+// post starts a group. A group ends when the other sides of its transfers have started.
 func (s *qsim) post(lane int32, v *view, cmd int32, run int) bool {
 	me := &s.posted[run][cmd]
 	if !me.done {

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// quotient describes a program in which all ranks do the same as rank 0. It contains only the commands of rank 0.
-// Stream s of rank r has the number r·lanes + s. Only the streams of rank 0 are executed, but their vector clocks
+// quotient describes a program in which all ranks do the same as rank 0. A quotient contains only the commands of rank
+// 0. Stream s of rank r has the number r·lanes + s. Only the streams of rank 0 are executed, but their vector clocks
 // have entries for the streams of all ranks.
 type quotient struct {
 	grid *grid
@@ -25,26 +25,26 @@ type quotient struct {
 	groups  [][]qside // for each command: the other sides of a group's transfers
 	rows    map[int32][]int32
 	faults  []Finding
-	shown   *index // the commands to which the acts of findings refer
+	shown   *index // index of the commands to which the acts of findings refer
 	unsure  string // the reason why nothing can be decided
 }
 
 // qelem describes an element of a counter on rank 0.
 type qelem struct {
 	perRun int32
-	from   int32 // the rank that raises it
-	stream int32 // the stream of rank from that raises it
+	from   int32 // the rank that raises the element
+	stream int32 // the stream of that rank that raises the element
 }
 
-// qjoin says whose knowledge each member of a collective has after the collective.
+// qjoin determines the knowledge that each member of a collective has after the collective.
 type qjoin struct {
-	all   bool    // every member has the knowledge of all members
+	all   bool    // set if every member has the knowledge of all members
 	coset []int32 // for each rank: the number of the coset (the translated team) that contains it
 	from  int32   // for a permute: the rank from which the data come, or -1
 }
 
-// qside is the other side of a transfer: on the given rank, the group command with the index cmd in the list of
-// rank 0 executes it.
+// qside is the other side of a transfer: the given rank executes it in the group command with index cmd in the list of
+// rank 0.
 type qside struct{ cmd, rank int32 }
 
 func (q *quotient) check() *Result {
@@ -150,14 +150,14 @@ func (q *quotient) structure() {
 	}
 }
 
-// raised is for a signal that rank 0 sends to a peer. The corresponding signal of another rank raises an element of
-// a counter of rank 0; raised returns that element and that rank.
+// raised is called with a signal c of rank 0 to a peer. The corresponding signal of another rank raises an element of a
+// counter of rank 0. The results are this element and that rank.
 func (q *quotient) raised(c *plan.Cmd) (key [2]int32, from int32) {
 	from = q.grid.add(0, c.Peer, -1)
 	return [2]int32{c.Counter, int32(q.rep.counters[c.Counter].turn(q.grid, int64(c.Elem), c.Peer, -1))}, from
 }
 
-// signals finds out which ranks raise the elements of counters of rank 0. It checks that there are enough signals
+// signals determines the ranks that raise the elements of counters of rank 0. It checks that there are enough signals
 // for each wait.
 func (q *quotient) signals() {
 	q.elems = map[[2]int32]*qelem{}
@@ -199,7 +199,7 @@ func (q *quotient) signals() {
 	}
 }
 
-// collectives checks that the parts of each collective on rank 0's teams match, and fills joins.
+// collectives checks that the parts of each collective on rank 0's teams match, and sets the field joins.
 func (q *quotient) collectives() {
 	type teamKey = *int
 	cosets := map[teamKey][]int32{}
@@ -251,7 +251,8 @@ func (q *quotient) collectives() {
 	}
 }
 
-// coset numbers the cosets of a team that is a subgroup. It returns nil if the team is not a subgroup.
+// coset numbers the cosets of a team that is a subgroup of the group of translations. It returns nil if the team is not
+// a subgroup.
 func (q *quotient) coset(team []int) []int32 {
 	out := slices.Repeat([]int32{-1}, q.grid.n)
 	n := int32(0)
@@ -378,7 +379,7 @@ func (q *quotient) moving(r *plan.Ref) rotations {
 	return moving
 }
 
-// row returns for each rank the rank to which a translation takes it.
+// row returns, for each rank, the rank to which translation t takes it.
 func (q *quotient) row(t int32) []int32 {
 	if q.rows == nil {
 		q.rows = map[int32][]int32{}
@@ -391,7 +392,7 @@ func (q *quotient) row(t int32) []int32 {
 	return row
 }
 
-// shifted returns the view that a stream of rank d has when the corresponding stream of rank 0 has the view v.
+// shifted translates the view v of a stream of rank 0 to the view of the corresponding stream of rank d.
 func (q *quotient) shifted(v *view, d int32) *view {
 	out := &view{stream: d*q.lanes + v.stream, done: v.done}
 	if v.vec != nil {
@@ -403,7 +404,7 @@ func (q *quotient) shifted(v *view, d int32) *view {
 	return out
 }
 
-// join adds knowledge to a view of rank 0: the knowledge that rank d has when rank 0 has the snapshot s.
+// join adds the snapshot s of rank 0, translated to rank d, to a view of rank 0.
 func (q *quotient) join(v *view, s snapshot, d int32) bool {
 	place := epoch{d*q.lanes + s.stream, s.done}
 	if v.knows(place) {
@@ -432,7 +433,7 @@ func (q *quotient) join(v *view, s snapshot, d int32) bool {
 	return true
 }
 
-// together returns the combined knowledge of all members of a collective, expressed for rank 0.
+// together returns the combined knowledge of all members of rank 0's collective, as a vector clock.
 func (q *quotient) together(v *view, j *qjoin) []int32 {
 	n := q.lanes
 	cosets := 0
@@ -457,7 +458,7 @@ func (q *quotient) together(v *view, j *qjoin) []int32 {
 	return all
 }
 
-// found reports the findings about the memory of rank 0. It names the ranks whose commands conflict there.
+// found reports the findings about the memory of rank 0, with the ranks whose commands conflict in this memory.
 func (q *quotient) found(mem *memory) {
 	if len(mem.order) == 0 && len(mem.unread) == 0 {
 		return
@@ -511,8 +512,8 @@ func (q *quotient) excerpt(ranks []int32) *index {
 	return ix
 }
 
-// close determines the verdict. The acts of faults refer to the commands of rank 0, or to those of the excerpt that
-// found made.
+// close determines the verdict. The acts of faults refer to the commands of rank 0, or to those of the excerpt that the
+// method found has made.
 func (q *quotient) close(r *Result) *Result {
 	if q.shown == nil && len(q.faults) > 0 {
 		q.shown = q.excerpt([]int32{0})

@@ -7,23 +7,23 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// memory finds conflicting accesses. An atom is a largest set of bytes such that each tensor covers all of it or
-// none. For each atom of each rank, memory stores the last write and the reads since that write, as epochs. A read
-// must be ordered after the write. A write must be ordered after the write and after the reads. If all earlier
-// accesses were ordered, a comparison with these epochs finds the same conflicts as a comparison with all earlier
+// memory finds conflicting accesses. An atom is a largest set of bytes such that each tensor covers either all or none
+// of these bytes. For each atom of each rank, memory stores the last write and the reads since that write, as epochs. A
+// new read must be ordered after the stored write, and a new write after the stored write and reads. If all earlier
+// accesses were ordered, a comparison with the stored epochs finds the same conflicts as a comparison with all earlier
 // accesses.
 //
-// It also stores the buffer whose contents an atom holds. If an atom was written through one buffer and is read
-// through another, or was never written, the read is a fault even if all accesses are ordered.
+// For each atom, memory also stores the buffer whose contents the atom holds. If an atom was written through one buffer
+// and is read through another, or was never written, the read is a fault even if all accesses are ordered.
 type memory struct {
 	ix      *index
 	regions []region
 	pieces  [][]int32 // for each region: its atoms
 	atoms   int
 	access  []access
-	opens   []int32 // for each command: the first of its accesses
+	opens   []int32 // for each command: index of the command's first access
 	cells   [][]cell
-	crowds  [][]epoch // further reads of atoms that several streams read; entry 0 is always empty
+	crowds  [][]epoch // for atoms that several streams read: the further reads; entry 0 is always empty
 
 	races  map[raceKey]*race
 	order  []*race // the races, in the order of their discovery
@@ -45,7 +45,7 @@ type access struct {
 type cell struct {
 	write epoch
 	read  epoch
-	more  int32 // index in crowds of the further reads since the write, or 0
+	more  int32 // index in crowds of further reads since the write, or 0 if there are none
 	owner int32 // buffer through which the atom was last written, or one of these constants:
 }
 
@@ -68,8 +68,8 @@ type race struct {
 	writeB bool
 	bufA   int32
 	bufB   int32
-	rank   int32 // the rank whose memory is accessed
-	// number of commands of the first act's stream that were complete according to the stream of the second
+	rank   int32 // the rank whose memory both commands access
+	// number of commands on the stream of a that were certain to be complete according to the stream of b
 	upTo   int32
 	count  int
 	rough  bool
@@ -78,7 +78,7 @@ type race struct {
 
 type blankKey struct{ site, bufSite, ownerSite int32 }
 
-// blank describes a read of bytes that were not written through the buffer that is read.
+// blank describes a read of bytes through a buffer through which they were not written.
 type blank struct {
 	at         epoch
 	buf, owner int32
@@ -93,7 +93,7 @@ func newMemory(ix *index) (*memory, *Finding) {
 	p := ix.p
 	m := &memory{ix: ix, races: map[raceKey]*race{}, blanks: map[blankKey]*blank{}, cells: make([][]cell, p.Ranks), lives: newLifetimes(ix), turns: map[turnsKey]*turn{}, crowds: make([][]epoch, 1)}
 	var set regionSet
-	var coarse []int32 // regions that consist of too many runs
+	var coarse []int32 // regions that consist of too many intervals of bytes
 	total := 0
 	m.opens = make([]int32, len(p.Cmds)+1)
 	m.access = make([]access, 0, 2*len(p.Cmds))
@@ -189,7 +189,7 @@ func (m *memory) read(v *view, me epoch, cmd int32, run int, a *access, atom int
 	}
 }
 
-// crowd moves the read that a cell holds to the cell's list of further reads.
+// crowd moves the read in the field read of a cell to the cell's list of further reads.
 func (m *memory) crowd(c *cell) {
 	if c.more == 0 {
 		c.more = int32(len(m.crowds))
@@ -225,7 +225,7 @@ func (m *memory) write(v *view, me epoch, cmd int32, a *access, atom int32, c *c
 // maxKept limits the number of different conflicts that are stored for the report.
 const maxKept = 1000
 
-// conflict records that epoch e is not ordered before the access a of command me.
+// conflict records that the command in epoch e is not ordered before access a of the command in epoch me.
 func (m *memory) conflict(v *view, e epoch, writeA bool, me epoch, a *access, atom, cmd int32) {
 	if e == me && m.atOnce(cmd) {
 		return
@@ -305,9 +305,8 @@ func (m *memory) atOnce(cmd int32) bool {
 	return true
 }
 
-// inPlace reports whether each element of a command's result depends on no more than the corresponding element of the
-// command's j-th operand, so that the result may overwrite the operand. A launched kernel may update its tensors in any
-// way.
+// inPlace reports whether a command's result may overwrite its j-th operand, because each element of the result depends
+// only on the corresponding element of that operand. A launched kernel may update its tensors in any way.
 func inPlace(p *plan.Plan, c *plan.Cmd, j int) bool {
 	if c.Op == ir.OpLaunch {
 		return p.Launches[c.Launch-1].Updates(j)

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// randomProgram is a small program in the form of data: the test generates the program's text from it, and the oracle
-// executes it without reading that text. All ranks are on one axis, tp. Buffers are symmetric, with one block of two
-// elements for each rank. Counter k has one element for each rank and is raised only on stream k. Element i is raised
-// by rank i, or each element is raised by the rank at a fixed distance.
+// randomProgram is a small program as data: the test generates the program's text from these data, and the oracle
+// executes them without reading the text. All ranks are on one axis, tp. Buffers are symmetric, with one block of two
+// elements for each rank. Counter k has one element for each rank and is raised only on stream k. Either rank i raises
+// element i, or the rank at a fixed distance from rank i does.
 type randomProgram struct {
 	ranks   int
 	streams int // with main, which is 0
 	buffers int // the first is returned
 	events  int
-	loops   []int // trips of loops 1, 2, …
+	loops   []int // trip counts of loops 1, 2, …
 	steps   []randomStep
 }
 
@@ -31,14 +31,14 @@ const (
 	doWait                      // wait until counter k is at least value
 	doRecord                    // record event k
 	doEvent                     // wait for event k
-	doStream                    // wait for what stream k was given so far
+	doStream                    // wait for the work issued to stream k so far
 	doBarrier                   // all ranks
 	doReduce                    // all_reduce a into b
-	doPermute                   // a to the peer, b from the rank as far before
-	doBroadcast                 // a of rank k into b
-	doTransfer                  // in one group, a to the peer and b from the rank as far before
-	doSend                      // a to the peer
-	doRecv                      // b from the rank as far before
+	doPermute                   // send a to the peer, receive b from the rank at the same distance before
+	doBroadcast                 // broadcast a of rank k into b
+	doTransfer                  // like doPermute, as a send and a recv in one group
+	doSend                      // send a to the peer
+	doRecv                      // receive b from the rank at the same distance before
 )
 
 // randomStep is one statement. Consecutive steps of the same loop are the body of that loop.
@@ -50,12 +50,12 @@ type randomStep struct {
 	elem     spot
 	k, value int
 	loop     int  // 0 for none
-	only     int  // on that rank alone; -1 for all
-	not      bool // on all ranks but that
+	only     int  // the rank that alone executes the step; -1 for all
+	not      bool // set if all ranks except that one execute the step
 }
 
-// spot is a number below the number of ranks. It is the sum of at, of the rank if turned is set, and of the loop's
-// variable if moving is set.
+// spot is a number below the number of ranks. The number is the sum of at, of the rank if turned is set, and of the
+// loop's variable if moving is set.
 type spot struct {
 	at             int
 	turned, moving bool
@@ -133,7 +133,7 @@ func (p *randomProgram) pair(r *rand.Rand) (a, b randomPart) {
 	return a, b
 }
 
-// motif adds a pattern that is correct unless it interferes with another pattern.
+// motif adds a pattern of statements that is correct unless it interferes with another pattern.
 func (p *randomProgram) motif(r *rand.Rand) {
 	n, s := p.ranks, 1+r.IntN(p.streams-1)
 	a, b := p.pair(r)
@@ -153,7 +153,7 @@ func (p *randomProgram) motif(r *rand.Rand) {
 			randomStep{kind: doSignal, stream: s, elem: mine, peer: peer},
 			randomStep{kind: doWait, k: s, elem: back, value: 1},
 			randomStep{kind: doRelu, a: randomPart{1, false, back}, b: randomPart{last, false, back}}, join)
-	case 2: // an exchange: this rank's block is put to all ranks, then the blocks of all ranks are read
+	case 2: // an exchange: each rank puts its block to all ranks, then reads the blocks of all ranks
 		p.loops = append(p.loops, n-1, n-1)
 		l := len(p.loops)
 		next := spot{at: 1, turned: true, moving: true}
@@ -166,12 +166,12 @@ func (p *randomProgram) motif(r *rand.Rand) {
 	case 3: // a ring of transfers
 		p.add(fork, randomStep{kind: doTransfer, stream: s, a: randomPart{0, false, mine},
 			b: randomPart{1, false, back}, peer: peer}, join)
-	case 4: // a collective on a stream, awaited by an event
+	case 4: // a collective on a stream; main waits for an event after it
 		p.add(fork, randomStep{kind: doReduce, stream: s, a: a, b: b}, randomStep{kind: doRecord, stream: s, k: 1},
 			randomStep{kind: doEvent, k: 1}, randomStep{kind: doRelu, a: b, b: b})
 	case 5:
 		p.add(randomStep{kind: doPermute, a: a, b: b, peer: peer})
-	case 6: // chunks on a stream while others are computed
+	case 6: // collectives of some chunks on a stream while other chunks are computed
 		l := len(p.loops) + 1
 		p.loops = append(p.loops, n)
 		at := spot{moving: true}
@@ -231,11 +231,11 @@ func (p *randomProgram) mistake(r *rand.Rand) {
 			s.kind, recv.kind = doSend, doRecv
 			p.steps = append(p.steps[:i+1], append([]randomStep{recv}, p.steps[i+1:]...)...)
 		}
-	case 10, 11, 12: // two neighbours in the other order
+	case 10, 11, 12: // swaps two adjacent steps
 		if i+1 < len(p.steps) && s.loop == p.steps[i+1].loop {
 			p.steps[i], p.steps[i+1] = p.steps[i+1], p.steps[i]
 		}
-	case 13: // two collectives in another order on one rank
+	case 13: // issues a collective in another order on one rank
 		q := *s
 		if s.kind == doReduce || s.kind == doBarrier || s.kind == doPermute {
 			s.only, s.not = 0, true
@@ -244,7 +244,7 @@ func (p *randomProgram) mistake(r *rand.Rand) {
 			p.steps = append(p.steps, q)
 		}
 	case 8:
-		if s.kind != doSignal { // a counter is raised on one stream
+		if s.kind != doSignal { // a signal must remain on its stream, since only one stream raises a counter
 			s.stream = r.IntN(p.streams)
 		}
 	}

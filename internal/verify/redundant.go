@@ -11,13 +11,14 @@ import (
 // commands. A statement is listed only if this is true for each of its executions, on every rank and in both runs.
 type redundancy struct {
 	ix     *index
-	open   [][]heard // for each stream: the waits since its last command that is not a wait
+	open   [][]heard // for each stream: the waits since the stream's last other command
 	needed map[int32]bool
 	by     map[int32]int32 // for each site of a wait: the site of another wait that implies it, or -1
 	order  []int32         // sites in the order of their first occurrence
 }
 
-// heard records one wait: the snapshot that the wait received, and whether the stream already had this knowledge.
+// heard describes one wait: the snapshot that the stream received from it, and whether the stream already had this
+// knowledge.
 type heard struct {
 	cmd   int32
 	snap  snapshot
@@ -28,12 +29,12 @@ func newRedundancy(ix *index) *redundancy {
 	return &redundancy{ix: ix, open: make([][]heard, len(ix.streams)), needed: map[int32]bool{}, by: map[int32]int32{}}
 }
 
-// wait is called at each wait, before the stream adds snap to its knowledge.
+// wait records a wait of a stream. It is called before the stream adds the snapshot to its knowledge.
 func (r *redundancy) wait(v *view, cmd int32, snap snapshot) {
 	r.open[v.stream] = append(r.open[v.stream], heard{cmd, snap, v.knows(epoch{snap.stream, snap.done})})
 }
 
-// other is called when a stream executes another command. The preceding block of waits is then complete.
+// other examines the block of consecutive waits that ends because a stream executes another command.
 func (r *redundancy) other(stream int32) {
 	block := r.open[stream]
 	for i := range block {
@@ -48,8 +49,8 @@ func (r *redundancy) other(stream int32) {
 	r.open[stream] = block[:0]
 }
 
-// implied reports whether the i-th wait of a block adds nothing to the knowledge that the stream receives from the
-// other waits. If two waits add the same knowledge, only the second is implied.
+// implied reports whether the i-th wait of a block of consecutive waits adds nothing to the knowledge that the stream
+// has or receives from the other waits. If two waits add the same knowledge, only the second is implied.
 func (r *redundancy) implied(block []heard, i int) (by int32, ok bool) {
 	h := &block[i]
 	e := epoch{h.snap.stream, h.snap.done}
@@ -63,10 +64,9 @@ func (r *redundancy) implied(block []heard, i int) (by int32, ok bool) {
 	return -1, h.known
 }
 
-// written is the set of the waits and barriers in the text of a program, by position. A statement that lowering has
-// made has the position of the source statement that it implements. A wait that a strategy has inserted therefore
-// has the position of a collective or a GEMM, and is not in the set. If the set is nil, it contains every wait and
-// barrier.
+// written is the set of the waits and barriers in the text of a program, by position. Lowering gives a statement the
+// position of the source statement that it implements. Therefore a wait that a strategy has inserted has the position
+// of a collective or a GEMM, and is not in the set. A nil set stands for all waits and barriers.
 type written map[ir.Pos]bool
 
 // writtenIn returns the waits and barriers of a program, or nil if the program is nil.
@@ -85,7 +85,7 @@ func writtenIn(prog *ir.Program) written {
 	return w
 }
 
-// has reports whether a wait or barrier of a plan is in the set.
+// has reports whether the set contains a wait or barrier of a plan.
 func (w written) has(s *plan.Site) bool { return w == nil || w[s.Pos] }
 
 func (r *redundancy) findings(w written) []Finding {

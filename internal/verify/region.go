@@ -6,20 +6,20 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// A region is the set of bytes that a tensor covers. Its offsets are absolute, so that the regions of two buffers on
-// the same bytes overlap. Offsets, and therefore regions, are the same on all ranks.
+// A region is the set of bytes that a tensor covers. Regions have absolute offsets, so that the regions of two buffers
+// on the same bytes overlap. Offsets, and therefore regions, are the same on all ranks.
 
-// maxOuter is the number of strides that a region represents. A tensor with more strides is treated as if it covered
-// all bytes from its first to its last.
+// maxOuter is the largest number of strides of a region. A tensor with more strides is treated as if it covered all
+// bytes from its first to its last.
 const maxOuter = 3
 
 // region represents a set of bytes. The representation is canonical: the usual descriptions of the same set give equal
-// regions. A region consists of runs of bytes that are repeated with up to maxOuter strides.
+// regions. A region consists of intervals of bytes, which are repeated with up to maxOuter strides.
 type region struct {
 	space  plan.Space
 	rough  bool // the region covers more bytes than the tensor
 	off    int64
-	run    int64 // contiguous bytes
+	run    int64 // number of bytes in each interval
 	n, str [maxOuter]int64
 }
 
@@ -70,13 +70,14 @@ func (g region) hull(r *plan.Ref) region {
 	return region{space: g.space, rough: true, off: g.off, run: bytes}
 }
 
-// These constants limit the number of runs into which regions are divided.
+// These constants limit the number of intervals of contiguous bytes into which regions are divided.
 const (
-	maxRuns      = 1 << 16 // maximum number of runs of one region
-	maxTotalRuns = 1 << 21 // maximum number of runs of all regions
+	maxRuns      = 1 << 16 // maximum number of intervals of one region
+	maxTotalRuns = 1 << 21 // maximum number of intervals of all regions
 )
 
-// runCount returns the number of runs of contiguous bytes, at most maxRuns+1.
+// runCount returns the number of intervals of contiguous bytes in a region, or maxRuns+1 if there are more than
+// maxRuns.
 func (g *region) runCount() int {
 	count := int64(1)
 	for _, n := range g.n {
@@ -98,7 +99,7 @@ func (g region) coarse() region {
 	return c
 }
 
-// runs calls f with the first byte of each run.
+// runs is an iterator: it calls the function f with the address of the first byte of each interval.
 func (g *region) runs(f func(lo int64)) {
 	n := g.n
 	for i := range n {
@@ -113,15 +114,15 @@ func (g *region) runs(f func(lo int64)) {
 	}
 }
 
-// edge is the beginning or end of a region, as the sweep visits it.
+// edge is the beginning or end of an interval of a region. The function sweep visits all edges.
 type edge struct {
 	at     int64
 	region int32
 	begin  bool
 }
 
-// atomize divides all regions into atoms. An atom is a largest set of bytes such that each region covers either all of
-// it or none of it. Two regions overlap exactly if they have an atom in common. atomize returns the atoms of each
+// atomize divides all regions into atoms. An atom is a largest set of bytes such that each region covers either all or
+// none of these bytes. Two regions overlap exactly if they have an atom in common. atomize returns the atoms of each
 // region and the number of atoms.
 func atomize(regions []region) (pieces [][]int32, atoms int) {
 	var covers []cover
@@ -161,7 +162,7 @@ func byRegion(covers []cover, regions int) [][]int32 {
 }
 
 // sweep visits the edges in the order of their addresses. The set of regions that cover a byte determines the byte's
-// atom; two independent hashes of 64 bits identify a set.
+// atom; two independent hashes of 64 bits identify a set of regions.
 func sweep(edges []edge, regions int, covers []cover, atoms int) ([]cover, int) {
 	known := make(map[[2]uint64]struct{}, len(edges)/2)
 	depth := make([]int32, regions) // for each region: number of its intervals that cover the current byte

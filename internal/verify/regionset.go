@@ -1,10 +1,10 @@
 package verify
 
-// regionSet assigns numbers to different regions in the order of their insertion. It stores the regions once, in one
-// slice, and a hash table of their numbers, which makes it fast for a million regions.
+// regionSet numbers different regions in the order of their insertion. It stores each region once, in a slice, and the
+// regions' numbers in a hash table, so that it is fast for a million regions.
 type regionSet struct {
 	regions []region
-	slots   []int32 // number + 1 of a region, or 0; the length is a power of two
+	slots   []int32 // hash table: number + 1 of a region, or 0 if the slot is free; the length is a power of two
 }
 
 // id returns the number of a region, and reports whether the region had been inserted before.

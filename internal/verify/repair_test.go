@@ -54,7 +54,7 @@ func TestRepairs(t *testing.T) {
 	}
 }
 
-// TestRepairsMany checks that more findings than are listed in a result are also repaired.
+// TestRepairsMany checks that all findings are repaired if there are more of them than a result lists.
 func TestRepairsMany(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("func f(%x: f32[8]) -> f32[8] {\n")

@@ -86,7 +86,7 @@ func lowerings(t testing.TB, dims map[string]map[string]int64) []lowering {
 					if strategy == "sequential" {
 						t.Fatalf("%s: %s: %v", name, f.Name, err)
 					}
-					continue // nothing in it that the strategy could overlap
+					continue // the function has nothing that the strategy could overlap
 				}
 				text := lowered.Func(f.Name).Body.Stmts
 				key := ""

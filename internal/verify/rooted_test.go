@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// rootedPrograms use the collectives that have a root or a permutation, which no example uses. They contain all of
-// these collectives, on two streams, in loops with a varying root, and under a condition.
+// rootedPrograms use the collectives that have a root or a permutation, which no example uses. The programs contain all
+// collectives with a root or a permutation, on two streams, in loops with a varying root, and under a condition.
 var rootedPrograms = map[string]string{
 	"broadcasts": `
 mesh tp[3]
@@ -99,7 +99,7 @@ func f(%x: f32[4, 4]) -> f32[4, 4] {
 }`,
 }
 
-// rooted returns the plans of these programs.
+// rooted returns the plans of the rootedPrograms.
 func rooted(t testing.TB) []lowering {
 	t.Helper()
 	var out []lowering
@@ -116,8 +116,8 @@ func rooted(t testing.TB) []lowering {
 	return out
 }
 
-// nextMember changes a collective's root=, to= or from= to the next member, on all ranks or only on the first. It
-// returns false if the collective has no such attribute.
+// nextMember changes a collective's root=, to= or from= to the next member, on all ranks or only on the first. The
+// result is false if the collective has none of these attributes.
 func nextMember(s *ir.Stmt, attr string, alone bool) bool {
 	a := s.Attr(attr)
 	if a == nil || len(s.Over()) != 1 {

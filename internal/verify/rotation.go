@@ -6,9 +6,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// rotation describes how a translation of ranks along an axis permutes the numbers 0, 1, …, which are the bytes of
-// a buffer or the elements of a counter. The numbers are divided into periods of size·step numbers, where size is
-// the size of the axis. Each period is divided into size steps. A translation by c along the axis rotates each
+// rotation describes how a translation of ranks along an axis permutes the numbers 0, 1, …, which are the bytes of a
+// buffer or the elements of a counter. The numbers are divided into periods of size·step consecutive numbers, where
+// size is the size of the axis. Each period is divided into size steps. A translation by c along the axis rotates each
 // period by c steps.
 type rotation struct {
 	axis       int
@@ -17,11 +17,11 @@ type rotation struct {
 
 func (r *rotation) period() int64 { return r.step * r.size }
 
-// rotations are applied one after the other. Settled rotations commute: the period of each divides the step of the
-// next.
+// rotations is a list of rotations that are applied one after the other. After the method settle has returned true,
+// they commute: the period of each divides the step of the next.
 type rotations []rotation
 
-// guessed returns the rotation that takes the number from to the number to for a translation by one step along an axis.
+// guessed returns the rotation that maps one given number to another if ranks are translated by one step along an axis.
 func guessed(axis int, size, from, to int64) (rotation, bool) {
 	step := to - from
 	if step < 0 {
@@ -33,8 +33,8 @@ func guessed(axis int, size, from, to int64) (rotation, bool) {
 	return rotation{axis, step, size}, step > 0
 }
 
-// settle sorts rotations by step. It returns false if they do not commute, or if a period does not divide n, the number
-// of bytes or elements.
+// settle sorts rotations by step. The result is false if the rotations do not commute, or if a period does not divide
+// n, the number of bytes or elements.
 func (rs rotations) settle(n int64) bool {
 	slices.SortFunc(rs, func(a, b rotation) int { return compare3(a.step, b.step) })
 	for i := range rs {
@@ -45,7 +45,7 @@ func (rs rotations) settle(n int64) bool {
 	return true
 }
 
-// turn returns the number to which translation t takes x or, if sign is -1, the number that t takes to x.
+// turn returns the number to which translation t maps x or, if sign is -1, the number that t maps to x.
 func (rs rotations) turn(g *grid, x int64, t, sign int32) int64 {
 	for i := range rs {
 		r := &rs[i]
@@ -56,9 +56,9 @@ func (rs rotations) turn(g *grid, x int64, t, sign int32) int64 {
 	return x
 }
 
-// movers returns those rotations of a buffer that move a tensor in it as a whole. The other rotations must map the
-// set of the tensor's bytes to itself. If a rotation does neither, movers returns false: the rotated bytes are then
-// not those of a tensor of the same shape.
+// movers returns those rotations of a buffer that move a tensor in the buffer as a whole. All other rotations must map
+// the set of the tensor's bytes to itself. Otherwise movers returns false, because the rotated bytes are not those of a
+// tensor of the same shape.
 func (rs rotations) movers(p *plan.Plan, ref *plan.Ref) (moving rotations, ok bool) {
 	if len(rs) == 0 {
 		return nil, true
@@ -82,17 +82,17 @@ func (rs rotations) movers(p *plan.Plan, ref *plan.Ref) (moving rotations, ok bo
 	return moving, true
 }
 
-// These constants are the ways in which a rotation can act on a set of bytes.
+// These constants are the possible effects of a rotation on a set of bytes.
 const (
 	breaks = iota // neither of the following
-	keeps         // the set is mapped to itself
-	moves         // the set lies within one step, so it is moved as a whole
+	keeps         // the set of bytes is mapped to itself
+	moves         // the set of bytes lies within one step, so it is moved as a whole
 )
 
 // acts determines how a rotation acts on the bytes of a region that begins at offset off of its buffer. It examines the
-// region's runs, which repeat with increasing strides. If the runs fill whole periods, the rotation maps the set to
-// itself. If the next stride is a whole period or more, the rotation moves the set, provided that the set lies within
-// one step.
+// region's intervals of bytes, which repeat with increasing strides. If the intervals fill whole periods of the
+// rotation, the rotation maps the region to itself. If the next stride is a multiple of the period, the rotation moves
+// the region as a whole, provided that its bytes lie within one step of each period.
 func (r *rotation) acts(g *region, off int64) int {
 	p := r.period()
 	width := g.run
@@ -110,8 +110,8 @@ func (r *rotation) acts(g *region, off int64) int {
 		case full || s > r.step:
 			return breaks
 		case n*s >= p:
-			// The set has the same bytes in every step if each step consists of whole strides, n strides are whole periods, and
-			// the part that is repeated lies within one stride.
+			// The region has the same bytes in every step if a step is a multiple of the stride, n strides are a
+			// multiple of the period, and the part that is repeated lies within one stride.
 			if r.step%s != 0 || n*s%p != 0 || off%p+width > s {
 				return breaks
 			}

@@ -13,11 +13,11 @@ import (
 // to wait, its remaining commands are executed later.
 type sim struct {
 	ix    *index
-	mem   *memory // if nil, accesses are not compared
+	mem   *memory // memory with which accesses are compared; nil if they are not
 	lanes laning
 	views []view  // by lane
 	given []int32 // for each lane: number of commands that the host has issued so far
-	stuck []bool  // for each lane: whether it waits for another lane before its next command
+	stuck []bool  // for each lane: whether the lane waits for another lane before its next command
 	queue []int32 // lanes that may be able to continue
 
 	events [runs][]eventState
@@ -28,20 +28,21 @@ type sim struct {
 	groups []groupState  // for each lane: the group that it executes
 
 	stats Stats
-	// stop, if not nil, is called once in askEvery commands. If it returns an error, the simulation ends and stores the
-	// error in stopped.
+	// The simulation calls stop, if it is not nil, once in askEvery commands. If stop returns an error, the simulation
+	// ends and stores the error in stopped.
 	stop    func() error
 	stopped error
-	// joined, when set, is called each time a lane gains knowledge from a command.
+	// The simulation calls joined, if it is not nil, each time a lane gains knowledge from a command.
 	joined func(lane int32, cmd int32, run int)
-	// passed, when set, is called before a command other than a wait starts.
+	// The simulation calls passed, if it is not nil, before a command other than a wait starts.
 	passed func(lane, cmd int32, run int)
-	// heard, when set, is called with the snapshot that a wait receives, before its lane joins the snapshot.
+	// The simulation calls heard, if it is not nil, with the snapshot that a wait receives, before the lane of the wait
+	// joins the snapshot.
 	heard func(v *view, cmd int32, snap snapshot)
 }
 
-// laning defines the lanes of a simulation. A lane is a sequence of commands that are executed one after the other:
-// either one stream, or all streams of a rank.
+// laning divides a plan's commands into the lanes of a simulation. A lane is a sequence of commands that are executed
+// one after the other: either one stream, or all streams of a rank.
 type laning struct {
 	of   func(c *plan.Cmd) int32
 	cmds [][]int32
@@ -106,7 +107,7 @@ func newSimOn(ix *index, mem *memory, lanes laning) *sim {
 	return s
 }
 
-// run executes both runs' commands in the order of the world list.
+// run executes the commands of both runs in the order of the plan's list.
 func (s *sim) run() {
 	for range runs {
 		for i := range s.ix.p.Cmds {
@@ -125,8 +126,8 @@ func (s *sim) run() {
 // askEvery is the number of commands that are executed between two calls of stop.
 const askEvery = 1 << 10
 
-// advance executes the commands of a lane until the lane has to wait. It then does the same for the lanes that can
-// continue because of these commands.
+// advance executes the commands of a lane until the lane has to wait. Then it executes the lanes that can continue
+// because of these commands in the same way.
 func (s *sim) advance(lane int32) {
 	s.queue = append(s.queue, lane)
 	for len(s.queue) > 0 {
@@ -258,9 +259,9 @@ func (s *sim) signal(v *view, c *plan.Cmd, run int) {
 	e.waiting = e.waiting[:0]
 }
 
-// waitCounter waits for the first Value signals of this run. If one stream sends all signals to the element, these
-// are the first ones in program order. Otherwise the method ambiguous checks that no other signals can satisfy the
-// wait.
+// waitCounter waits for the first Value signals of this run. If one stream sends all signals to the element, the first
+// Value signals are the first ones in program order. Otherwise the method ambiguous checks that no other signals can
+// satisfy the wait.
 func (s *sim) waitCounter(v *view, c *plan.Cmd, cmd int32, run int) bool {
 	k := s.ix.elem(c.Counter, c.Rank, c.Elem)
 	e, info := &s.elems[k], &s.ix.elems[k]
@@ -286,8 +287,8 @@ func (s *sim) waitCounter(v *view, c *plan.Cmd, cmd int32, run int) bool {
 	return true
 }
 
-// meet executes the part of a lane in a collective. It assumes that all members wait for each other, for every
-// operation; this is the worst case for deadlocks. However, a member receives only the knowledge that the data
+// meet executes the part of a collective that belongs to a lane. It assumes that all members wait for each other, for
+// every operation; this is the worst case for deadlocks. However, a member receives only the knowledge that the data
 // transfers of the operation imply (S5).
 func (s *sim) meet(lane int32, c *plan.Cmd, cmd int32, run int) bool {
 	s.start(lane, cmd, run)
@@ -348,7 +349,7 @@ func (s *sim) exchange(coll *plan.Coll, members []int32, cmd int32, run int) {
 	}
 }
 
-// adopt replaces the knowledge of a lane by a vector that includes it.
+// adopt replaces the knowledge of a lane by a vector clock that includes this knowledge.
 func (s *sim) adopt(v *view, all []int32, cmd int32, run int) {
 	v.vec, v.shared = all, true
 	s.stats.Joins++

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// structure performs the checks that need no simulation, and builds the index at the same time. Each check may assume
-// that the earlier checks succeeded.
+// structure checks everything in a plan that needs no simulation, and builds the index at the same time. Each check may
+// assume that the earlier checks succeeded.
 type structure struct {
 	p      *plan.Plan
 	ix     *index
@@ -113,7 +113,7 @@ func (s *structure) tables() {
 	for i := range s.p.Colls {
 		c := &s.p.Colls[i]
 		if !within(c.Channel, len(s.p.Channels)) || len(c.Parts) != len(s.p.Channels[c.Channel].Team) {
-			s.fault(KindMatch, nil, "collective %d has no channel, or another number of members than that", i)
+			s.fault(KindMatch, nil, "collective %d has no channel, or another number of members than its channel", i)
 			return
 		}
 		team := s.p.Channels[c.Channel].Team

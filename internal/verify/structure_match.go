@@ -189,8 +189,8 @@ func (s *structure) transfers() {
 	}
 }
 
-// callers checks that parameters share no bytes with other buffers, because the caller may write a parameter once
-// and then run the plan many times. It also checks that commands write no parameters except those that are inout.
+// callers checks that parameters share no bytes with other buffers, because a caller may write a parameter once and
+// then run the plan many times. It also checks that commands write no parameters except those that are inout.
 func (s *structure) callers() {
 	p := s.p
 	inout := map[int32]bool{}
@@ -222,8 +222,8 @@ func (s *structure) callers() {
 		x, y := &p.Buffers[a], &p.Buffers[b]
 		return compare3(int64(x.Space), int64(y.Space), x.Offset, y.Offset, x.Bytes, y.Bytes)
 	})
-	// Buffers are visited in the order of their addresses. far is the visited buffer with the highest end, and farInput
-	// is the visited parameter with the highest end.
+	// Buffers are visited in the order of their addresses. The variable far is the visited buffer with the highest end
+	// address, and farInput is the visited parameter with the highest end address.
 	far, farInput := int32(-1), int32(-1)
 	reaches := func(of, at int32) bool {
 		if of < 0 {

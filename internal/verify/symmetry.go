@@ -12,15 +12,15 @@ import (
 
 // This file proves a program on many ranks by simulating only one of them.
 //
-// The ranks are placed on a grid. G is the group of the grid's translations, which wrap around at its ends. The group
-// is commutative, and for any two ranks exactly one translation takes the first to the second. The proof chooses an
-// action of G on all objects of the ranks: for t in G, Φt takes rank r to rank r+t, and the n-th command, stream or
-// event of r to the n-th of r+t. It takes the bytes of each buffer and the elements of each counter to themselves or,
-// rotated by t along an axis, to others of the same buffer or counter (rotation.go). Each Φt is one to one, and Φs
-// after Φt is Φs+t.
+// The ranks are placed on a grid. G is the group of the grid's translations, which wrap around at the ends of the grid.
+// The group is commutative, and for any two ranks exactly one translation takes the first to the second. The proof
+// chooses an action of G on all objects of the ranks: for t in G, Φt takes rank r to rank r+t, and the n-th command,
+// stream or event of r to the n-th of r+t. Φt takes the bytes of each buffer and the elements of each counter to
+// themselves or, rotated by t along an axis, to others of the same buffer or counter (rotation.go). Each Φt is one to
+// one, and Φs after Φt is Φs+t.
 //
 // Suppose that, for some rank ρ and every t, Φt takes the text of ρ to the text of ρ+t. Then Φt takes the text of any
-// rank to the text of another: Φt is an automorphism of the program. This has three consequences:
+// rank to the text of another rank, so Φt is an automorphism of the program. This has three consequences:
 //
 //  1. Matching. Φt takes the k-th collective, send, recv or signal of ρ to that of ρ+t, together with the team, lane
 //     or element that it uses. Hence Φt takes the matching operations of ρ's to the matching operations of those of
@@ -33,14 +33,14 @@ import (
 //  3. Conflicts. Φt takes any two accesses to a byte of ρ to two accesses to a byte of ρ+t that are ordered in the
 //     same way. So the accesses to ρ's memory, by ρ and by other ranks, represent the accesses to all memory.
 //
-// Consecutive waits on a stream, with no other command between them, are compared as a set: their order changes
-// neither what the stream knows after them nor whether they end. The same holds for consecutive signals: each of them
-// makes known the commands before the first of them, and no memory is accessed between them.
+// Consecutive waits on a stream, with no other command between them, are compared as a set: their order changes neither
+// the knowledge of the stream after them nor whether they end. Consecutive signals are also compared as a set: each
+// signal makes known the commands before the first signal, and no memory is accessed between them.
 //
-// None of these conditions is assumed. Every rank is unrolled and compared with ρ, command by command and operand by
-// operand (alike.go); if a rank differs, the verdict is Unknown. The proof does not cover the layout of memory, because
-// it assumes that buffers share no bytes. The sharing of bytes is checked by the proof of a plan, and every run has a
-// plan.
+// The proof does not assume that the texts correspond. Every rank is unrolled and compared with ρ, command by command
+// and operand by operand (alike.go); if a rank differs, the verdict is Unknown. The proof does not cover the layout of
+// memory, because it assumes that buffers share no bytes. The sharing of bytes is checked by the proof of a plan, and
+// every run has a plan.
 
 // Symmetry holds the arguments of the function Symmetric.
 type Symmetry struct {
@@ -50,7 +50,7 @@ type Symmetry struct {
 	// ranks share. Once rank 0 has been unrolled, the numbers in these tables do not depend on the order in which other
 	// ranks are unrolled.
 	Unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), err error)
-	// MinCommands is the number of commands, summed over all ranks, from which Symmetric attempts a proof. With
+	// MinCommands is the smallest number of commands, summed over all ranks, for which Symmetric attempts a proof. For
 	// fewer commands, checking a plan is as fast and proves more.
 	MinCommands int
 	// Prog is the program that is unrolled. Options.Prog describes its use.
@@ -62,8 +62,8 @@ const maxSymmetric = 50_000_000
 
 // SymmetryProof is the result of Symmetric.
 type SymmetryProof struct {
-	// Result has the same form as the result for a plan. If it contains a fault, its Plan contains only the commands of
-	// a few ranks. Its verdict is Unknown if ranks differ.
+	// Result has the same form as the result for a plan. If the result contains a fault, Result.Plan contains only the
+	// commands of a few ranks. The verdict is Unknown if ranks differ.
 	*Result
 	// Commands is the number of commands, summed over all ranks.
 	Commands int
@@ -72,8 +72,8 @@ type SymmetryProof struct {
 // unroller is the type of Symmetry.Unroller.
 type unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), err error)
 
-// Symmetric checks a program by one of its ranks, if all ranks do the same. It returns the errors of an unroller, which
-// report errors in a single rank.
+// Symmetric checks a program by one of its ranks, if all ranks do the same. Symmetric returns the errors of an
+// unroller, which concern a single rank.
 func Symmetric(s Symmetry) (*SymmetryProof, error) {
 	q := &quotient{grid: newGrid(s.Grid), prog: s.Prog}
 	p, one, err := s.Unroller()
@@ -121,7 +121,7 @@ func (a *likeness) learn(unroll unroller) (string, error) {
 		if a.grid.sizes[axis] < 2 {
 			continue
 		}
-		// The rank that is compared is the next one along the axis or, if that rank executes other commands, the
+		// Rank 0 is compared with the next rank along the axis or, if that rank executes other commands, with the
 		// previous one.
 		stride := a.grid.stride(axis)
 		next, err := one(int(stride))
@@ -142,8 +142,8 @@ func (a *likeness) learn(unroll unroller) (string, error) {
 	return a.settle(), nil
 }
 
-// unraised is for counters that no rank raises. Such a counter gets the rotations of a counter with the same number
-// of elements on each rank. A stream that waits for it waits forever, on all ranks.
+// unraised determines the rotations of counters that no rank raises. They are those of a counter with the same number
+// of elements on each rank. A stream that waits for a counter that no rank raises waits forever, on all ranks.
 func (a *likeness) unraised() {
 	raised := make([]bool, len(a.counters))
 	for i := range a.rank.Cmds {
@@ -210,8 +210,8 @@ func (a *likeness) compareAll(unroll unroller) (why string, err error) {
 	return why, err
 }
 
-// grid is the grid on which the ranks are placed, and the group of its translations. The translations have the
-// numbers of ranks: translation r moves rank 0 to rank r.
+// grid is the grid on which the ranks are placed, and the group of its translations. The translations are numbered like
+// the ranks: translation r moves rank 0 to rank r.
 type grid struct {
 	n     int
 	sizes []int32

@@ -73,8 +73,8 @@ func compared(prog *ir.Program, b ir.Binding, strategy string) (differ string, d
 	return "", true
 }
 
-// removed returns the number of commands that the planner removes from the plan of a lowered program. A proof by symmetry
-// counts them.
+// removed returns the number of commands that the planner removes from the plan of a lowered program. A proof by
+// symmetry counts the removed commands, too.
 func removed(low *ir.Program, b ir.Binding) int {
 	info, _ := checker.Check(low)
 	bound, ds := ir.Bind(info, b)
@@ -114,7 +114,7 @@ func TestSymmetryAgreesWithPlans(t *testing.T) {
 	}
 }
 
-// twoAxes holds programs on grids of two axes, of which the examples have few.
+// twoAxes holds programs on grids of two axes; the examples contain few such programs.
 var twoAxes = map[string]string{
 	"chunks of a grid": `
 mesh a[2] b[3]
@@ -243,7 +243,7 @@ func TestSymmetryOfMutants(t *testing.T) {
 	}
 }
 
-// oneRankMutants returns programs in which one statement is omitted on one rank only.
+// oneRankMutants returns copies of a program in which only one rank omits one statement.
 func oneRankMutants(prog *ir.Program, fn string, rank int64) []textMutant {
 	var out []textMutant
 	if len(prog.Meshes) == 0 {

@@ -110,7 +110,7 @@ func randomLoop(r *rand.Rand) string {
 	return b.String()
 }
 
-// TestAllTripsAgreesWithUnrolling proves random loops for all numbers of iterations. It compares the verdict with those
+// TestAllTripsAgreesWithUnrolling proves random loops for all numbers of iterations. The verdict is compared with those
 // for many unrolled lengths, including lengths that are much larger than the ones that the proof checked.
 func TestAllTripsAgreesWithUnrolling(t *testing.T) {
 	counts := map[verify.Verdict]int{}

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// countsFit checks the counts of an uneven collective. It also checks that no other collective has counts. It
-// describes the first error, and returns "" if there is none. The operands of the members have in[axis] rows, and
+// countsFit checks the counts of an uneven collective. For other collectives, it checks that they have no counts. The
+// result describes the first error; it is "" if there is none. The operands of the members have in[axis] rows, and
 // their results have out[axis] rows. If the counts are in device memory, only their location is known; the accesses
 // that depend on them are then checked as if all rows were transferred.
 func countsFit(c *plan.Coll, in, out []int64) string {
@@ -66,13 +66,13 @@ func countsFit(c *plan.Coll, in, out []int64) string {
 	return ""
 }
 
-// countsPlaced checks that the collective has a count for each member, that the counts of all members are either in the
-// text or in device memory, and that the counts are equal on all members if the operation requires this.
+// countsPlaced checks that the collective has a count for each member, that all members have their counts in the
+// program's text, or all in device memory, and that the counts are equal on all members if the operation requires this.
 func countsPlaced(c *plan.Coll, p *plan.CollPart) string {
 	n, first := len(c.Parts), &c.Parts[0]
 	switch {
 	case len(p.Counts) != len(first.Counts) || len(p.Counts) > 1:
-		return "has its counts in another place than the other members, or in two places"
+		return "must have its counts in one place, which is the same for all members: the text or device memory"
 	case len(p.Counts) == 1:
 		if r := &p.Counts[0]; len(p.Rows) > 0 || !r.Present() || r.DType != ir.I32 || !slices.Equal(r.Shape, []int64{int64(n)}) {
 			return fmt.Sprintf("has counts that are not i32[%d]", n)

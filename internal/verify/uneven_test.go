@@ -84,11 +84,11 @@ func TestUnevenRefuted(t *testing.T) {
 	prog, p := unevenPlan(t)
 	at := slices.IndexFunc(p.Cmds, func(c plan.Cmd) bool { return c.Kind == plan.Copy })
 	c := p.Cmds[at]
-	p.Cmds = append(slices.Delete(p.Cmds, at, at+1), c) // the counts are copied at the end
+	p.Cmds = append(slices.Delete(p.Cmds, at, at+1), c) // moves the copy of the counts to the end
 	if r := verify.Plan(p, verify.Options{Prog: prog}); r.Verdict != verify.Refuted {
 		t.Errorf("counts written too late: %v", r.Verdict)
 	}
-	// In the reverse case the fork is missing, so the copy and the earlier read are not ordered.
+	// Without the fork, the copy of the counts and the read of the counts are not ordered.
 	prog, p = unevenPlan(t)
 	p.Cmds = slices.DeleteFunc(p.Cmds, func(c plan.Cmd) bool {
 		return c.Kind == plan.WaitEvent &&

@@ -12,8 +12,8 @@ import (
 const maxTrials = 5_000_000
 
 // unneeded lists waits and barriers that other waits do not imply, but that the plan does not need: the plan is also
-// proved without them, because the accesses that they order never conflict. The plan is proved without all listed and
-// all implied statements together. Waits and barriers that are not in w are not listed.
+// proved without them, because the accesses that they order never conflict. If all listed and all implied statements
+// are removed together, the plan is still proved. Only waits and barriers in the set w are listed.
 func unneeded(ix *index, implied []Finding, w written) []Finding {
 	p := ix.p
 	out := map[int32]bool{} // sites whose waits and barriers are removed

@@ -3,11 +3,10 @@
 // not trust the planner: it reads only the plan, and derives its own happens-before order. References such as S5
 // are to sections of docs/language.md.
 //
-// A plan is checked in four steps, with one file or type for each. The step structure performs the checks that need
-// no execution: ranges, matching and counts. The step simulate executes two consecutive runs greedily, with vector
-// clocks. The step memory compares each access with the clocks of earlier accesses. The step serial simulates the
-// plan again, with the commands of each rank executed one by one. The file explain.go writes the text of the
-// findings.
+// A plan is checked in four steps, with one file or type for each. The step structure checks what needs no execution:
+// ranges, matching and counts. The step simulate executes two consecutive runs greedily, with vector clocks. The step
+// memory compares each access with the clocks of earlier accesses. The step serial simulates the plan again, with the
+// commands of each rank executed one by one. The file explain.go writes the text of the findings.
 //
 // Two kinds of proof need no plan of the whole program. Package trips proves loops of any length, by plans of short
 // loops. The file symmetry.go proves any number of ranks by examining one rank, after it has checked that all ranks
@@ -28,18 +27,18 @@ type Verdict uint8
 
 // Verdicts.
 const (
-	// Unknown: no fault was found, but the plan is not proved.
+	// Unknown means that no fault was found, but the plan is not proved.
 	Unknown Verdict = iota
-	// Proved: no execution of back-to-back runs has any of the faults.
+	// Proved means that no execution of back-to-back runs has any of the faults.
 	Proved
-	// Refuted: some execution has a fault. The findings describe it.
+	// Refuted means that some execution has a fault. The findings describe it.
 	Refuted
 )
 
 // String returns "unknown", "proved" or "refuted".
 func (v Verdict) String() string { return [...]string{"unknown", "proved", "refuted"}[v] }
 
-// These constants are the kinds of findings. Programs that read findings can rely on them.
+// These constants are the kinds of findings. Programs that read findings can rely on these names.
 const (
 	KindRace      = "race"      // conflicting accesses that nothing orders
 	KindReuse     = "reuse"     // conflicting uses of two buffers on the same bytes
@@ -64,10 +63,10 @@ type Finding struct {
 	Acts []Act
 	// Why explains why the first two acts are not ordered.
 	Why string
-	// Help describes the statement that would order the acts, and the position at which it must be inserted.
+	// Help describes the statement that would order the first two acts, and the position at which it must be inserted.
 	Help string
-	// Picture shows the streams of the first two acts in adjacent columns, with one row in each line. It is empty
-	// if a picture would show nothing more than the text.
+	// Picture shows the streams of the first two acts in adjacent columns, with one row in each line. Picture is empty
+	// if it would show nothing more than the text.
 	Picture string
 	// Count is the number of places in the plan that have the same fault.
 	Count int
@@ -114,16 +113,16 @@ type Options struct {
 	// Redundant selects a list of the waits that other waits imply, and of the waits without which the plan is still
 	// proved.
 	Redundant bool
-	// Source is the program that the author wrote, before strategies inserted waits. If it is set, Redundant lists
-	// only waits and barriers of Source, because the author cannot remove the inserted ones.
+	// Source is the program that the author wrote, before strategies inserted waits. If Source is set, Redundant lists
+	// only its waits and barriers, because the author cannot remove the inserted ones.
 	Source *ir.Program
-	// FaultsOnly omits the warnings. It is used for the check before a run.
+	// FaultsOnly omits the warnings. This option is used for the check before a run.
 	FaultsOnly bool
 	// Stop, if not nil, is called repeatedly during the check. If it returns an error, the check ends without a
 	// decision.
 	Stop func() error
-	// Prog is the program that was planned. It is used to find the loop that contains a command. Without it, the check
-	// finds no lost overlap.
+	// Prog is the program that was planned. Prog is used to find the loop that contains a command. If it is nil, the
+	// check finds no lost overlap.
 	Prog *ir.Program
 }
 

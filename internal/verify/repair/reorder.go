@@ -8,13 +8,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file repairs deadlocks by changes of order only: it exchanges statements, or combines sends and recvs of two
-// ranks that face each other into groups. A statement moves only past statements with which it shares no names, and no
-// memory that either of them writes. Therefore the program computes the same results; the verifier then proves whether
-// the new order is correct.
+// This file repairs deadlocks by changes of order only: it exchanges statements, or combines the sends and recvs of two
+// ranks that send to each other into groups. Two statements are exchanged only if they share no names, and no memory
+// that either of them writes. Therefore the program computes the same results; the verifier then proves whether the new
+// order is correct.
 
-// These constants limit the number of reordered programs that a repair plans and proves: maxTries programs, and fewer
-// if the program's text is long.
+// These constants limit the number of reordered programs that a repair plans and proves: at most maxTries programs, and
+// fewer if the program's text is long.
 const (
 	maxTries  = 400
 	triedText = 40_000 // maximum number of statements, summed over all programs
@@ -52,8 +52,7 @@ func unlock(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	return nil
 }
 
-// maxHalf limits the number of reordered programs that still have other faults and for which further edits are
-// searched.
+// maxHalf limits the number of reordered programs with other faults for which further edits are searched.
 const maxHalf = 4
 
 // attempt plans and checks an edited program. It returns nil if the program cannot be planned.
@@ -79,8 +78,8 @@ func stuck(r *verify.Result) bool {
 // reorderer collects programs with a different order of statements. The programs with the smallest changes come first.
 type reorderer struct {
 	editor
-	roots map[string]string // for the name of each view: the name of the viewed tensor
-	most  int               // programs
+	roots map[string]string // maps the name of a view to the name of the viewed tensor
+	most  int               // limit on the number of programs
 }
 
 func (r *reorderer) collect() {
@@ -104,7 +103,7 @@ func (r *reorderer) collect() {
 			for i := range block.Stmts {
 				r.move(b, block, i, i-far)
 				if far > 1 {
-					r.move(b, block, i, i+far) // a move down by one is the same as a move up by one of the next statement
+					r.move(b, block, i, i+far) // moving a statement down by one equals moving the next one up by one
 				}
 			}
 		}

@@ -18,7 +18,7 @@ type Planner func(*ir.Program) (*ir.Program, *plan.Plan, error)
 // Repaired holds a program that was proved after edits.
 type Repaired struct {
 	Program *ir.Program
-	// Edits describes each edit and its place, one edit a line.
+	// Edits has one line for each edit, which describes the edit and its place.
 	Edits []string
 	// Result is the verifier's result for the edited program.
 	Result *verify.Result
@@ -28,11 +28,11 @@ type Repaired struct {
 // findings than before.
 const maxEdits = 64
 
-// Repair finds the smallest edits with which the program can be proved. For a deadlock or a mismatch, it changes
-// the order of statements (reorder.go). For races, it inserts waits and barriers: it takes the first finding and
-// tries the insertions that can order the two operations, smallest first, and keeps the one that proves the program
-// or leaves the fewest findings. Repair returns nil if it finds no edits. All statements of the program must have
-// positions.
+// Repair finds the smallest edits with which the program can be proved. For a deadlock or a mismatch, it changes the
+// order of statements (reorder.go). For races, it inserts waits and barriers: it takes the first finding and tries the
+// insertions that can order the two operations, the smallest first. It keeps an insertion with which the program is
+// proved, or otherwise the one that leaves the fewest findings. Repair returns nil if it finds no edits. All statements
+// of the program must have positions.
 func Repair(prog *ir.Program, funcName string, plans Planner) *Repaired {
 	planned, p, err := plans(prog)
 	if err != nil {
@@ -112,7 +112,7 @@ func faults(r *verify.Result) int {
 	return n
 }
 
-// edit holds a program into which one statement was inserted.
+// edit holds an edited copy of a program, with a description of the edit.
 type edit struct {
 	program *ir.Program
 	says    string
@@ -189,8 +189,8 @@ func (e *editor) way(p *ir.Program, pos ir.Pos) []step {
 	return nil
 }
 
-// insert clones the program and inserts statements on the path to pos. The function where selects the block and the
-// index at which they are inserted.
+// insert clones the program and inserts statements on the path to pos. The argument where is a function that returns
+// the block and the index at which they are inserted.
 func (e *editor) insert(pos ir.Pos, where func(way []step) (*ir.Block, int), says string, stmts ...*ir.Stmt) {
 	c := e.prog.Clone()
 	way := e.way(c, pos)
@@ -304,10 +304,10 @@ func innermost(way []step) (*ir.Block, int) {
 	return last.block, last.at
 }
 
-// beforeClaim returns a position before claims. It considers the values that the statement at the end of the path
-// uses and that claims define, and returns the position before the first of these claims in the text. It returns no
-// block if there is none. The position matters because a value has the contents that its buffer had at the claim,
-// although a plan has no command for a claim.
+// beforeClaim returns a position before claims. If claims define values that the statement at the end of the path uses,
+// it returns the position before the first of these claims in the text; otherwise it returns no block. The position
+// matters because a value has the contents that its buffer had at the claim, although a plan has no command for a
+// claim.
 func beforeClaim(way []step) (block *ir.Block, at int) {
 	used := map[string]bool{}
 	use := func(s *ir.Stmt) {
@@ -331,8 +331,9 @@ func beforeClaim(way []step) (block *ir.Block, at int) {
 	return block, at
 }
 
-// before proposes two edits. One inserts statement s before a claim on which the statement at pos depends. The other
-// inserts s directly before the statement at pos. The argument what describes s in the text of the edits.
+// before proposes two edits. The first edit inserts statement s before a claim on which the statement at pos depends.
+// The second edit inserts s directly before the statement at pos. The argument what describes s in the text of the
+// edits.
 func (e *editor) before(pos ir.Pos, what string, s *ir.Stmt) {
 	way := e.way(e.prog, pos)
 	if way == nil {
@@ -344,7 +345,7 @@ func (e *editor) before(pos ir.Pos, what string, s *ir.Stmt) {
 	e.insert(pos, innermost, fmt.Sprintf("%s before line %d", what, pos.Line), s)
 }
 
-// joinAtEnd makes main wait for the stream of the statement at pos before the function returns.
+// joinAtEnd proposes an edit that makes main wait, before the function returns, for the stream of the statement at pos.
 func (e *editor) joinAtEnd(pos ir.Pos) {
 	way := e.way(e.prog, pos)
 	if way == nil {
@@ -376,7 +377,8 @@ func (e *editor) joinAtEnd(pos ir.Pos) {
 	e.insert(pos, end, says, join)
 }
 
-// waitBefore makes the stream of the statement at pos wait for the stream of the statement at of.
+// waitBefore proposes edits that make the stream of the statement at pos wait for the stream of the statement at
+// position of.
 func (e *editor) waitBefore(pos, of ir.Pos) {
 	way := e.way(e.prog, of)
 	if way == nil || e.way(e.prog, pos) == nil {

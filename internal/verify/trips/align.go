@@ -8,17 +8,17 @@ import (
 )
 
 // align checks the assumptions that All makes about a plan. No edge between commands may lead back to an earlier
-// iteration of a long loop, and no edge may span more iterations than the proof allows. It describes the first
-// violation, and returns "" if there is none.
+// iteration of a long loop, and no edge may span more iterations than the proof allows. The result describes the first
+// violation; it is "" if there is none.
 func align(p *plan.Plan, prog *ir.Program, a *trips) string {
 	al := &alignment{p: p, loops: loopsOfSites(p, prog, a), far: a.every + 2*a.apart}
 	return al.check()
 }
 
-// alignment follows the edges between commands.
+// alignment checks the edges between the commands of a plan.
 type alignment struct {
 	p     *plan.Plan
-	loops [][]int // for each site: which of the enclosing loops are long, as indices of Cmd.Iter
+	loops [][]int // for each site: the enclosing long loops, as indices of Cmd.Iter
 	far   int64
 }
 
@@ -95,18 +95,18 @@ func (al *alignment) edge(x, y int32) string {
 	a, b := &al.p.Cmds[x], &al.p.Cmds[y]
 	la, lb := al.loops[a.Site], al.loops[b.Site]
 	if len(la) == 0 {
-		return "" // from a command before the loops, or to one after them
+		return "" // command x is not in a long loop
 	}
 	if len(la) == 1 && a.Iter[la[0]] <= al.far {
 		if len(lb) == 0 || len(lb) == 1 && b.Iter[lb[0]] >= a.Iter[la[0]] {
-			return "" // near the beginning of the loop
+			return "" // x and y are near the beginning of the loop
 		}
 	}
 	if len(lb) == 0 {
 		return al.nearEnd(a, la, b)
 	}
 	if len(la) != len(lb) {
-		return fmt.Sprintf("line %d waits for line %d, which is at another depth of long loops", al.line(b), al.line(a))
+		return fmt.Sprintf("line %d waits for line %d, which is at another nesting depth", al.line(b), al.line(a))
 	}
 	for i := range la {
 		if d := b.Iter[lb[i]] - a.Iter[la[i]]; d < 0 || d > al.far {

@@ -7,13 +7,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// form is an index expression in terms of long loops. It is a sum of loop variables and trip counts with constant
-// factors, a constant, and possibly a term that has few values and repeats with the iterations.
+// form represents an index expression as a function of long loops: the sum of loop variables and trip counts with
+// constant factors, a constant, and possibly a term that has few values and repeats with the iterations.
 type form struct {
 	loops map[*ir.Stmt]int64 // factors of the variables of long loops
 	knobs map[string]int64   // factors of trip counts
 	k     int64
-	small bool   // includes a bounded term: a rank, the variable of a short loop, or an expression mod n
+	small bool   // set if the sum has a bounded term: a rank, the variable of a short loop, or an expression mod n
 	bad   string // the reason why the expression has no form
 }
 
@@ -82,7 +82,7 @@ func (f form) times(c int64) form {
 	return g
 }
 
-// formOf returns the form of an expression, and records the periods with which it repeats.
+// formOf returns the form of an expression, and records the periods with which the expression repeats.
 func (a *trips) formOf(e *ir.Expr) form {
 	switch e.Kind {
 	case ir.ExprInt:

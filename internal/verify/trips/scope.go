@@ -7,15 +7,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file walks the text of a function and determines how long loops use their variables.
+// This file walks the text of a function and determines in which ways the long loops use their variables.
 
 // viewOf records the position of a view within a buffer.
 type viewOf struct {
 	root   string
-	chain  map[int64]string // for each axis: the views that have cut the axis so far
-	cut    bool             // whether the variable of a long loop selects the part; further views lie within this part
-	gone   []int64          // axes of the root that select removed, in increasing order
-	opaque bool             // whether the dimensions no longer correspond to those of the root
+	chain  map[int64]string // for each axis: text of the views that have divided the axis so far
+	cut    bool             // set if the variable of a long loop selects the part; further views lie within this part
+	gone   []int64          // axes of the root that statements select removed, in increasing order
+	opaque bool             // set if the dimensions no longer correspond to those of the root
 }
 
 // axis returns the axis of the root buffer that corresponds to axis d of the view.
@@ -28,7 +28,8 @@ func (v *viewOf) axis(d int64) int64 {
 	return d
 }
 
-// partOf is the map key of a division of a buffer: along an axis or, if along is "[]", into the elements of an array.
+// partOf is the map key of a way to divide a buffer: along an axis or, if the field along is "[]", into the elements of
+// an array.
 type partOf struct{ root, along string }
 
 // part is one use of a divided buffer: block f of count blocks.
@@ -83,8 +84,7 @@ func (a *trips) stmt(s *ir.Stmt) {
 	a.block(s.Else)
 }
 
-// fixed checks that an expression does not depend on the variable of a long loop, or repeats with the iterations of the
-// loop.
+// fixed checks that an expression is independent of the variables of long loops, or repeats with the iterations.
 func (a *trips) fixed(s *ir.Stmt, e *ir.Expr, what string) {
 	if e == nil {
 		return
@@ -121,8 +121,8 @@ func (a *trips) loop(s *ir.Stmt) {
 	a.block(s.Body)
 }
 
-// branch checks the condition of an if. The condition must repeat with the iterations, or its value must change only
-// near the ends of a loop.
+// branch checks the condition of an if. The condition must repeat with the iterations, or change its value only near
+// the ends of a loop.
 func (a *trips) branch(s *ir.Stmt) {
 	f := a.formOf(s.Exprs[0]).plus(a.formOf(s.Exprs[1]), -1)
 	if f.plain() {
@@ -275,8 +275,8 @@ func (a *trips) viewOf(name string) *viewOf {
 	return &viewOf{root: name}
 }
 
-// grow records the dims that determine the extent of a divided axis. They are enlarged with the trip counts, so that
-// the axis has rows for every block.
+// grow records the dims that determine the extent of a divided axis. These dims are enlarged with the trip counts, so
+// that the axis has rows for every block.
 func (a *trips) grow(root string, axis int64) {
 	t := a.types[root]
 	if t == nil || axis < 0 || int(axis) >= len(t.Dims) {
@@ -306,8 +306,8 @@ func (a *trips) use(s *ir.Stmt, at partOf, p part) {
 	a.parts[at] = append(a.parts[at], p)
 }
 
-// settle checks that a part whose index depends on a loop does not overlap with parts of another division of the same
-// buffer.
+// settle checks that a part whose index depends on a loop does not overlap with parts of a buffer that is also divided
+// in another way.
 func (a *trips) settle() {
 	for at, ps := range a.parts {
 		moves := false

@@ -15,17 +15,17 @@ import (
 
 // This file proves a program for any number of loop iterations by checking it for a few numbers of iterations.
 //
-// The proof applies to programs whose long loops use their variable only in three ways: in ways that repeat every L
-// iterations (… mod n, or the worker of a stream loop), in ways that differ by a constant (block i and block i+1,
-// signal i and wait i-2), or near the loop's ends (if %i == 0). Consider an execution with N iterations, and remove
-// a block of L iterations from it. A path in the shorter execution is also a path in the longer one: an edge across
-// the cut leads to an iteration that occurs again L iterations later on the same stream, and streams are FIFOs.
-// Therefore two accesses that are not ordered in the longer execution are not ordered in the shorter one. They also
-// conflict in the shorter one, with two exceptions: the cut is between two accesses that are separated by a
-// constant number of iterations, or near an end of the loop. If three further blocks of L iterations exist, one of
-// them can be removed without these exceptions. So a race with N iterations is also a race with N-L iterations, as
-// long as N exceeds a few times L. If the program has no race for the lengths up to this limit, it has no race for
-// any length.
+// The proof applies to programs whose long loops use their variable i only in these expressions: those that repeat
+// every L iterations (… mod n, or the worker of a stream loop), those that differ by a constant (block i and block i+1,
+// signal i and wait i-2), and those that matter only near the loop's ends (if %i == 0). Consider an execution with N
+// iterations, and remove L consecutive iterations from it. A path in the shorter execution is also a path in the longer
+// one: an edge across the removed iterations leads to an iteration that occurs again L iterations later on the same
+// stream, and streams are FIFOs. Therefore two accesses that are not ordered in the longer execution are not ordered in
+// the shorter one. Two accesses that conflict in the longer execution also conflict in the shorter one, with two
+// exceptions: the removed iterations are between two accesses with a constant distance in iterations, or near an end of
+// the loop. If the loop has 3L more iterations, L of them can be removed such that neither exception applies. So a race
+// with N iterations is also a race with N-L iterations, as long as N exceeds a few times L. If the program has no race
+// for the lengths up to this limit, it has no race for any length.
 //
 // For deadlocks, no edge leads to an earlier iteration (the function align checks this in the plan). Hence a cycle
 // of waits lies within one iteration, and also occurs in a shorter loop.
@@ -40,8 +40,8 @@ type Proof struct {
 	Reason string
 	// At lists the trip counts for which a fault was found, as in "C=7".
 	At string
-	// Result is the result of checking the plan for the trip counts in At. It is nil if the planner refused these trip
-	// counts. If the program is proved, it is the result for one of the checked plans, with its warnings.
+	// Result is the result of checking the plan for the trip counts in At. Result is nil if the planner refused these
+	// trip counts. If the program is proved, Result is the result for one of the checked plans, with its warnings.
 	Result *verify.Result
 	// Planned is the program whose plan was checked for Result.
 	Planned *ir.Program
@@ -60,7 +60,7 @@ const (
 	maxPeriod = 48
 	maxNear   = 24
 	maxCombos = 4096
-	longLoop  = 1000 // number of iterations from which LongLoops does not unroll a loop
+	longLoop  = 1000 // LongLoops does not unroll loops with this number of iterations or more
 )
 
 // All proves a program for all values of the given dims that are at least from. The argument from is 0 or 1; with 0,
@@ -81,8 +81,7 @@ func All(prog *ir.Program, b ir.Binding, dims []string, from int64, plans Planni
 	return a.prove()
 }
 
-// LongLoops proves a program in which some loops are too long to unroll. It uses the trip counts that the binding
-// gives.
+// LongLoops proves a program in which some loops are too long to unroll. The trip counts are those of the binding.
 func LongLoops(prog *ir.Program, b ir.Binding, plans Planning) *Proof {
 	a, err := newTrips(prog, b, plans)
 	if err != nil {
@@ -99,7 +98,7 @@ type knob struct {
 	dim  string
 	loop int
 	at   int64 // the required value
-	all  bool  // whether every greater value is also required
+	all  bool  // set if every greater value is also required
 }
 
 func (k *knob) name() string {
@@ -157,14 +156,14 @@ func newTrips(prog *ir.Program, b ir.Binding, plans Planning) (*trips, error) {
 	return a, nil
 }
 
-// fail records the first reason why nothing can be decided.
+// fail records a reason why nothing can be decided, unless there is one already.
 func (a *trips) fail(format string, args ...any) {
 	if a.reason == "" {
 		a.reason = fmt.Sprintf(format, args...)
 	}
 }
 
-// findLong makes a knob for each loop that is too long to unroll.
+// findLong makes a knob, a trip count that can be varied, for each loop that is too long to unroll.
 func (a *trips) findLong() {
 	n := 0
 	a.fn.Body.Walk(func(s *ir.Stmt) {
@@ -174,7 +173,7 @@ func (a *trips) findLong() {
 		n++
 		trips, err := s.Exprs[1].Eval(a.bound.Env(0, nil))
 		if err != nil || trips < longLoop {
-			return // short, or the planner reports the error
+			return // the loop is short, or the planner reports the error
 		}
 		if s.Exprs[1].Kind == ir.ExprInt {
 			k := &knob{loop: n, at: trips}
@@ -232,7 +231,7 @@ func (a *trips) prove() *Proof {
 		}
 	}
 	if out.Verdict == verify.Proved && out.Checked == 0 {
-		return unknown("no trip counts were found for which the program can be bound")
+		return unknown("no trip counts were found with which the dims of the program are valid")
 	}
 	return out
 }
@@ -266,8 +265,8 @@ func (a *trips) try(out *Proof, at []int64, base int64) {
 	}
 }
 
-// refused handles an error of the planner for some trip counts. If the program cannot be bound for these trip
-// counts, the error is not a fault of the program. Every other error is.
+// refused handles an error of the planner for some trip counts. If the trip counts do not fit the program's shapes, the
+// error is not a fault of the program. Every other error is a fault.
 func (a *trips) refused(out *Proof, err error, words string) {
 	ds, ok := err.(ir.Diagnostics)
 	if !ok {
@@ -310,8 +309,8 @@ func (a *trips) confirm(out *Proof, at []int64, r *verify.Result, planned *ir.Pr
 	*out = Proof{Verdict: verify.Refuted, At: words, Result: r, Planned: planned, Checked: out.Checked}
 }
 
-// turned returns the program and binding in which the knobs (trip counts) have the given values. If grown is set, it
-// also multiplies the dims in scale by these values.
+// turned returns the program and binding in which the knobs (trip counts) have the given values. If grown is set, the
+// dims in the field scale are multiplied by these values.
 func (a *trips) turned(at []int64, grown bool) (*ir.Program, ir.Binding, string) {
 	b := a.binding
 	b.Dims, b.Defines = map[string]int64{}, nil
