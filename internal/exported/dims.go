@@ -17,8 +17,8 @@ import (
 // extents. The resulting program texts must be equal except for numbers. From the numbers that differ, the expressions
 // in the dims are derived.
 
-// largest is the maximum of the values that are tried for an extent. It is small because a model may contain masks
-// whose number of elements is the square of the number of tokens.
+// largest is the maximum of the values that are tried for an extent. The limit is small because a model may contain
+// masks whose number of elements is the square of the number of tokens.
 const largest = 2048
 
 // programOf converts the model of an archive to a program.
@@ -137,8 +137,8 @@ func depends(g *graph.Graph, most int64) error {
 }
 
 // dimName returns the name of the dim for an extent. The name is B if the extent first occurs as the first of several
-// dimensions of an input. It is T if the extent first occurs as another dimension, and N if no input has it. If another
-// dim has this name, a number is appended.
+// dimensions of an input. The name is T if the extent first occurs as another dimension, and N if no input has it. If
+// another dim has this name, a number is appended.
 func dimName(g *graph.Graph, extent int64, taken map[string]bool) string {
 	name := "N"
 	for _, v := range g.Inputs {

@@ -1,10 +1,10 @@
 // Package exported opens a model that torch.export has saved. It provides the model's program, and the contents of
 // those parameters of the program that are not inputs: weights, constants and states.
 //
-// The contents are read from the archive. They may also be read from other files with the same weights, such as the
-// files that save_pretrained writes; these name each weight after its module. The transformers library renames and
-// packs some weights when it loads such files; renames.go lists these changes. Weights of layers that the program
-// stacks are stacked while they are read. A process reads only the rows that its own ranks hold.
+// The contents are read from the archive. Weights may also be read from other files, such as the files that
+// save_pretrained writes; such files name each weight after its module. The transformers library renames and packs some
+// weights when it loads such files; renames.go lists these changes. Weights of layers that the program stacks are
+// stacked while they are read. A process reads only the rows that its own ranks hold.
 package exported
 
 import (
@@ -226,7 +226,7 @@ func (c *Content) Checksums() string {
 }
 
 // Read reads the contents. If ranks is not 0, it reads only the rows that the given rank, one of that many ranks,
-// holds. It returns zeros for all other rows; these use no memory if the parameter is large.
+// holds. All other rows are zeros, which use no memory if the parameter is large.
 func (c *Content) Read(rank, ranks int) (*tensor.Tensor, error) {
 	t, err := tensor.New(c.Header.DType, c.Header.Shape)
 	if err != nil {

@@ -59,8 +59,8 @@ func find(files map[string]Source, names []string, want *tensor.Tensor) ([]piece
 	return nil, nil
 }
 
-// packed returns the tensors of files that together form a packed weight. It returns nil if the files do not
-// contain the first of these tensors.
+// packed returns the tensors of files that together form a packed weight. The result is nil if the files do not contain
+// the first of the tensors that form the weight.
 func packed(files map[string]Source, before string, patterns []string, want *tensor.Tensor) ([]piece, error) {
 	experts, shape := int64(1), want.Shape
 	many := strings.Contains(patterns[0], "*")

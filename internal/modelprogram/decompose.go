@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// The functions in this file express operations that the language does not have by operations that it has. They add
-// these operations to the graph as nodes.
+// The functions in this file express operations that the language does not have by operations that it has. The
+// functions add the operations of the language to the graph as nodes.
 
 // node adds a node to the graph. In the order of nodes, the new node has the position of n.
 func (l *recognition) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) (*graph.Value,
@@ -174,9 +174,9 @@ func (l *lowering) take(n *graph.Node) (*val, error) {
 	return c.lower(c.reshape(y, n.Out[0].Shape))
 }
 
-// productOfBatches converts a matrix product whose leading dimensions must be broadcast. It repeats the operands so
-// that their leading dimensions are equal. It returns nil if they are already equal, or if the second operand has no
-// leading dimensions.
+// productOfBatches converts a matrix product whose leading dimensions must be broadcast. The operands are repeated so
+// that their leading dimensions are equal. The result is nil if the leading dimensions are already equal, or if the
+// second operand has no leading dimensions.
 func (l *lowering) productOfBatches(n *graph.Node) (*val, error) {
 	if n.Op != graph.MatMul || len(n.In[1].Shape) <= 2 {
 		return nil, nil
@@ -229,8 +229,8 @@ func (l *lowering) argmax(n *graph.Node) (*val, error) {
 	return y, err
 }
 
-// attentionByParts lowers attention to two products and a softmax. It is used for masks that the language's attention
-// does not support.
+// attentionByParts lowers attention to two products and a softmax. attentionByParts is used for masks that the
+// language's attention does not support.
 func (l *lowering) attentionByParts(n *graph.Node) (*val, error) {
 	q, k, w := n.In[0], n.In[1], n.In[2]
 	c := &chain{l: l, n: n}

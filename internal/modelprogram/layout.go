@@ -43,7 +43,7 @@ func (p *printer) typeOf(in *inst, split int) string {
 	return typeText(in.dt, in.shape, split)
 }
 
-// likely returns the probable layout of an operand. It is derived from the layouts of parameters and from the
+// likely returns the probable layout of an operand. The layout is derived from the layouts of parameters and from the
 // operations. A wrong result causes an unnecessary reshard.
 func (p *printer) likely(o operand) graph.Layout {
 	if o.p != nil {

@@ -499,7 +499,7 @@ func (l *recognition) uniform(v *graph.Value) (float64, bool) {
 	return u.number, u.ok
 }
 
-// constant converts a value that depends only on constants. It becomes a fill, or a parameter whose contents the
+// constant converts a value that depends only on constants. The value becomes a fill, or a parameter whose contents the
 // importer provides.
 func (l *emission) constant(v *graph.Value) (*val, error) {
 	t, err := l.folder.Value(v)

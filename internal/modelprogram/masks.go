@@ -32,7 +32,7 @@ func (l *lowering) lowerAs(v *graph.Value, dt graph.DType) (*val, error) {
 	return &val{operand: operand{in: y}, perm: x.perm, shape: x.shape}, nil
 }
 
-// maskType returns the type of the mask that represents a bool. It is f32 if no operand determines the type.
+// maskType returns the type of the mask that represents a bool. The type is f32 if no operand determines it.
 func (l *lowering) maskType(list ...*graph.Value) (graph.DType, error) {
 	for _, v := range list {
 		if v.DType != graph.Bool {

@@ -1,5 +1,5 @@
-// Package modelprogram converts the graph of a model (package graph) to a program. This is the second stage of an
-// import.
+// Package modelprogram converts the graph of a model (package graph) to a program. The conversion is the second stage
+// of an import.
 //
 // Make goes through these steps:
 //

@@ -215,8 +215,8 @@ func partialRope(l *lowerer, v *graph.Value) (*val, error) {
 	return l.rope(v, part.In[0], r)
 }
 
-// turn describes a rotary embedding of x at given positions. Its frequencies are powers of theta, or are listed if they
-// are not powers of a number.
+// turn describes a rotary embedding of x at given positions. The frequencies of the embedding are powers of theta, or
+// are listed if they are not powers of a number.
 type turn struct {
 	x *graph.Value
 	angle
@@ -331,8 +331,9 @@ func rotated(v *graph.Value) *graph.Value {
 	return lo.In[0]
 }
 
-// angle describes tables of cosines and sines. Their elements are scale·cos(t·f) and scale·sin(t·f) for each position t
-// and frequency f, repeated for the two halves of a head. If the frequencies are theta^(-2i/D), theta is not 0.
+// angle describes tables of cosines and sines. The tables' elements are scale·cos(t·f) and scale·sin(t·f) for each
+// position t and frequency f, repeated for the two halves of a head. If the frequencies are theta^(-2i/D), theta is not
+// 0.
 type angle struct {
 	theta, scale float64
 	freqs        []float64

@@ -66,11 +66,12 @@ func rowsApart(list []*inst) []*inst {
 	return out
 }
 
-// maxCompared is the maximum number of pairs of instructions that are compared. It suffices for programs of 65,536
-// instructions.
+// maxCompared is the maximum number of pairs of instructions that are compared. The limit suffices for programs of
+// 65,536 instructions.
 const maxCompared = 1 << 33
 
-// repetition returns the repetition that covers the most instructions. It begins at list[at] and covers n instructions.
+// repetition returns the repetition that covers the most instructions. The repetition begins at list[at] and covers n
+// instructions.
 func repetition(list []*inst) (best *loop, at, n int) {
 	keys, numbers := make([]int, len(list)), map[string]int{}
 	scans := slices.ContainsFunc(list, func(in *inst) bool { return in.selects })

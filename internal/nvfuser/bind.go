@@ -2,9 +2,9 @@ package nvfuser
 
 import "hocket.example/hocket/ir"
 
-// storage describes the memory of an input, of an output, or of the result of an ALLOCATE. Several tensors may
-// share it. It records whether any statement writes the memory and whether any statement reads it, because a dump
-// that only reads or only writes a memory computes nothing with it.
+// storage describes the memory of an input, of an output, or of the result of an ALLOCATE. Several tensors may share
+// it. storage records whether any statement writes the memory and whether any statement reads it: a dump that only
+// reads or only writes a memory is incomplete.
 type storage struct {
 	id            string
 	input, output bool
@@ -16,8 +16,8 @@ type storage struct {
 type binding struct {
 	name string
 	t    *tensor
-	// axes lists, in order, the printed axes that the buffer has. It omits axes that are reduced or distributed over
-	// devices, and omits the stream axis unless the buffer holds all parts along it.
+	// axes lists, in order, the printed axes that the buffer has. Axes that are reduced or distributed over devices are
+	// omitted, and so is the stream axis unless the buffer holds all parts along it.
 	axes  []axis
 	shape []*ir.Expr
 	mem   *storage
@@ -296,8 +296,8 @@ func (t *memories) withoutDevices(b *block, x *tensor, name string) *binding {
 	return &binding{name: name, t: x, axes: axes, shape: t.shapeOf(axes)}
 }
 
-// streamLoop returns the loop around the current statement that iterates over the stream axis of x. It is for dumps
-// of the second generation ("FOR i from 0 to 3"), in which all loops are stream-parallel.
+// streamLoop returns the loop around the current statement that iterates over the stream axis of x. streamLoop is used
+// for dumps of the second generation ("FOR i from 0 to 3"), in which all loops are stream-parallel.
 func (t *memories) streamLoop(x *tensor) *loop {
 	for _, a := range x.axes {
 		if !a.stream() || a.reduced() {

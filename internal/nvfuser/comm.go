@@ -308,8 +308,8 @@ func (c *communication) permute() {
 	c.emit(group, c.s.team.ranks())
 }
 
-// everywhere copies a parameter into a buffer that all ranks of the team have. It is for parameters that only some
-// of these ranks hold, because a collective needs an operand on every rank.
+// everywhere copies a parameter into a buffer that all ranks of the team have. The copy is needed for parameters that
+// only some ranks of a team hold, because a collective needs an operand on every rank.
 func (c *communication) everywhere(b *binding) *binding {
 	have := c.s.in[0].t.mesh.ranks()
 	if !b.value || have == nil || !slices.ContainsFunc(c.s.team.devices,

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// block is a block of the program under construction. Its definitions (buffers, views, lets) are placed directly in
-// the block, so that they are visible until the block ends. A statement that runs on another stream than the block
+// block is a block of the program under construction. The block's definitions (buffers, views, lets) are placed
+// directly in it, so that they are visible until the block ends. A statement that runs on another stream than the block
 // is placed after the definitions, within an on statement.
 type block struct {
 	parent *block
@@ -18,8 +18,8 @@ type block struct {
 	// key identifies the stream of that on statement.
 	group *ir.Stmt
 	key   string
-	// guard is an if statement that only some ranks execute. It is set if it is the last statement and more
-	// statements for the same ranks can be added to it.
+	// guard is an if statement that only some ranks execute. guard is nil unless the if statement is the last statement
+	// of the block and more statements for the same ranks can be added.
 	guard    *ir.Stmt
 	guardKey string
 
@@ -71,8 +71,8 @@ func (t *output) fresh(name string) string {
 	return full
 }
 
-// taken reports whether a definition with this name would be a duplicate. It searches this block and the enclosing
-// blocks. It also searches nested blocks that already exist, since the new definition may be placed before them.
+// taken reports whether a definition with this name would be a duplicate. taken searches this block and the enclosing
+// blocks, and also nested blocks that already exist, since the new definition may be placed before these.
 func (t *output) taken(name string) bool {
 	if (t.blk.pushed > 0 || t.blk.group != nil) && t.blk.inner[name] {
 		return true

@@ -11,11 +11,11 @@ import (
 
 // Import reads a dump and returns a program.
 //
-// The argument defines maps names to values. It sets the indices that the dump uses but does not define, in the
-// notation of the dump, for example "i84": "(rank+streamIdx)%8". If src contains several dumps, "dump": "2" selects
-// the second. If the dump has lost its indentation and can be read as several programs, "indentation": "2" selects
-// the second of these. Import returns the definitions whose names do not occur in the dump, since they may set dims
-// of the program.
+// The argument defines maps names to values. The argument defines sets the indices that the dump uses but does not
+// define, in the notation of the dump, for example "i84": "(rank+streamIdx)%8". If src contains several dumps, "dump":
+// "2" selects the second. If the dump has lost its indentation and can be read as several programs, "indentation": "2"
+// selects the second of these. Import returns the definitions whose names do not occur in the dump, since they may set
+// dims of the program.
 //
 // If there are errors, the returned program is nil.
 func Import(file, src string, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {

@@ -42,8 +42,8 @@ func refused(t *testing.T, src, place, want string) {
 	}
 }
 
-// container returns a dump with the given statements. Its tensors have no mesh: T0 is read and T1 is written, and both
-// have the shape [i0, 4].
+// container returns a dump with the given statements. The dump's tensors T0, which is read, and T1, which is written,
+// have the shape [i0, 4] and no mesh.
 func container(body string) string {
 	return "%HostIrContainer { (T0_g_float[iS0{i0}, iS1{4}]) -> (T1_g_float[iS2{i0}, iS3{4}]) :\n" + body +
 		"} // %HostIrContainer\n"
@@ -80,8 +80,8 @@ func TestCapturedStreamIsNoIndex(t *testing.T) {
 `))
 	contains(t, p, "on %worker[%i9 mod numberOfStreams] {  // line 4\n      wait main",
 		"\n    wait %worker[%i9 mod numberOfStreams]")
-	// Without a GetCurrentStream the number in "Stream 2" is an index. It is also an index if GetCurrentStream captures
-	// another stream, which has an address.
+	// Without a GetCurrentStream the number in "Stream 2" is an index. The number is also an index if GetCurrentStream
+	// captures another stream, which has an address.
 	for _, capture := range []string{"", "  Stream 0x7f = GetCurrentStream()\n"} {
 		p = program(t, container(capture+"  SetCurrentStream to Stream 2\n"+copyT1))
 		contains(t, p, "%worker = stream[3]", "on %worker[2] {")

@@ -11,11 +11,11 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// A dump that was pasted into a page without a code block has lost its indentation. The indentation determines
-// which statements each loop contains. The importer therefore tries all ways to indent the dump. It refuses most of
-// them, because the program would use a loop's variable after the loop, would read memory that no statement has
-// written, or would leave the current stream undetermined. If all remaining ways give the same program, that
-// program is the result. Otherwise the user selects one of the programs by its number.
+// A dump that was pasted into a page without a code block has lost its indentation. The indentation determines which
+// statements each loop contains. The importer therefore tries all ways to indent the dump. Most ways are refused,
+// because the program would use a loop's variable after the loop, would read memory that no statement has written, or
+// would leave the current stream undetermined. If all remaining ways give the same program, that program is the result.
+// Otherwise the user selects one of the programs by its number.
 
 // statementLines returns the lines that contain the statements of the container.
 func statementLines(lines []line) []line {
@@ -193,7 +193,7 @@ func variable(text string) string {
 	return ""
 }
 
-// findUses finds, for each loop, the last line that uses the loop's variable. It stops at the next loop whose
+// findUses finds, for each loop, the last line that uses the loop's variable. The search stops at the next loop whose
 // variable has the same name.
 func (in *indenter) findUses() {
 	in.lastUse = map[int]int{}

@@ -247,8 +247,8 @@ func (in *inference) formsOf(s *stmt, m *missingIndex) []*scalar {
 	return []*scalar{op("%", op("+", rank, i), size), op("%", op("+", size, op("-", rank, i)), size), i}
 }
 
-// solve returns a choice of forms that satisfies all rules. It also returns the number of such choices, where
-// choices whose indices have equal values in every iteration count as one.
+// solve returns a choice of forms that satisfies all rules. It also returns the number of choices that satisfy all
+// rules. Choices count as one if their indices have equal values in every iteration.
 func (in *inference) solve() (found []*scalar, different int) {
 	if len(in.rules) == 0 {
 		return nil, 0

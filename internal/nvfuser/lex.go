@@ -70,8 +70,8 @@ func exponent(s string, end int) int {
 	return end
 }
 
-// cursor reads a logical line. After an error, the cursor moves to the end of the line, so that its callers behave
-// as if the line had ended there. It keeps only the first error.
+// cursor reads a logical line. After an error, the cursor moves to the end of the line, so that its callers behave as
+// if the line had ended there. Only the first error of a line is kept.
 type cursor struct {
 	words
 	nest int

@@ -57,7 +57,7 @@ const (
 	endWord  = "END." // the last line of a dump in the form of pull request 2518
 )
 
-// maxLines and maxWords limit the size of a dump. They thereby limit the memory and time of every step that reads
+// maxLines and maxWords limit the size of a dump. These limits also bound the memory and time of every step that reads
 // the whole dump.
 const (
 	maxLines = 1 << 16

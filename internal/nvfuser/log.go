@@ -227,8 +227,8 @@ func (c *cutter) excerpt() excerpt {
 // dumpDefine is the name in --define that selects one of several dumps in a file.
 const dumpDefine = "dump"
 
-// chooseDump returns the lines of the dump that Import reads. This is the only dump in the file, or the dump whose
-// number the user gives with --define.
+// chooseDump returns the lines of the dump that Import reads. The file has only one dump, or the user gives the number
+// of the dump with --define.
 func chooseDump(file, src string, defines map[string]string) (lines []rawLine, warn ir.Diagnostics,
 	err ir.Diagnostics) {
 	dumps, ends := findDumps(src)

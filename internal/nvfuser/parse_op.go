@@ -229,8 +229,8 @@ func (c *cursor) reduce(s *stmt) {
 	}
 }
 
-// initial reads the initial value of a reduction: "float(0)", "float(-inf)", "-inf". It must be the neutral element of
-// the reduction's operation.
+// initial reads the initial value of a reduction: "float(0)", "float(-inf)", "-inf". The initial value must be the
+// neutral element of the reduction's operation.
 func (c *words) initial(op string) {
 	pos, text := c.pos(), ""
 	for depth := 0; c.tok.kind != tokEnd && (depth > 0 || !c.is(",") && !c.is(")")); c.advance() {

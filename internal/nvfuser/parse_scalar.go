@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxNest is the maximum nesting depth of parentheses and of blocks. It allows functions that traverse the tree to
-// recurse.
+// maxNest is the maximum nesting depth of parentheses and of blocks. Because of this limit, functions that traverse the
+// tree may recurse.
 const maxNest = 100
 
 // strength holds the precedence of each operator, as in C++.

@@ -218,7 +218,7 @@ func (c *cursor) p2p(s *stmt) {
 	}
 }
 
-// fields reads "(key=value, …)". It calls value to read the value of each key.
+// fields reads "(key=value, …)". It calls the function value to read the value of each key.
 func (c *words) fields(value func(key string) bool) {
 	c.want("(")
 	for !c.bad && !c.is(")") {

@@ -205,9 +205,9 @@ func (t *scalars) truth(s *scalar, x *ir.Expr) *ir.Expr {
 	return compared("!=", x, num(x.Pos, 0))
 }
 
-// truncated translates the operators % and / of C, which round towards zero. They become mod and floordiv if the first
-// operand is known to be non-negative and the second is known to be positive. A negative divisor changes the sign of
-// the quotient but does not change the remainder.
+// truncated translates the operators % and / of C, which round towards zero. The operators become mod and floordiv if
+// the first operand is known to be non-negative and the second is known to be positive. A negative divisor changes the
+// sign of the quotient but does not change the remainder.
 func (t *scalars) truncated(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 	budget := maxInline
 	switch d := t.rangeOf(s.args[1], &budget); {

@@ -12,7 +12,7 @@ import (
 
 // streamRef refers to a stream that is current or has been captured.
 type streamRef struct {
-	// key is equal for equal streams. It is "?" if the stream is not known.
+	// key is equal for equal streams. The key is "?" if the stream is not known.
 	key   string
 	place ir.Place
 	// why is the position of the statement that leaves the stream unknown.
@@ -268,8 +268,8 @@ func (t *streams) enterLoop(s *stmt) (after streamRef) {
 }
 
 // recaptured marks as unknown the streams that were captured before a loop and that the loop's body captures again
-// under the same names. The first iteration would use the stream captured before the loop, while later iterations
-// and later statements would use the stream captured in the body.
+// under the same names. With such a name, the first iteration would use the stream captured before the loop, while
+// later iterations and later statements would use the stream captured in the body.
 func (t *streams) recaptured(s *stmt, w *walkState) {
 	for name, ref := range t.captured {
 		key := w.captured[name]

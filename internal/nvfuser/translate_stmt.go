@@ -217,7 +217,7 @@ func (t *memories) selection(s *stmt, in *binding) *binding {
 }
 
 // shardByStream defines a view of the part of the operand that one stream uses. If the operand is printed with the
-// stream axis, the part is one index of that axis. Otherwise it is a chunk of the axis along which the result is
+// stream axis, the part is one index of that axis. Otherwise the part is a chunk of the axis along which the result is
 // split.
 func (t *memories) shardByStream(s *stmt, in *binding) *binding {
 	count := (*scalar)(nil)

@@ -88,7 +88,7 @@ const (
 	stPost
 )
 
-// stmt is one statement. Its kind determines which fields are used.
+// stmt is one statement. The kind of the statement determines which fields are used.
 type stmt struct {
 	kind stmtKind
 	pos  ir.Pos
@@ -98,7 +98,7 @@ type stmt struct {
 	op string
 	// id numbers a communication or names a HostUnit.
 	id string
-	// backend is the backend of a communication. It is NCCL if none is printed.
+	// backend is the backend of a communication. The backend is NCCL if none is printed.
 	backend string
 	// index is the index of an alias or shard, the lower bound of a loop, the root of a collective, or the peer of
 	// a transfer. hi is the upper bound of a loop.
@@ -128,8 +128,8 @@ type operand struct {
 
 type sliceRange struct{ lo, hi, step *scalar }
 
-// streamName is a stream as the dump prints it. It is an index expression or a name; the name is an address or the
-// number that GetCurrentStream defines.
+// streamName is a stream as the dump prints it. A stream is printed as an index expression or a name; the name is an
+// address or the number that GetCurrentStream defines.
 type streamName struct {
 	pos   ir.Pos
 	name  string

@@ -20,7 +20,7 @@ const (
 type posted struct {
 	event string
 	ranks rankSet // the ranks that post the communication
-	// group is the number of the EndCoalescing that completes the communication. It is "" if the communication is
+	// group is the number of the EndCoalescing that completes the communication. group is "" if the communication is
 	// not coalesced.
 	group string
 	// inOrder reports that the communication ran on the stream that posted it. If so, a Wait for the communication has
@@ -99,8 +99,8 @@ func (t *comms) waitComm(s *stmt) {
 	}
 }
 
-// Hint is the suffix of the kind of a warning that Import does not report itself. Such a warning explains a
-// possible finding of the proof: if the proof finds an error at the same position and of the same kind without the
+// Hint is the suffix of the kind of a warning that Import does not report itself. A warning with this suffix explains a
+// possible finding of the proof. If the proof finds an error at the same position and of the same kind without the
 // suffix, for example "race", the notes of the warning are added to that error.
 const Hint = " hint"
 

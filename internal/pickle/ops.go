@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// These opcodes have their names in Python's pickletools.
+// The opcodes have the names of Python's pickletools.
 const (
 	opMark, opStop, opPop, opPopMark, opDup                = '(', '.', '0', '1', '2'
 	opNone, opNewTrue, opNewFalse                          = 'N', 0x88, 0x89

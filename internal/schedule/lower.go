@@ -42,10 +42,10 @@ var loweredOps = map[Collective]ir.Op{AllReduce: ir.OpAllReduce, AllGather: ir.O
 // the plan. If Check accepts the plan, the sequence number of each signal and wait within its counter is the same in
 // all interleavings. A signal can then be lowered to a store of this number.
 //
-// The puts of port channels are performed by the threads of the block itself, immediately and between two barriers.
-// This is one of the orders in which a proxy may perform them. Packets have a separate memory area, even if plain data
-// use the same cells of scratch at other times. This is correct because Check refutes a plan that writes a cell as a
-// packet and reads it as plain data, or conversely.
+// The puts of port channels are performed by the threads of the block itself, immediately and between two barriers. A
+// proxy may perform the puts in this order, among others. Packets have a separate memory area, even if plain data use
+// the same cells of scratch at other times. The separation is correct because Check refutes a plan that writes a cell
+// as a packet and reads it as plain data, or conversely.
 func Lower(p *Plan) (*device.Schedule, error) {
 	op, ok := loweredOps[p.Collective]
 	switch {

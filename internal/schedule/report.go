@@ -67,7 +67,7 @@ type Report struct {
 	// Awaited are the indices of the counters for which the blocks of a deadlock wait. Left are the indices of the
 	// counters that get more signals than waits in each launch.
 	Awaited, Left []int
-	// Steps is the number of operations that were executed. It measures the work of the check.
+	// Steps is the number of operations that were executed. This number measures the work of the check.
 	Steps int
 }
 
@@ -166,7 +166,7 @@ var mostThreads = [...]int{1: 1 << 22, 2: 1 << 18}
 
 // simulate executes a plan in one interleaving. Seed 0 selects the first interleaving. It first uses the cheapest
 // analysis of packets, in which a packet carries only the knowledge that its block had at the last meeting of its
-// threads. This suffices for most correct plans.
+// threads. The cheapest analysis suffices for most correct plans.
 func simulate(p *Plan, launches int, seed uint64) *sim {
 	run := func(packets packetOrder) *sim {
 		s := newSim(p, launches, nil)

@@ -129,8 +129,8 @@ type counterState struct {
 	taken   int
 	kept    bool
 	waiters []int
-	// These fields record the last add and the last take. They are used to check whether the next add or take is
-	// ordered after them.
+	// These fields record the last add and the last take. The next add is checked to be ordered after the last add, and
+	// the next take after the last take.
 	add, take stamp
 }
 
@@ -659,8 +659,8 @@ type agent struct {
 	class            byte
 }
 
-// packed is the class of operations on packets. They assign elements to threads in a different way than operations on
-// plain data.
+// packed is the class of operations on packets. Operations on packets assign elements to threads in a different way
+// than operations on plain data.
 const packed = 1
 
 func classOf(o *Op) byte {

@@ -112,8 +112,8 @@ func (t *Table) Column(name string) int {
 	return slices.IndexFunc(t.Columns, func(c string) bool { return strings.EqualFold(c, name) })
 }
 
-// Rows calls each for every row of a table. row has a value for each column: nil, int64, float64,
-// string or []byte. It is valid only during the call.
+// Rows calls each for every row of a table. row has a value for each column: nil, int64, float64, string or []byte. The
+// slice row is valid only during the call.
 func (db *DB) Rows(t *Table, each func(row []any) error) error {
 	if err := db.scan(t, each); err != nil {
 		return fmt.Errorf("table %s: %w", t.Name, err)

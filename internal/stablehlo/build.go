@@ -17,8 +17,8 @@ const (
 	maxUses  = 1 << 22 // operands of all operations of the graph
 )
 
-// tens is a value of the text. It is represented by the graph value v, which broadcasts to the type's shape by the
-// rules of numpy. Therefore, elements are repeated only when an operation requires repeated elements.
+// tens is a value of the text. The graph value v represents the value of the text, and broadcasts to the type's shape
+// by the rules of numpy. Therefore, elements are repeated only when an operation requires repeated elements.
 type tens struct {
 	v *graph.Value
 	t typ

@@ -12,7 +12,7 @@ import (
 type manual struct {
 	mesh *mesh
 	axes []axis // the manual axes
-	// replicas and partitions are the numbers of replicas and partitions in a test. They are 0 in a manual computation.
+	// replicas and partitions are the numbers of replicas and partitions in a test. Both are 0 in a manual computation.
 	replicas, partitions int64
 }
 
@@ -360,8 +360,8 @@ func (b *devices) ungrouped(v *graph.Value, groups [][]int64, t typ) tens {
 	return tens{v: b.ordered(v, back), t: t, lifted: true}
 }
 
-// ordered returns v with the indices of its first dimension in another order. It uses a transposition if the order is a
-// permutation of axes.
+// ordered returns v with the indices of its first dimension in another order. If the order is a permutation of axes, it
+// is made by a transposition.
 func (b *devices) ordered(v *graph.Value, order []int64) *graph.Value {
 	if slices.Equal(order, counting(len(order))) {
 		return v

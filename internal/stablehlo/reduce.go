@@ -124,8 +124,8 @@ func (b *builder) reduced(r reducer, x, init tens, dims []int64) tens {
 	return b.retyped(b.minimum(y, init, t), t)
 }
 
-// fold reduces with a body of arbitrary operations. It repeatedly combines the two halves of the elements. The body is
-// translated with an additional first dimension for the elements.
+// fold reduces with a body of arbitrary operations. To do so, it repeatedly combines the two halves of the elements.
+// The body is translated with an additional first dimension for the elements.
 func (b *builder) fold(blk *block, in, init []tens, dims []int64, s *scope) []tens {
 	n := len(in)
 	shape := pick(in[0].t.shape, rest(len(in[0].t.shape), dims))
@@ -261,7 +261,8 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 			b.refuse("a window of more than %d elements", maxWindow)
 		}
 	}
-	// There is one part for each element of a window. The parts are concatenated along an additional first dimension.
+	// For each element of a window, there is one part of the operand. The parts are concatenated along an additional
+	// first dimension.
 	stacks := make([][]tens, n)
 	for i := range n {
 		y := in[i]

@@ -1,9 +1,9 @@
 // Package torchexport reads the archives that torch.export.save writes (.pt2) into a graph of package graph.
 //
-// An archive is a zip file. Its files models/*.json contain the program. Its folders data/weights and
-// data/constants contain an index in JSON and the raw bytes of tensors. Nothing is unpickled. The function Open
-// reads the indexes and the program, the method Graph converts the program to a graph, and the method Tensor reads
-// a weight. The conversion uses tables of ATen operators, which are in arithmetic.go, shapes.go, indexing.go and
+// An archive is a zip file. The archive's files models/*.json contain the program. The archive's folders data/weights
+// and data/constants contain an index in JSON and the raw bytes of tensors. Nothing is unpickled. The function Open
+// reads the indexes and the program, the method Graph converts the program to a graph, and the method Tensor reads a
+// weight. The conversion uses tables of ATen operators, which are in arithmetic.go, shapes.go, indexing.go and
 // layers.go; operators.go joins them. Two files of torch define the format of archives:
 // docs/source/export/pt2_archive.md and torch/_export/serde/schema.yaml.
 //
@@ -451,8 +451,8 @@ type entrySum struct {
 	right bool
 }
 
-// verify compares the contents of a tensor's file with the checksum that the archive records. It does so once for
-// each file.
+// verify compares the contents of a tensor's file with the checksum that the archive records. Each file is compared
+// only once.
 func (a *Archive) verify(tensor string, f *zip.File, contents io.Reader) error {
 	a.mu.Lock()
 	s := a.sums[f]

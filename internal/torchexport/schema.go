@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// program is the contents of models/*.json. It has those fields of ExportedProgram in torch/_export/serde/schema.yaml
-// that this package uses.
+// program is the contents of models/*.json. The type has those fields of ExportedProgram in
+// torch/_export/serde/schema.yaml that this package uses.
 type program struct {
 	GraphModule struct {
 		Graph     subgraph `json:"graph"`

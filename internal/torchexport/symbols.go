@@ -14,7 +14,7 @@ type Symbol struct {
 	Name     string // name in the export: "s70"
 	Min, Max int64  // range of values for which the export is valid; Max is 0 if there is no upper limit
 	Hint     int64  // value when the model was exported; 0 if unknown
-	// Least is the least value with which the exported program runs in torch. It differs from Min if Min is 2: torch
+	// Least is the least value with which the exported program runs in torch. Least differs from Min if Min is 2: torch
 	// traces 0 and 1 differently from larger extents, and therefore records 2 for dimensions that may be smaller.
 	Least int64
 }

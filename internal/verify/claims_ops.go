@@ -134,7 +134,7 @@ func (c *claims) turned(s *ir.Stmt, k content) content {
 	return k
 }
 
-// sum returns the content of a + b. It has the facts of both terms, except for those axes on which the terms may
+// sum returns the content of a + b. The sum has the facts of both terms, except for those axes on which the terms may
 // cancel each other.
 func (c *claims) sum(a, b content) content {
 	both := a.depends & b.depends & positive

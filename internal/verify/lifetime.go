@@ -3,10 +3,10 @@ package verify
 import "hocket.example/hocket/internal/plan"
 
 // lifetimes checks that the lifetimes of buffers that share bytes do not overlap. The first use of a buffer in a run
-// must be ordered after all uses of the buffers that occupied its bytes before, and those buffers must not be used
+// must be ordered after all uses of the buffers that occupied the same bytes before, and those buffers must not be used
 // again in the run. A comparison of accesses byte by byte would not suffice: it would accept two buffers that are live
-// at the same time and access different halves of the shared bytes. If one of them were cleared at the beginning or end
-// of its life, the contents of the other would be destroyed.
+// at the same time and access different halves of the shared bytes. If one of the two buffers were cleared at the
+// beginning or end of its life, the contents of the other would be destroyed.
 type lifetimes struct {
 	ix     *index
 	pieces [][]int32 // for each buffer: its atoms

@@ -116,8 +116,8 @@ func (w *overlapWatch) add(g, stream, cmd int32) {
 	w.opens[cmd] = g + 1
 }
 
-// enclosingLoops maps the position of each statement that may do work to the innermost loop around it. The entry is
-// nil for a statement outside of loops. It is also nil if lowering has generated statements with the same position
+// enclosingLoops maps the position of each statement that may do work to the innermost loop around it. The entry is nil
+// for a statement outside of loops. The entry is also nil if lowering has generated statements with the same position
 // in several loops.
 func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 	out := map[ir.Pos]*ir.Stmt{}

@@ -19,8 +19,9 @@ var programs = flag.Int("programs", 5000, "how many random programs are executed
 // streams as FIFOs. For each operation, the oracle knows the conditions under which the operation may end, and the
 // blocks that the operation accesses while it runs. It uses no clocks, no happens-before edges and no planner.
 //
-// Operations that access no memory are executed as soon as possible. They cannot prevent another operation from
-// starting or ending, and a state in which they are complete shows every fault that the state before them shows.
+// Operations that access no memory are executed as soon as possible. Operations without accesses cannot prevent another
+// operation from starting or ending, and a state in which they are complete shows every fault that the state before
+// them shows.
 type oracle struct {
 	p       *randomProgram
 	ops     []oracleOp

@@ -260,8 +260,8 @@ func (s *sim) signal(v *view, c *plan.Cmd, run int) {
 }
 
 // waitCounter waits for the first Value signals of this run. If one stream sends all signals to the element, the first
-// Value signals are the first ones in program order. Otherwise the method ambiguous checks that no other signals can
-// satisfy the wait.
+// Value signals are the first ones in program order. If several streams send signals, the method ambiguous checks that
+// no other signals can satisfy the wait.
 func (s *sim) waitCounter(v *view, c *plan.Cmd, cmd int32, run int) bool {
 	k := s.ix.elem(c.Counter, c.Rank, c.Elem)
 	e, info := &s.elems[k], &s.ix.elems[k]

@@ -66,8 +66,9 @@ func (f *File) depending(at, on schedule.Place) *File {
 }
 
 // Repairs proposes edited copies of the algorithm, each with one additional dependence between steps. The first
-// proposals add a dependence to a step of the finding. The next proposals add a dependence to any step of a block of
-// the finding. The last proposals set hasdep on a step for which another step waits, so that it signals its progress.
+// proposals of a repair add a dependence to a step of the finding. The next proposals add a dependence to any step of a
+// block of the finding. The last proposals set hasdep on a step for which another step waits, so that it signals its
+// progress.
 func (f *File) Repairs(refuted *schedule.Report) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
 		propose := func(at, on schedule.Place) bool {

@@ -145,7 +145,7 @@ func IsPlan(text string) bool {
 	return strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "{")
 }
 
-// Parse reads an execution plan. Its errors give the line and the column.
+// Parse reads an execution plan. Errors give the line and the column.
 func Parse(text []byte) (*File, error) {
 	f := &File{}
 	if err := jsontext.Decode(text, f); err != nil { // an unknown key could change the plan's meaning

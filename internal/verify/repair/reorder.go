@@ -303,9 +303,8 @@ func meet(a, b map[string]bool) bool {
 	return false
 }
 
-// groups adds programs in which adjacent sends and recvs form one group. Only views may be between the transfers. It
-// adds one program for each pair of adjacent transfers, and one program for each maximal sequence of adjacent
-// transfers.
+// groups adds programs in which adjacent sends and recvs form one group. Only views may be between the transfers. One
+// program is added for each pair of adjacent transfers, and one for each maximal sequence of adjacent transfers.
 func (r *reorderer) groups(n int, b *ir.Block) {
 	transfer := func(s *ir.Stmt) bool { return s.Op == ir.OpSend || s.Op == ir.OpRecv || s.Op == ir.OpGroup }
 	var run []int
