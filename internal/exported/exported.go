@@ -323,7 +323,7 @@ func (c *Content) readPermuted(t *tensor.Tensor) error {
 func bytesOf(header *tensor.Tensor) int64 {
 	n, err := tensor.NumElements(header.Shape)
 	if err != nil {
-		return 0 // the size overflows; the reader of the file reported this
+		return 0 // the size overflows, which the reader of the file has reported
 	}
 	return n * header.DType.Size()
 }

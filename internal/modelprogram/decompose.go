@@ -213,7 +213,7 @@ func (l *lowering) productTurned(v *graph.Value) (*val, error) {
 	return c.lower(c.add(graph.MatMul, graph.Attrs{}, v.DType, turned(m.In[1]), turned(m.In[0])))
 }
 
-// argmax lowers the index of the largest element.
+// argmax converts the operation that returns the index of the largest element.
 func (l *lowering) argmax(n *graph.Node) (*val, error) {
 	x, err := l.plain(n.In[0])
 	if err != nil {

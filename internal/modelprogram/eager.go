@@ -14,7 +14,7 @@ type scores struct {
 	scale   float64
 	softcap float64
 	add     []float64    // the numbers that are added to the scores, indexed by query and key; nil if none are added
-	zeroed  map[int]bool // indices of scores that a mask multiplied by zero; the numbers in add must exclude these keys
+	zeroed  map[int]bool // indices of scores that a mask multiplied by zero; add must exclude these keys
 	tq, tk  int64
 }
 
@@ -55,7 +55,7 @@ func eagerAttention(l *lowerer, v *graph.Value) (*val, error) {
 			case x == 0 && !s.zeroed[i]:
 				mask.Elems[i] = 1
 			case x > -1e4:
-				return nil, nil // the added numbers are a bias and not a mask
+				return nil, nil // the numbers that are added to the scores are a bias and not a mask
 			}
 		}
 		in = append(in, l.g.Constant("mask", mask))
@@ -158,7 +158,7 @@ func (l *recognition) scores(s *scores, v *graph.Value) bool {
 	return false
 }
 
-// scaleBy multiplies the scores, and the numbers that were added to them, by c.
+// scaleBy multiplies the attention scores, and the numbers that were added to them, by c.
 func (s *scores) scaleBy(c float64) bool {
 	s.scale *= c
 	for i := range s.add {

@@ -161,7 +161,7 @@ func (l *lowerer) makeIndex(v *graph.Value) (operand, bool, error) {
 	case graph.BinCount:
 		ids := n.In[0]
 		for ids.Node != nil && (ids.Node.Op == graph.Cast || ids.Node.Op == graph.SortOp && ids.Index == 0) {
-			ids = ids.Node.In[0] // sorting the ids does not change the counts
+			ids = ids.Node.In[0] // the histogram of sorted ids equals that of the unsorted ids
 		}
 		if _, _, known := l.bounds(ids); !known && !n.In[0].DType.IsFloat() {
 			ids = n.In[0]

@@ -262,7 +262,7 @@ func (l *recognition) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, pl
 			}
 			m = other
 			continue
-		case graph.Where: // 0 for permitted keys, and a very small number for others
+		case graph.Where: // the mask adds 0 for permitted keys, and a very small number for others
 			yes, is := l.uniform(n.In[1])
 			no, is2 := l.uniform(n.In[2])
 			if !is || !is2 || yes != 0 || no > -1e4 {

@@ -24,7 +24,7 @@ type lowerer struct {
 // inverse emits nothing.
 type val struct {
 	operand
-	perm  []int64 // dimension i is the operand's dimension perm[i]; nil for the same order
+	perm  []int64 // dimension i of the value is dimension perm[i] of the operand; nil for the same order
 	shape []int64 // the shape in which the operand is viewed; nil for the operand's own shape
 }
 

@@ -165,7 +165,7 @@ func refuse(n *graph.Node, format string, args ...any) error {
 type inst struct {
 	op    string
 	args  []operand
-	after []*inst // later instructions that change a state that this instruction reads
+	after []*inst // instructions that change a state that this instruction reads, and must come later
 	into  bool    // set if the instruction has no result, but writes to its last argument
 	attrs string  // attributes as text: "causal=true, scale=0.5"
 	dt    graph.DType
@@ -224,7 +224,7 @@ type param struct {
 	split     int        // the dimension that is split; -1 for none
 	parts     int        // number of parts of a packed weight
 	packed    int        // the dimension of the parts
-	number    int        // index in the order of creation
+	number    int        // index of the parameter in the order of creation
 	state     bool       // calls change it
 	quantized *Quantized // set if the parameter holds 8-bit values or scales, otherwise nil
 	perm      []int64    // a state's dimension i is dimension perm[i] of its value; nil for the same order

@@ -28,15 +28,15 @@ type Rule struct {
 // Unused is an entry of a plan that determines the layout of no weight.
 type Unused struct {
 	Rule
-	Weight string // a weight that the pattern matches but the style cannot split; "" for none
+	Weight string // a weight that the entry's pattern matches but its style cannot split; "" for none
 }
 
 func (u Unused) String() string {
 	if u.Weight == "" {
 		return "no weight matches " + u.Pattern
 	}
-	return fmt.Sprintf("%s matches %s, but %s splits only weights of linears, matrix products and embeddings", u.Pattern,
-		u.Weight, u.Style)
+	return fmt.Sprintf("%s matches %s, but style %s splits only weights of linears, matrix products and embeddings",
+		u.Pattern, u.Weight, u.Style)
 }
 
 // ErrPlan is wrapped by errors about a plan that determines the layout of no weight.

@@ -636,7 +636,7 @@ func (l *recognition) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 		return m, refuse(n, "a mask of shape %v for %d queries and %d keys", s, tq, tk)
 	}
 	rows := s[len(s)-2]
-	sees := func(i, j int64) bool { // whether query i uses key j, in the first mask of the batch
+	sees := func(i, j int64) bool { // reports whether query i uses key j, according to the first mask of the batch
 		x := t.Elems[min(i, rows-1)*tk+j]
 		return x != 0 && t.DType == graph.Bool || t.DType != graph.Bool && x == 0
 	}

@@ -10,7 +10,7 @@ import (
 
 // part is a sequence of instructions, or a loop of several sequences that are equal except for their weights.
 type part struct {
-	list []*inst // the instructions, or those of the loop's first iteration
+	list []*inst // the instructions of the part, or of the first iteration if it is a loop
 	loop *loop
 }
 

@@ -16,7 +16,7 @@ func TestRope(t *testing.T) {
 	for name, c := range map[string]struct {
 		freqs []float64
 		scale float64
-		given bool // tables of cosines and sines are constants
+		given bool // set if the tables of cosines and sines are constants
 		want  string
 	}{
 		"powers":             {[]float64{1, 0.1, 0.01, 0.001}, 1, false, "theta=10000"},

@@ -227,7 +227,7 @@ func (t *memories) allocate(x *tensor) *binding {
 func (t *memories) allocateIn(b *block, x *tensor) *binding {
 	inner := t.blk
 	if b != inner && t.unit == nil {
-		t.blk = b // the buffer's extents and name are resolved in the outer block
+		t.blk = b // resolves the buffer's extents and name in the outer block
 		b.pushed++
 		defer func() { t.blk = inner; b.pushed-- }()
 	}

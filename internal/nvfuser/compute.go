@@ -181,7 +181,7 @@ func (c *computation) sources(in, out *tensor) []int {
 		}
 	}
 	c.errorf(c.s.pos, "it is unclear in which order %s has the axes of %s", out.id, in.id).Help =
-		"the printed extents of the two tensors match in no order"
+		"there is no order of the axes in which the printed extents of the two tensors match"
 	return nil
 }
 
@@ -292,7 +292,7 @@ func (c *computation) reduce() {
 			len(in), len(out)).Help = "the dump contradicts itself"
 		return
 	}
-	whole := *c.s.out // the result as if no axis were reduced, from which the source of each axis is found
+	whole := *c.s.out // a copy of the result without reduced axes, which shows the source of each axis
 	whole.axes = slices.Clone(out)
 	var drop []*ir.Expr
 	for i := range whole.axes {

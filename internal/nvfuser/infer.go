@@ -44,7 +44,7 @@ type inference struct {
 type missingIndex struct {
 	name   string
 	pos    ir.Pos
-	loop   *stmt // the loop around its first use
+	loop   *stmt // the loop around the first use of the index
 	forms  []*scalar
 	chosen *scalar
 }

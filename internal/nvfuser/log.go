@@ -24,7 +24,7 @@ type rawLine struct {
 // excerpt is one dump, with the lines of the file that contain it.
 type excerpt struct {
 	lines []rawLine
-	noise []rawLine // omitted lines, which are between lines of the dump
+	noise []rawLine // lines between the lines of the dump that are omitted, since other programs printed them
 	key   string    // a text that is equal for dumps with the same contents
 	times int       // how often the file contains a dump with the same contents
 	cut   bool      // set if the next dump begins before the end of this one
@@ -100,7 +100,7 @@ func findDumps(src string) (list []excerpt, ends []ir.Pos) {
 	if !strings.Contains(src, headWord) {
 		return nil, nil
 	}
-	open := map[string]*cutter{} // dumps that have not ended, by the tags of their lines
+	open := map[string]*cutter{} // maps the tag of lines to the dump with that tag that has not ended
 	finish := func(c *cutter) {
 		e := c.excerpt()
 		i := slices.IndexFunc(list, func(x excerpt) bool { return x.key == e.key })
@@ -207,7 +207,7 @@ var address = regexp.MustCompile(`0x[0-9a-f]+`)
 func (c *cutter) excerpt() excerpt {
 	e := excerpt{lines: c.lines, noise: c.noise, cut: c.cut, open: !c.closed, test: c.test}
 	for len(e.noise) > 0 && e.noise[len(e.noise)-1].pos.Line > e.lines[len(e.lines)-1].pos.Line {
-		e.noise = e.noise[:len(e.noise)-1] // lines after the end of a dump are not between its lines
+		e.noise = e.noise[:len(e.noise)-1] // omitted lines after the last line of the dump do not count
 	}
 	var key strings.Builder
 	// ranks have different stream addresses, so addresses are renumbered before dumps are compared

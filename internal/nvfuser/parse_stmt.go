@@ -98,7 +98,7 @@ func (c *cursor) streamBody() streamName {
 	}
 	n.index = c.scalar()
 	if n.index.isInt() {
-		// a number: the name that GetCurrentStream gave to a captured stream, or the index of a stream
+		// the number is the name that GetCurrentStream gave to a captured stream, or the index of a stream
 		n.name = strconv.FormatInt(n.index.val, 10)
 	}
 	return n

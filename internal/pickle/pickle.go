@@ -47,8 +47,8 @@ type (
 		Called       bool
 		Args         *Tuple // arguments of the call; nil if it was not called
 		State        any    // argument of __setstate__
-		Items        List   // items that would be appended or added to it
-		Entries      Dict   // entries that would be set in it by key
+		Items        List   // items that Python would append or add to the object
+		Entries      Dict   // entries that Python would set in the object by key
 	}
 )
 
@@ -148,7 +148,7 @@ type decoder struct {
 	taken  int64 // size in memory of the values so far, in bytes
 	begun  bool
 	stack  []any
-	marks  []int // for each mark, the height of the stack
+	marks  []int // for each mark, the height of the stack when the mark was pushed
 
 	memo   []kept         // memo entries with consecutive keys
 	sparse map[uint64]any // memo entries with other keys
@@ -176,7 +176,7 @@ const (
 	sizeMark   = 8
 	sizeKept   = 64
 	sizeSparse = 96
-	sizeList   = 24 // also the size of a tuple and of a set
+	sizeList   = 24 // size of a list, a tuple or a set
 	sizeDict   = 64
 	sizeObject = 192
 )

@@ -96,7 +96,7 @@ func TestDecodePython(t *testing.T) {
 		for i, k := range d.Keys {
 			got := d.Values[i]
 			if o, ok := got.(*Object); ok && protocol == 2 &&
-				k == "bytes" { // protocol 2 represents bytes by a call
+				k == "bytes" { // protocol 2 represents a bytes object by a call
 				if o.Module != "_codecs" || o.Name != "encode" || !cmp.Equal(o.Args, tuple("\u0000\u00ff", "latin1")) {
 					t.Errorf("protocol 2: bytes are %+v", o)
 				}

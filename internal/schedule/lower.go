@@ -124,7 +124,7 @@ func (l *lowering) memory() error {
 		s.In, s.Out = in.Cells, out.Cells
 		lo, hi := min(in.Base, out.Base), max(in.Base+in.Cells, out.Base+out.Cells)
 		if joint := hi-lo < in.Cells+out.Cells; r > 0 && joint != s.Joint {
-			return fmt.Errorf("some ranks work in place and some do not")
+			return fmt.Errorf("some ranks have the input and the output in the same memory, and others do not")
 		} else if joint {
 			s.Joint, s.Size = true, max(s.Size, hi-lo)
 			s.InAt, s.OutAt = append(s.InAt, in.Base-lo), append(s.OutAt, out.Base-lo)

@@ -121,7 +121,7 @@ type Engine struct {
 type OpKind byte
 
 const (
-	Data   OpKind = iota // all threads move cells, in no order relative to the block's other operations
+	Data   OpKind = iota // all threads of a block move cells, in no order relative to the block's other operations
 	Sync                 // single threads ("lanes") wait or signal
 	Join                 // all threads of the block meet, which orders all earlier operations before all later ones
 	Gather               // several thread blocks of a rank meet
@@ -152,7 +152,7 @@ type Mode byte
 
 const (
 	Plain  Mode = iota
-	Packet      // data with flags: a reader waits for the flags of this launch
+	Packet      // the operand has flags next to its data: a reader waits for the flags of this launch
 	Raw         // packets copied as bytes, including their flags, without a wait for the flags
 )
 
@@ -180,7 +180,7 @@ type LaneKind byte
 
 const (
 	Add   LaneKind = iota // adds one to a counter
-	Take                  // waits until the counter exceeds the number of signals that were taken from it
+	Take                  // waits until a counter exceeds the number of signals that were taken from it
 	Await                 // waits until a counter is at least Value
 	Flush                 // waits until an engine has performed all posted puts
 )

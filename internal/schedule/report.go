@@ -51,7 +51,7 @@ type Progress struct {
 	Proxy  bool   `json:"proxy,omitempty"`
 	// Begun is set if a barrier within the next operation has been executed; a step of MSCCL contains several barriers.
 	Begun   bool `json:"begun,omitempty"`
-	b, done int  // the index of the block in the plan, and the number of its ticks
+	b, done int  // the index of the block in the plan, and the number of ticks that it has executed
 }
 
 func (f *Finding) String() string {

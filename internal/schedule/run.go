@@ -189,7 +189,7 @@ type machine struct {
 	counts  []int
 	taken   []int
 	queues  [][]task
-	live    []int // threads that may be able to continue
+	live    []int // threads that are not known to wait
 	asleep  []int // threads that could not continue
 	woken   bool  // set if a step was executed that may end the wait of a sleeping thread
 	steps   int

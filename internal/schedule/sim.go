@@ -55,9 +55,9 @@ type mover struct {
 	class    byte
 }
 
-// fact says that a thread has executed the operation at a tick of its block. The field all is the number of threads
-// that take part in the operation, if no other threads of the block can have executed an operation since the last
-// meeting; otherwise it is 0.
+// fact states that a thread has executed the operation that its block has at a given tick. The field all is the number
+// of threads that take part in the operation, if no other threads of the block can have executed an operation since the
+// last meeting; otherwise it is 0.
 type fact struct {
 	by   mover
 	tick int32
@@ -158,7 +158,7 @@ type sim struct {
 	facts    int        // number of facts that packets carry
 	rng      *rand.Rand // selects the next block; if nil, blocks run in the order in which they became ready
 	cells    []cell
-	movers   map[mover]int32   // clock components of the threads that have written packets
+	movers   map[mover]int32   // maps a thread that has written packets to its clock component
 	extra    map[int][]*access // further writes of the same packet, which are harmless races
 	blocks   []blockState
 	engines  []engineState
@@ -181,7 +181,7 @@ type sim struct {
 	totals    map[int]*value // the sums over all ranks, by cell and launch
 	ambiguous string
 	steps     int
-	order     *order // records the interleaving; may be nil
+	order     *order // records the order of the interleaving, unless it is nil
 }
 
 func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
@@ -734,7 +734,7 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 		reads[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: from[k].origin(), class: a.class,
 			mode: sp.Mode, x: a.x}
 	}
-	var done clock.Clock // the steps that have been executed when the packet is read
+	var done clock.Clock // clock of the steps that have been executed when a packet that this move writes is read
 	for k, sp := range m.To {
 		to[k] = s.at(sp, launch)
 		writes[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: to[k].origin(), class: a.class,
@@ -937,7 +937,7 @@ func (s *sim) border(r int, last bool) {
 		if s.p.Blocks[b].Rank == r {
 			st := &s.blocks[b]
 			st.tick++
-			if last { // no later access has to be ordered after this launch
+			if last { // after the last launch, no further access has to be ordered
 				movers = append(movers, st.movers)
 				for _, k := range st.movers {
 					x = clock.Join(x, k.x)

@@ -13,8 +13,8 @@ import (
 const (
 	maxNodes = 1 << 18 // operations of the graph
 	maxCalls = 100     // maximum depth of nested calls
-	maxSteps = 1 << 17 // operations that are translated, in all calls and iterations
-	maxUses  = 1 << 22 // operands of all operations of the graph
+	maxSteps = 1 << 17 // maximum number of translated operations, in all calls and iterations
+	maxUses  = 1 << 22 // maximum number of operands of all operations of the graph
 )
 
 // tens is a value of the text. The graph value v represents the value of the text, and broadcasts to the type's shape

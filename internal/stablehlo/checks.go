@@ -219,7 +219,7 @@ func (b *devices) processes(rows [][]int64) [][]int64 {
 				}
 				out = append(out, g)
 			}
-		case channel: // all partitions of the replicas in one group
+		case channel: // one group with all partitions of the replicas
 			var g []int64
 			for p := range m.partitions {
 				for _, rep := range r {

@@ -122,7 +122,7 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 type devices struct {
 	complexes
 	module *module
-	meshes map[string]*mesh // meshes by name, with the axis sizes that layouts use
+	meshes map[string]*mesh // maps a name to the mesh, with the axis sizes that layouts use
 	devs   *manual          // the manual computation
 }
 

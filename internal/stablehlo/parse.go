@@ -78,7 +78,7 @@ type function struct {
 	name    string
 	line    int
 	args    []arg
-	results []arg // types of the results; the names are empty
+	results []arg // the results' types; their names are empty
 	body    *block
 }
 

@@ -391,7 +391,7 @@ func TestShapes(t *testing.T) {
 func TestManual(t *testing.T) {
 	x, y := numbers(32, 1), numbers(8, 2)
 	out := ran(t, program(t, "manual.mlir"), x, y)
-	part := func(dev, i int) float64 { return x[(dev/2*2+i/4)*8+dev%2*4+i%4] } // element i of the device's [2, 4]
+	part := func(dev, i int) float64 { return x[(dev/2*2+i/4)*8+dev%2*4+i%4] } // element i of the device's part
 	near(t, "product", out[0], each(32, func(i int) float64 { return x[i] * y[i%8] }))
 	near(t, "all_reduce over a", out[1], each(16, func(i int) float64 { return x[i] + x[16+i] }))
 	near(t, "all_gather over b", out[2], x)

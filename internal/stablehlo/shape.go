@@ -314,7 +314,7 @@ func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 	}
 	k += x.off()
 	v := x.v
-	if c := node(v, graph.Concat); c != nil && c.Attrs.Axis == k { // slice the operands of the concat instead
+	if c := node(v, graph.Concat); c != nil && c.Attrs.Axis == k { // the slice of a concat is a concat of slices
 		var parts []*graph.Value
 		at := int64(0)
 		for _, p := range c.In {
@@ -331,7 +331,7 @@ func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 			return tens{v: b.add(graph.Concat, graph.Attrs{Axis: k}, t.dt, parts...), t: t, lifted: x.lifted}
 		}
 	}
-	if c := node(v, graph.Broadcast); c != nil { // repeat the operand less often instead
+	if c := node(v, graph.Broadcast); c != nil { // the slice of a broadcast is a smaller broadcast
 		shape := slices.Clone(v.Shape)
 		shape[k] = hi - lo
 		if j := k - (len(v.Shape) - len(c.In[0].Shape)); j < 0 || c.In[0].Shape[j] == 1 {

@@ -49,7 +49,7 @@ func unsupported(format string, args ...any) error {
 // 500,000 separators.
 const (
 	maxJSON       = 64 << 20 // bytes of a JSON file
-	maxSeparators = 4 << 20  // braces, brackets and commas of a JSON file; the decoded data grow with their number
+	maxSeparators = 4 << 20  // braces, brackets and commas of a JSON file; decoded data grow with their number
 	maxEntries    = 1 << 20  // entries of the zip file
 	maxConstants  = 64 << 20 // bytes of all constants
 )
@@ -76,7 +76,7 @@ type stored struct {
 	dtype   graph.DType
 	shape   []int64
 	strides []int64
-	offset  int64 // start of the tensor in the file, in elements
+	offset  int64 // offset of the tensor in the file, in elements
 }
 
 // IsArchive reports whether a file that begins with the given bytes is a zip file.
@@ -291,7 +291,7 @@ func (a *Archive) check(name string, s *stored) error {
 	for i, d := range s.shape {
 		n *= d
 		if d > 0 {
-			last += (d - 1) * s.strides[i] // cannot overflow: each factor is at most maxExtent
+			last += (d - 1) * s.strides[i] // the sum cannot overflow, since each factor is at most maxExtent
 		}
 		if last > a.size {
 			last = a.size // exceeds the size of any file in the archive

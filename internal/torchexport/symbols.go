@@ -215,7 +215,7 @@ func (p *exprParser) expr() (int64, error) {
 			return 0, p.wrong()
 		}
 		symbol := p.word()
-		for p.at < len(p.text) && p.text[p.at] != ')' { // skip the assumptions about the symbol
+		for p.at < len(p.text) && p.text[p.at] != ')' { // skips sympy's assumptions about the symbol
 			p.at++
 		}
 		v, ok := p.value(symbol)

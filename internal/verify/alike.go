@@ -158,7 +158,7 @@ func (a *likeness) guess(axis int, rank, next *plan.Rank) string {
 			return a.differ(next, i, "it executes another statement")
 		}
 		if kindOfSet(c) == 1 {
-			continue // waits may have a different order on the next rank
+			continue // consecutive waits may be in a different order on the next rank
 		}
 		if c.Kind == plan.Signal && within(c.Counter, len(a.counters)) && c.Counter == d.Counter &&
 			!note(&a.counters[c.Counter], int64(c.Elem), int64(d.Elem)) {
@@ -253,9 +253,9 @@ func (a *likeness) differ(r *plan.Rank, cmd int, how string) string {
 // comparer compares ranks with rank 0. One goroutine uses it.
 type comparer struct {
 	*likeness
-	p     *plan.Plan // tables that the ranks unrolled by this goroutine share
+	p     *plan.Plan // tables shared by the ranks that this goroutine unrolls
 	keys  []orderKey
-	teams map[[2]*int]bool // cache for one rank: whether the second team is the translated first team
+	teams map[[2]*int]bool // cache for one rank: whether the second team of the key is the translated first team
 }
 
 func (a *likeness) comparer(p *plan.Plan) *comparer {

@@ -76,7 +76,7 @@ func (m *memory) findings() (out []Finding, untold int) {
 	for _, b := range m.unread {
 		if raced[[2]int32{m.siteOf(b.at), m.ix.p.Buffers[b.buf].Site}] || len(out) >= 2*maxFindings {
 			untold += b.count
-			continue // the missing write is already reported as a race
+			continue // a race that is already reported explains the missing write
 		}
 		out = append(out, m.tellBlank(b))
 	}

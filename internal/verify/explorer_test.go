@@ -197,7 +197,7 @@ func (x *explorer) touches(cmd int) []touch {
 	var out []touch
 	add := func(r plan.Ref, write bool) {
 		if r.Present() && r.Elements() > 0 {
-			lo, hi := r.Span() // the plans here have dense tensors only
+			lo, hi := r.Span() // the random plans have dense tensors only
 			b := p.Buffers[r.Buf].Offset
 			out = append(out, touch{r.Rank, b + lo, b + hi, write})
 		}

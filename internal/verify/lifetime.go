@@ -19,7 +19,7 @@ type lifetimes struct {
 type bufferUse struct {
 	last  epoch   // the last use of the buffer by one stream
 	more  []epoch // the last use of the buffer by each other stream that uses it
-	run   int8    // the run of the last use, or -1
+	run   int8    // the run of the buffer's last use, or -1
 	ended int8    // the last run in which another buffer took over bytes of this one, or -1
 }
 

@@ -267,7 +267,7 @@ func (w *overlapWatch) each(cmd int32, f func(at piece, write bool)) {
 func (w *overlapWatch) tell(l *watched) Finding {
 	prev, b := &w.groups[l.pair[0]], l.first
 	a := prev.spans[0]
-	for _, s := range prev.spans { // prefer a stream that only one of the iterations uses
+	for _, s := range prev.spans { // prefers a stream that only the first of the two iterations uses
 		if it := &w.groups[l.pair[1]]; it.uses(a.stream) && !it.uses(s.stream) {
 			a = s
 		}

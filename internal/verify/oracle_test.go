@@ -25,7 +25,7 @@ var programs = flag.Int("programs", 5000, "how many random programs are executed
 type oracle struct {
 	p       *randomProgram
 	ops     []oracleOp
-	streams [][]int // by rank·streams + stream: its ops
+	streams [][]int // element rank·streams + stream: the ops of this stream
 	pos     []int   // for each op: its position in its stream
 	after   [][]uint64
 	signals map[[3]int][]int // for each counter, rank and element: the ops that raise the element
@@ -68,7 +68,7 @@ func (o *oracle) expand() string {
 	o.streams = make([][]int, p.ranks*p.streams)
 	o.signals = map[[3]int][]int{}
 	colls := make([][]int, p.ranks)
-	lanes := map[[3]int][]int{} // sends (0) and recvs (1) by source and destination
+	lanes := map[[3]int][]int{} // maps a source and a destination to the sends (0) and recvs (1) between them
 	for rank := range p.ranks {
 		all := randomPart{whole: true}
 		x := randomPart{buffer: p.buffers, whole: true}

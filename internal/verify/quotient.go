@@ -15,13 +15,13 @@ type quotient struct {
 	grid *grid
 	p    *plan.Plan // tables that all ranks share
 	rep  *likeness
-	prog *ir.Program // used to find the loop that contains a command; if nil, lost overlap is not searched for
+	prog *ir.Program // program in which the loop around a command is found; if nil, lost overlap is not searched for
 
 	cmds    []plan.Cmd // the commands of rank 0
 	lanes   int32      // number of streams of a rank
 	streams [][]int32  // for each stream: its commands
 	elems   map[[2]int32]*qelem
-	joins   []qjoin   // one for each collective that rank 0 issues
+	joins   []qjoin   // one element for each collective that rank 0 issues
 	groups  [][]qside // for each command: the other sides of a group's transfers
 	rows    map[int32][]int32
 	faults  []Finding

@@ -51,7 +51,7 @@ type cell struct {
 
 const (
 	nobody   int32 = -1 // the atom was never written
-	somebody int32 = -2 // the atom may have been written, by an access whose bytes are over-approximated
+	somebody int32 = -2 // the atom may have been written: the bytes of an access are over-approximated
 )
 
 type raceKey struct {
@@ -82,7 +82,7 @@ type blankKey struct{ site, bufSite, ownerSite int32 }
 type blank struct {
 	at         epoch
 	buf, owner int32
-	last       epoch // the write whose data the bytes hold
+	last       epoch // the last write to the bytes that are read
 	rank       int32
 	count      int
 	rough      bool
@@ -245,7 +245,7 @@ func (m *memory) conflict(v *view, e epoch, writeA bool, me epoch, a *access, at
 	r.count++
 	with := m.accessOf(first.Cmd, a.rank, atom, writeA)
 	rough := m.regions[a.region].rough || m.regions[with.region].rough
-	if r.count == 1 || r.rough && !rough { // the report shows a conflict whose overlap is certain, if there is one
+	if r.count == 1 || r.rough && !rough { // keeps a conflict whose overlap is certain, if there is one
 		r.a, r.b, r.bufA, r.bufB, r.rank, r.upTo, r.rough = e, me, with.buf, a.buf, a.rank, v.upTo(e.stream), rough
 	}
 }

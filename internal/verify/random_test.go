@@ -25,9 +25,9 @@ const (
 	doUse       stepKind = iota // read %x, write b
 	doFill                      // write b
 	doRelu                      // read a, write b
-	doPut                       // read a, write b on the peer
-	doGet                       // read a on the peer, write b
-	doSignal                    // raise the stream's counter at the peer
+	doPut                       // copy a to b on the peer
+	doGet                       // copy a on the peer to b
+	doSignal                    // raise the stream's counter on the peer
 	doWait                      // wait until counter k is at least value
 	doRecord                    // record event k
 	doEvent                     // wait for event k
@@ -225,7 +225,7 @@ func (p *randomProgram) mistake(r *rand.Rand) {
 		s.peer.at = r.IntN(p.ranks)
 	case 7:
 		s.only, s.not = r.IntN(p.ranks), r.IntN(2) == 0
-	case 9: // separates transfers that must be posted together
+	case 9: // separates a send and a recv that must be posted together
 		if s.kind == doTransfer {
 			recv := *s
 			s.kind, recv.kind = doSend, doRecv

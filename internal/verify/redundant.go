@@ -14,7 +14,7 @@ type redundancy struct {
 	open   [][]heard // for each stream: the waits since the stream's last other command
 	needed map[int32]bool
 	by     map[int32]int32 // for each site of a wait: the site of another wait that implies it, or -1
-	order  []int32         // sites in the order of their first occurrence
+	order  []int32         // sites of waits in the order of their first occurrence
 }
 
 // heard describes one wait: the snapshot that the stream received from it, and whether the stream already had this

@@ -17,7 +17,7 @@ const maxOuter = 3
 // regions. A region consists of intervals of bytes, which are repeated with up to maxOuter strides.
 type region struct {
 	space  plan.Space
-	rough  bool // the region covers more bytes than the tensor
+	rough  bool // set if the region covers more bytes than the tensor
 	off    int64
 	run    int64 // number of bytes in each interval
 	n, str [maxOuter]int64
@@ -28,7 +28,7 @@ type region struct {
 func regionOf(p *plan.Plan, r *plan.Ref) (region, bool) {
 	b := &p.Buffers[r.Buf]
 	g := region{space: b.Space, off: b.Offset + r.Off, run: r.DType.Size()}
-	var dims [8][2]int64 // extent and stride in bytes, by rising stride
+	var dims [8][2]int64 // extents and strides in bytes, sorted by stride
 	k := 0
 	for i, e := range r.Shape {
 		switch {

@@ -138,7 +138,7 @@ type known struct {
 
 type unknownError struct {
 	text string
-	back int // number of lines from the error to the end of its token
+	back int // number of lines between the error and the end of the XML token that contains it
 }
 
 func (e unknownError) Error() string { return e.text }

@@ -16,11 +16,11 @@ type builder struct {
 	turns    int // number of iterations of a pipeline for each chunk
 	counters map[counterKey]int
 	other    map[counterKey]counterKey // maps each channel to the channel to which it is connected
-	engines  map[[2]int]int            // engines by rank and port channel
+	engines  map[[2]int]int            // maps a rank and its port channel to the engine
 	meets    map[[2]int]int
 	packets  bool
 	noted    map[string]bool
-	ids      map[[2]int]int // thread blocks by rank and id
+	ids      map[[2]int]int // maps a rank and the id of a thread block to the block
 
 	// These fields identify the operation that is being read.
 	rank, block, index, inner, turn, turnCells int

@@ -17,7 +17,7 @@ import (
 // fewer if the program's text is long.
 const (
 	maxTries  = 400
-	triedText = 40_000 // maximum number of statements, summed over all programs
+	triedText = 40_000 // maximum number of statements in all reordered programs together
 )
 
 // unlock repairs a program that cannot be planned, or for which a deadlock was found. A program that is proved without
