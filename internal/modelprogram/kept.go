@@ -308,7 +308,7 @@ func (l *recognition) below(keys, seen *graph.Value, tk int64, plus float64) (*g
 	return seen, plus, true
 }
 
-// reshaped returns v in another shape. The new node has the position of n.
+// reshaped returns v in another shape. In the order of nodes, the new node has the position of n.
 func (l *recognition) reshaped(v *graph.Value, shape []int64, n *graph.Node) *graph.Value {
 	if slices.Equal(v.Shape, shape) {
 		return v

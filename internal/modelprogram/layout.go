@@ -128,7 +128,7 @@ func (p *printer) after(in *inst) graph.Layout {
 		return layout
 	case slices.Equal(from, in.shape) || slices.Contains([]string{"broadcast", "slice", "concat"}, in.op):
 		layout := make(graph.Layout, len(in.shape))
-		for _, a := range in.args { // dimensions are aligned at the end
+		for _, a := range in.args { // the shapes are aligned at their last dimensions
 			for d, axes := range p.likely(a) {
 				to := d + len(in.shape) - len(a.shape())
 				if to >= 0 && a.shape()[d] == in.shape[to] && len(layout[to]) == 0 {

@@ -35,8 +35,8 @@ func (u Unused) String() string {
 	if u.Weight == "" {
 		return "no weight matches " + u.Pattern
 	}
-	return fmt.Sprintf("%s matches %s, but style %s splits only weights of linears, matrix products and embeddings",
-		u.Pattern, u.Weight, u.Style)
+	return fmt.Sprintf("%s matches %s, but %s splits only weights of linears, matrix products and embeddings", u.Pattern,
+		u.Weight, u.Style)
 }
 
 // ErrPlan is wrapped by errors about a plan that determines the layout of no weight.

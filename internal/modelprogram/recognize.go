@@ -605,7 +605,7 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 }
 
 // mask describes the keys that a query uses. If causal is set, they are the keys up to the query's position; otherwise
-// all keys. If window is not 0, only the last window of these keys are used.
+// all keys. If window is not 0, only the last window keys among them are used.
 type mask struct {
 	causal bool
 	window int64

@@ -14,7 +14,7 @@ type part struct {
 	loop *loop
 }
 
-// loop is several iterations of equal instructions.
+// loop holds several iterations of equal instructions.
 type loop struct {
 	iterations [][]*inst
 	carried    []carry

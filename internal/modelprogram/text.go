@@ -295,7 +295,7 @@ func (p *printer) call(in *inst, s *scope) string {
 	return text
 }
 
-// rowText returns the text of the row that a select selects. In a loop, it may depend on the loop variable.
+// rowText returns the text of the row that a select selects. In a loop, the row may depend on the loop variable.
 func (in *inst) rowText(s *scope) string {
 	step := int64(0)
 	if s != nil {

@@ -155,8 +155,8 @@ func (c *computation) permuted(in *binding, from []int) {
 	c.copy(in)
 }
 
-// sources returns, for each dimension of a rank's part of the result, the dimension of the operand's part from
-// which it is copied. The result must have the axes of the operand. If its axes are new, they are numbered in the
+// sources returns, for each dimension of a rank's part of the result, the dimension of the operand's part from which it
+// is copied. The result must have the axes of the operand. If the result's axes are new, they are numbered in the
 // operand's order. After an error, sources returns nil.
 func (c *computation) sources(in, out *tensor) []int {
 	a, b := kept(in.axes), kept(out.axes)

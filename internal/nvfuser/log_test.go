@@ -106,7 +106,7 @@ func TestMessagesBetween(t *testing.T) {
 			}
 		}
 	}
-	// A line that has no such form is an error at its position.
+	// A line that has not the form of another program's message is an error at its position.
 	lines := strings.SplitAfter(loops, "\n")
 	refused(t, lines[0]+lines[1]+"  hello world\n"+strings.Join(lines[2:], ""), "3:", "")
 }

@@ -12,7 +12,7 @@ import (
 
 // streamRef refers to a stream that is current or has been captured.
 type streamRef struct {
-	// key is equal for equal streams. The key is "?" if the stream is not known.
+	// Equal streams have equal keys. The key is "?" if the stream is not known.
 	key   string
 	place ir.Place
 	// why is the position of the statement that leaves the stream unknown.

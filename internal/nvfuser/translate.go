@@ -60,7 +60,7 @@ func newTranslator(r *reader, d *dump, defines map[string]*scalar) *translator {
 	return t
 }
 
-// translate builds the program. It has one function with the parameters and results of the container.
+// translate builds the program. The program has one function with the parameters and results of the container.
 func (t *translator) translate() {
 	t.collectTeams()
 	t.collectSymbols()

@@ -92,7 +92,7 @@ func (d *decoder) pushed(v any, bytes int64, err error) error {
 	return d.push(v, bytes)
 }
 
-// atom decodes a value that contains no values from the stack. It returns the value and its size in memory.
+// atom decodes a value that contains no values from the stack. atom returns the value and the value's size in memory.
 func (d *decoder) atom(op byte) (any, int64, error) {
 	switch op {
 	case opNone:
@@ -297,8 +297,8 @@ func (d *Dict) set(items []any) error {
 	return nil
 }
 
-// appended appends items. It doubles the capacity of a full slice of any size, because copying slices of pointers
-// would otherwise take most of the time for long lists.
+// appended appends items. The capacity of a full slice of any size is doubled, because copying slices of pointers would
+// otherwise take most of the time for long lists.
 func appended(to []any, items ...any) []any {
 	if len(to) > 0 && len(to)+len(items) > cap(to) {
 		to = slices.Grow(to, len(to)+len(items))

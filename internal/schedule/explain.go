@@ -487,9 +487,9 @@ func (s *sim) wanted(r, c, launch int) (want *value, any bool) {
 	return nil, true
 }
 
-// source is used for collectives in which the output of rank r is a copy of the input of one rank. It determines this
-// rank from cell c of the output, which contains the symbol sym. In a broadcast, all ranks must have the same source;
-// in a sendrecv, each rank must have a different source. source returns -1 if no rank is possible.
+// source is used for collectives in which the output of rank r is a copy of the input of one rank. source determines
+// this input's rank from cell c of the output, which contains the symbol sym. In a broadcast, all ranks must have the
+// same source; in a sendrecv, each rank must have a different source. source returns -1 if no rank is possible.
 func (s *sim) source(r, c, sym int) int {
 	if s.from == nil {
 		s.from = map[int]int{}

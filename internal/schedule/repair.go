@@ -6,7 +6,7 @@ import (
 	"iter"
 )
 
-// File is a schedule in the file format of the tool that wrote it. It can be edited and encoded again.
+// File is a schedule in the file format of the tool that wrote it. A file can be edited and encoded again.
 type File interface {
 	// Plan returns the schedule that the file describes, or an error that names the operation that cannot be read.
 	Plan() (*Plan, error)
@@ -85,8 +85,8 @@ type Redundancy struct {
 }
 
 // Redundant removes the synchronizations of a correct file, one at a time. It returns those whose removal leaves the
-// file correct, according to Check and to the execution of several interleavings on data. It tests them in the order of
-// the file, until it has executed a fixed number of steps or ctx ends.
+// file correct, according to Check and to the execution of several interleavings on data. The synchronizations are
+// tested in the order of the file, until a fixed number of steps has been executed or ctx ends.
 func Redundant(ctx context.Context, f File, whole *Report, o Options) (Redundancy, error) {
 	syncs := f.Syncs()
 	out, work, ran := Redundancy{All: len(syncs)}, 0, 0

@@ -45,8 +45,8 @@ func Inputs(p *Plan, width int, seed uint64) [][]float64 {
 	return out
 }
 
-// reference returns the result of the collective for the given inputs, one slice for each rank. The slice is nil for a
-// rank without a defined result. Elements that may have any value are NaN.
+// reference returns the result of the collective for the given inputs, one slice for each rank. The slice of a rank
+// without a defined result is nil. Elements that may have any value are NaN.
 func reference(p *Plan, in [][]float64, width int) [][]float64 {
 	out := make([][]float64, p.Ranks)
 	sum := func(i int) float64 {
@@ -433,8 +433,8 @@ func (r *machine) data(t *thread, o *Op) bool {
 	return true
 }
 
-// flagsAreThere reports whether the packets of an engine's source have been written. It examines only the packets that
-// the thread must check.
+// flagsAreThere reports whether the packets of an engine's source have been written. Only the packets that the thread
+// must check are examined.
 func (r *machine) flagsAreThere(t *thread, o *Op) bool {
 	for i := range o.Moves {
 		m := &o.Moves[i]

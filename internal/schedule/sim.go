@@ -109,7 +109,7 @@ func and(facts []fact, f fact) []fact {
 	return append(facts[:len(facts):len(facts)], f)
 }
 
-// waitFor describes the condition for which a block waits.
+// waitFor describes the condition that ends the wait of a block.
 type waitFor struct {
 	counter, cell, meet int // exactly one is not -1
 	value               int // the counter value that ends the wait

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
-// attr is an attribute. One of its fields is set, according to the kind of the attribute.
+// attr is an attribute. One field of an attr is set, according to the kind of the attribute.
 type attr struct {
 	number   float64 // value of a number or bool
 	text     string  // value of a string, symbol or word

@@ -238,7 +238,7 @@ func (b *indexing) reached(x *indices, operand tens, start map[int64]tens, shape
 			full = append(full, n)
 		}
 	}
-	spread := func(t tens) tens { // appends dimensions for the elements of windows
+	spread := func(t tens) tens { // spread appends dimensions for the elements of windows
 		dims := make([]int64, len(shape))
 		for i := range dims {
 			dims[i] = int64(i)

@@ -304,8 +304,8 @@ func (b *devices) groups() [][]int64 {
 	return groups
 }
 
-// alongAxes lists the groups of devices whose positions differ only along the given axes. The position along the first
-// of these axes varies slowest.
+// alongAxes lists the groups of devices whose positions differ only along the given axes. Within a group, the position
+// along the first given axis varies slowest.
 func (b *devices) alongAxes(refs []*attr) [][]int64 {
 	sizes := b.devs.sizes()
 	var along []int64

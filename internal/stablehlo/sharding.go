@@ -18,7 +18,7 @@ type axis struct {
 // size, after a factor of size pre.
 type part struct {
 	axis      string
-	pre, size int64 // 0 if the part is the whole axis
+	pre, size int64 // both are 0 if the part is the whole axis
 }
 
 // dimension describes how a dimension is split.

@@ -250,7 +250,7 @@ type tensorConfig struct {
 	} `json:"config"`
 }
 
-// indexes reads the indexes of the weights and constants.
+// indexes reads the JSON files that list the weights and constants of the archive.
 func (a *Archive) indexes() error {
 	for name := range a.entries {
 		dir, base := path.Split(name)

@@ -17,9 +17,9 @@ type builder struct {
 	text    *subgraph               // the graph in the archive that is being read: the program's, or a nested one
 	depth   int                     // nesting depth of the graph in text; 0 for the program's own graph
 	env     map[string]*graph.Value // maps a name in the export to the value
-	// The map storage assigns each name to a group. Names in one group may refer to the same memory, because one
-	// tensor is a view of another. The map members lists the names of each group. The map last gives the position
-	// of the last use of each name.
+	// The map storage assigns each name to a group. Names in one group may refer to the same memory, because one tensor
+	// is a view of another. The map members lists the names of each group. The map named last gives the position of the
+	// last use of each name.
 	storage map[string]string
 	members map[string][]string
 	owner   map[string]string // for each group: the tensor that owns the memory; other names are views of it

@@ -174,7 +174,7 @@ var indexers = map[string]operator{
 }
 
 // scatter translates the operator that writes one number to the elements that an index tensor selects along a
-// dimension. Models use it, for example, to build masks of the experts of each token.
+// dimension. Models use the operator, for example, to build masks of the experts of each token.
 func scatter(c *call) ([]*graph.Value, error) {
 	x, at := c.tensor("self"), c.tensor("index")
 	axis := c.axis("dim", 0, x)

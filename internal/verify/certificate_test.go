@@ -275,7 +275,8 @@ func TestBytesOfCertificates(t *testing.T) {
 	}
 }
 
-// wholeClocks computes, from an order that can execute, the number of events of each chain that precede each event.
+// wholeClocks computes, for each event, how many events of each chain precede it. The given order of events must be
+// executable.
 func wholeClocks(s *certify.Statement, order [][2]int32) [][]int32 {
 	chains, done, adds := make([][]int32, s.Chains), make([]int, s.Chains), make([][]int32, s.Counters)
 	for i := range s.Events {

@@ -196,8 +196,8 @@ func (s *sim) ambiguous() []Finding {
 func (s *sim) unsettled(k int32) map[int32]bool {
 	snaps := s.elems[k].snaps
 	bad := map[int32]bool{}
-	// weakest[st] is the minimum, over the later signals, of the number of commands of stream st that are complete
-	// when the signal is sent.
+	// weakest[st] is the minimum, over the later signals, of the number of commands of stream st that are complete when
+	// a signal is sent.
 	streams := map[int32]bool{}
 	for i := range snaps {
 		streams[snaps[i].stream] = true

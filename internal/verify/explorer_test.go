@@ -175,7 +175,7 @@ func (x *explorer) mayEnd(at uint64, cmd, run int) bool {
 	return true
 }
 
-// needs reports whether member a cannot end before member b has started.
+// needs reports whether member a of a collective cannot end before member b has started.
 func needs(c *plan.Coll, a, b int32) bool {
 	switch c.Op {
 	case ir.OpBroadcast:

@@ -393,7 +393,7 @@ func without(p *plan.Plan, i int) *plan.Plan {
 	return c
 }
 
-// moved moves command from to the position directly after command to.
+// moved returns a plan in which command number from is directly after command number to.
 func moved(p *plan.Plan, from, to int) *plan.Plan {
 	c := clonePlan(p)
 	cmd := c.Cmds[from]

@@ -46,7 +46,7 @@ type oracleOp struct {
 	elem     [3]int
 }
 
-// block returns the bit of one block of a rank's buffer. The last buffer is %x.
+// block returns the bit that represents one block of a rank's buffer. The last buffer is %x.
 func (p *randomProgram) block(rank, buffer, at int) uint64 {
 	return 1 << ((rank*(p.buffers+1)+buffer)*p.ranks + at)
 }

@@ -270,10 +270,10 @@ func (m *memory) accessOf(cmd, rank, atom int32, write bool) *access {
 	return any
 }
 
-// atOnce reports whether a command may read and write the same bytes. Three kinds of commands may: a collective
-// within one buffer, since it copies its operand first; the caller's transfers; and an elementwise operation in
-// place, which processes one element at a time. Two different buffers of one command never share bytes, because
-// both are in use at the same time.
+// atOnce reports whether a command may read and write the same bytes. Three kinds of commands may read and write the
+// same bytes: a collective within one buffer, since it copies its operand first; the caller's transfers; and an
+// elementwise operation in place, which processes one element at a time. Two different buffers of one command never
+// share bytes, because both are in use at the same time.
 func (m *memory) atOnce(cmd int32) bool {
 	c := &m.ix.p.Cmds[cmd]
 	switch c.Kind {

@@ -166,12 +166,12 @@ func (s *structure) ref(cmds []int32, r *plan.Ref, rank int32, what string) {
 	}
 }
 
-// maxReach limits the number of bytes from the first to the last byte of a tensor. It is larger than the memory of any
-// machine, and small enough that the sum of two such numbers does not overflow.
+// maxReach limits the number of bytes from the first to the last byte of a tensor. The limit is larger than the memory
+// of any machine, and so small that the sum of two such numbers does not overflow.
 const maxReach = 1 << 60
 
 // reach returns the number of bytes from the first byte of a tensor to the end of its last element, or 0 for an empty
-// tensor. It returns false if an extent or stride is negative or if a product overflows.
+// tensor. The second result is false if an extent or stride is negative or if a product overflows.
 func reach(r *plan.Ref) (int64, bool) {
 	if r.DType == ir.InvalidDType || !slices.Contains(ir.DTypes(), r.DType) || len(r.Shape) != len(r.Strides) {
 		return 0, false

@@ -287,9 +287,9 @@ func scaledExample(t testing.TB, file string, ranks int) *ir.Program {
 	return parse(t, file, src)
 }
 
-// TestSymmetryOnManyRanks checks that the ring, the pushes and the exchange are proved on many ranks, and are refuted
-// without any one of their synchronizations, as their plans on six ranks are. A program that lacks a synchronization on
-// one rank only must never be proved if it is wrong.
+// TestSymmetryOnManyRanks checks that the examples with a ring, pushes and an exchange are proved on many ranks, and
+// are refuted if any one of their synchronizations is removed, like their plans on six ranks. A program that lacks a
+// synchronization on one rank only must never be proved if it is wrong.
 func TestSymmetryOnManyRanks(t *testing.T) {
 	ranks := longtest.Of(64, 1024)
 	for _, file := range []string{"ag_linear_ring.hkt", "linear_rs_push.hkt", "ag_linear_exchange.hkt"} {

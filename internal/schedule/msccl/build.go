@@ -286,7 +286,7 @@ func (b *builder) threadblock(tb *TB) error {
 func (b *builder) dependence(s *Step) (schedule.Lane, error) {
 	blocks := b.f.GPUs[b.rank].TBs
 	if s.DepID >= len(blocks) {
-		return schedule.Lane{}, b.errorf("it depends on tb %d, and the rank has %d", s.DepID, len(blocks))
+		return schedule.Lane{}, b.errorf("it depends on tb %d, but the rank has %d thread blocks", s.DepID, len(blocks))
 	}
 	if s.Dep < 0 || s.Dep >= len(blocks[s.DepID].Steps) {
 		return schedule.Lane{}, b.errorf("it depends on op %d of tb %d, which has %d", s.Dep, s.DepID,

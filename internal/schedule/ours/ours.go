@@ -19,8 +19,8 @@ var names = map[ir.Op]string{ir.OpAllReduce: "allreduce", ir.OpAllGather: "allga
 	ir.OpReduceScatter: "reducescatter",
 	ir.OpAllToAll:      "alltoall"}
 
-// part is the number of f32 elements in a block of a collective. It is large enough for every schedule to divide the
-// block.
+// part is the number of f32 elements in a block of a collective. This number is large enough for every schedule to
+// divide the block.
 const part = 1 << 12
 
 // Plan returns an execution plan of MSCCL++ for a collective of the given number of ranks. The argument algorithm is
@@ -164,8 +164,8 @@ func (e *exporter) write(ranks int, in, out int64) (*mscclpp.File, error) {
 	return e.file, e.err
 }
 
-// memories assigns locations in the rank's scratch to all memory except the operands, and records which memory of peers
-// the sums read.
+// memories assigns locations in the rank's scratch to all memory except the operands, and records the memory of peers
+// that sums read.
 func (e *exporter) memories(ranks int) []int64 {
 	scratch := make([]int64, ranks)
 	reaches := map[int32]int64{}

@@ -288,7 +288,7 @@ func (a *trips) refused(out *Proof, err error, words string) {
 	*out = Proof{Verdict: verify.Refuted, At: words, Diagnostics: ds, Checked: out.Checked}
 }
 
-// confirm checks that a fault also occurs without enlarged dims.
+// confirm checks that a fault also occurs with the given dims, which the proof has enlarged.
 func (a *trips) confirm(out *Proof, at []int64, r *verify.Result, planned *ir.Program, words string) {
 	if len(a.scale) > 0 {
 		prog, b, w := a.turned(at, false)
