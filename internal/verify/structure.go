@@ -162,7 +162,7 @@ func (s *structure) ref(cmds []int32, r *plan.Ref, rank int32, what string) {
 	b := &s.p.Buffers[r.Buf]
 	end, ok := reach(r)
 	if !ok || r.Off < 0 || end > b.Bytes || r.Off > b.Bytes-end {
-		s.fault(KindBounds, cmds, "%s%s%v at byte %d leaves %s, which has %d bytes", what, r.DType, r.Shape, r.Off, b.Name, b.Bytes)
+		s.fault(KindBounds, cmds, "%s%s%v at byte %d is not inside %s, which has %d bytes", what, r.DType, r.Shape, r.Off, b.Name, b.Bytes)
 	}
 }
 
