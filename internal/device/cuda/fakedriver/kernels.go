@@ -234,19 +234,19 @@ func goProduct(ins []kernels.Operand, out kernels.Operand, ta, tb bool) func() {
 func goMatrices(operands []kernels.Operand, result kernels.Operand, m, n, k int64, ta, tb bool) func() {
 	return func() {
 		ins, out := readAll(operands), NewArray(result.Shape)
-		a, b := ins[0].X, ins[1].X
-		at := func(x []float64, t, i, j, rows, cols int64, turned bool) float64 {
-			if turned {
-				return x[t*rows*cols+j*rows+i]
-			}
-			return x[t*rows*cols+i*cols+j]
+		a, b := ins[0].X, ins[1].X // the terms of an element are contiguous in both
+		if ta {
+			a = transposed(a, k, m)
+		}
+		if !tb {
+			b = transposed(b, k, n)
 		}
 		for i := range out.X {
 			row, col := int64(i)/n, int64(i)%n
-			t, row := row/m, row%m
+			x, y := a[row*k:][:k], b[(row/m*n+col)*k:][:k]
 			sum := 0.0
-			for d := range k {
-				sum += at(a, t, row, d, m, k, ta) * at(b, t, d, col, k, n, tb)
+			for d, v := range x {
+				sum += v * y[d]
 			}
 			if len(ins) == 3 {
 				sum += ins[2].X[col]
@@ -255,6 +255,16 @@ func goMatrices(operands []kernels.Operand, result kernels.Operand, m, n, k int6
 		}
 		out.Write(result)
 	}
+}
+
+// transposed returns the transposes of matrices.
+func transposed(x []float64, rows, cols int64) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		t, row, col := int64(i)/(rows*cols), int64(i)/cols%rows, int64(i)%cols
+		y[t*rows*cols+col*rows+row] = v
+	}
+	return y
 }
 
 // goAxes computes the sum or maximum over axes.
