@@ -124,6 +124,7 @@ func used() time.Duration {
 
 // TestWaitIsIdle checks that a waiting process hardly uses a core.
 func TestWaitIsIdle(t *testing.T) {
+	t.Parallel()
 	o := options(t, 2)
 	f := newFamily(t, o)
 	f.run(1, "doze")

@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -21,6 +22,8 @@ const exitFailed = 3
 func TestMain(m *testing.M) {
 	name := os.Getenv(childVariable)
 	if name == "" {
+		flag.Parse()
+		flag.Set("test.parallel", "8") // tests that run in parallel mostly wait
 		os.Exit(m.Run())
 	}
 	o, err := FromEnv(os.Getenv)

@@ -282,9 +282,7 @@ func TestFaults(t *testing.T) {
 	for i := range len(cells) * times {
 		c := cells[i/times]
 		t.Run(fmt.Sprint(c, "_", i%times), func(t *testing.T) {
-			if times > 1 {
-				t.Parallel()
-			}
+			t.Parallel()
 			try(t, c)
 		})
 	}

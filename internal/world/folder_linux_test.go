@@ -216,6 +216,7 @@ func TestSweep(t *testing.T) {
 // TestRemovedFolder removes the folder of a run while a process waits in it. A process that starts later cannot meet
 // the first one, and both must report this.
 func TestRemovedFolder(t *testing.T) {
+	t.Parallel()
 	o := options(t, 2)
 	o.JoinTimeout = 2 * time.Second
 	socket, joined, leave := joining(t, o)
@@ -243,6 +244,7 @@ func TestSameRank(t *testing.T) {
 	for rank := range 2 {
 		for _, before := range []string{"all have joined", "a process is absent"} {
 			t.Run(fmt.Sprintf("rank %d after %s", rank, before), func(t *testing.T) {
+				t.Parallel()
 				o := options(t, 3)
 				join := func(rank int) (*World, error) {
 					o := o

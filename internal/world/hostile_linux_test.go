@@ -220,6 +220,7 @@ func TestStrangers(t *testing.T) {
 		{"rank", hello{protocol, "", 2, member{Rank: 2, PID: 1, Host: "x"}}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			o := options(t, 2)
 			if tc.want == "" {
 				o.JoinTimeout = time.Second

@@ -362,6 +362,7 @@ func TestTLSMismatch(t *testing.T) {
 		{"two", true, true, [2]string{"was rejected: ", "the peer has another certificate"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			all := nodes(t, 1, 1)
 			var group sync.WaitGroup
 			for r, has := range []bool{tc.zero, tc.one} {
@@ -430,6 +431,7 @@ func TestNodesRefuse(t *testing.T) {
 		{"no key", func(o *Options) { o.Cert = "x" }, "rank 1: absent", "set HOCKET_TLS_CERT and HOCKET_TLS_KEY"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			all := nodes(t, 1, 1)
 			for r := range all {
 				all[r].JoinTimeout = time.Second
@@ -529,7 +531,7 @@ func TestNodesHostile(t *testing.T) {
 			select {
 			case <-watching:
 				return
-			case <-time.After(200 * time.Millisecond):
+			case <-time.After(time.Second):
 				sending.Lock()
 				live.Store(max(live.Load(), settledHeap(before)))
 				sending.Unlock()
@@ -574,6 +576,7 @@ func TestNodesHostile(t *testing.T) {
 	senders.Wait()
 	close(watching)
 	watcher.Wait()
+	live.Store(max(live.Load(), settledHeap(before)))
 	select {
 	case err := <-joined:
 		t.Fatalf("the flood ends Join: %v", err)

@@ -24,6 +24,7 @@ import (
 // TestNodesProxy lets two nodes communicate through a proxy that damages one frame of every
 // connection, at any position. Both ends must get an error, and never a wrong result.
 func TestNodesProxy(t *testing.T) {
+	t.Parallel()
 	rounds := longtest.Of(28, 500)
 	if testing.Short() {
 		rounds = len(harms)
@@ -251,6 +252,7 @@ func TestNodesImpostor(t *testing.T) {
 		}, "does not know this run's token: set HOCKET_TOKEN"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			all := nodes(t, 1, 1)
 			front, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {

@@ -156,6 +156,7 @@ func TestAbsent(t *testing.T) {
 		}, `did not begin step 3 (run) within 500ms, in step 2 (begin) at command 7; the limit is HOCKET_STALL_TIMEOUT, or stall_timeout`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			o := options(t, 2)
 			o.StallTimeout = 500 * time.Millisecond
 			errs := fail(t, o, func(w *World) error {
@@ -183,6 +184,7 @@ func TestAbsent(t *testing.T) {
 
 // TestSlow checks that processes wait longer than the stall timeout T for a process that makes progress.
 func TestSlow(t *testing.T) {
+	t.Parallel()
 	o := options(t, 2)
 	o.StallTimeout = time.Second
 	inOne(t, o, func(w *World) error {
@@ -296,6 +298,7 @@ func TestPause(t *testing.T) {
 	}
 	for _, phase := range phases {
 		t.Run(phase, func(t *testing.T) {
+			t.Parallel()
 			o := options(t, 3)
 			f := start(t, o, "life", func(rank int) []string {
 				if rank == 1 {
