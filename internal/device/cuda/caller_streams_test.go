@@ -614,43 +614,41 @@ func TestEnqueuedFault(t *testing.T) {
 
 // TestEnqueueHangs checks that waits for a driver call that never returns end soon after their deadline.
 func TestEnqueueHangs(t *testing.T) {
-	for _, call := range []string{"cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync", "cuLaunchKernel",
-		"cuStreamQuery",
-		"cuPointerGetAttribute"} {
-		t.Run(call, func(t *testing.T) {
-			c := newCaller(t, hocket.LoadOptions{Grace: -1})
-			c.sys.CallPatience = haste
-			c.f.Haunted = true
-			x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
-			c.run(x)
-			if err := c.model.Sync(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			release := c.f.Block(call)
-			defer func() {
-				c.f.Die()
-				release()
-				c.f.Abandon()
-			}()
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			began := time.Now()
-			err := c.model.Enqueue(ctx, hocket.EnqueueArgs{Streams: c.streams, In: c.in, Out: c.out})
-			if err == nil {
-				err = c.model.Sync(ctx)
-			}
-			if err := hungOr([]error{err}); err != nil {
-				t.Errorf("unexpected error: %v", err)
-			}
-			if err == nil {
-				t.Error("want an error, got none")
-			}
-			_ = c.m.Close() // it may report the lost GPU
-			if took := time.Since(began); took > 20*time.Second {
-				t.Errorf("enqueueing, waiting and closing take %v", took)
-			}
-		})
-	}
+	calls := []string{"cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync", "cuLaunchKernel", "cuStreamQuery",
+		"cuPointerGetAttribute"}
+	sideBySide(t, len(calls), calls, strings.Clone, func(t *testing.T, call string) {
+		c := newCaller(t, hocket.LoadOptions{Grace: -1})
+		c.sys.CallPatience = haste
+		c.f.Haunted = true
+		x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
+		c.run(x)
+		if err := c.model.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		release := c.f.Block(call)
+		defer func() {
+			c.f.Die()
+			release()
+			c.f.Abandon()
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		err := c.model.Enqueue(ctx, hocket.EnqueueArgs{Streams: c.streams, In: c.in, Out: c.out})
+		if err == nil {
+			err = c.model.Sync(ctx)
+		}
+		if err := hungOr([]error{err}); err != nil {
+			t.Errorf("unexpected error: %v", err)
+		}
+		if err == nil {
+			t.Error("want an error, got none")
+		}
+		_ = c.m.Close() // it may report the lost GPU
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("enqueueing, waiting and closing take %v", took)
+		}
+	})
 }
 
 // goroutine returns the name of the calling goroutine.

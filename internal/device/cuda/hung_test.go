@@ -316,11 +316,12 @@ func hungOr(errs []error) error {
 // TestHangTold checks how a hanging call is reported. While it hangs, the flight record names it. After the deadline
 // and the grace period, the error and the record of the failure name the call, the GPU and the time.
 func TestHangTold(t *testing.T) {
-	for _, call := range []string{"cuStreamQuery", "cuLaunchKernel", "cuMemcpyAsync"} {
+	calls := []string{"cuStreamQuery", "cuLaunchKernel", "cuMemcpyAsync"}
+	sideBySide(t, len(calls), calls, strings.Clone, func(t *testing.T, call string) {
 		f := fakedriver.New(t, 1)
 		m := newMachine(system(f), Options{Kernels: f})
 		f.Haunted = true
-		name := t.Name() + call
+		name := t.Name()
 		device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) { return m, nil }})
 		var failed bytes.Buffer
 		machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name,
@@ -371,7 +372,7 @@ func TestHangTold(t *testing.T) {
 		}
 		f.Die()
 		release()
-	}
+	})
 }
 
 // TestHangsUnopened checks two cases. A world that is not opened because one of its GPUs is lost makes no calls for the
