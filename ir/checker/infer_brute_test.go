@@ -1184,7 +1184,7 @@ func scaleShapes(shape []int) [][]int {
 
 // scaleIndex returns the index of the scale that applies to an element.
 func scaleIndex(shape, scales, ix []int) []int {
-	at := slices.Clone(ix[:len(scales)])
+	at := append(make([]int, 0, 4), ix[:len(scales)]...) // does not escape where this is inlined
 	if last := len(shape) - 1; len(scales) == len(shape) {
 		at[last] /= 128
 		if last > 0 && scales[last-1] != shape[last-1] {
@@ -1213,7 +1213,7 @@ func (b *brute) scaledLinear() {
 		last := len(x) - 1
 		return gen(append(slices.Clone(x[:last]), w[0]), func(ix []int) (sum int64) {
 			for k := range w[1] {
-				i, j := append(slices.Clone(ix[:last]), k), []int{ix[last], k}
+				i, j := append(append(make([]int, 0, 4), ix[:last]...), k), []int{ix[last], k}
 				sum += a[0].at(i) * a[1].at(j) * a[2].at(scaleIndex(x, a[2].shape, i)) * a[3].at(scaleIndex(w,
 					a[3].shape, j))
 			}

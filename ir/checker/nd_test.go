@@ -49,8 +49,8 @@ func (t *nd) at(ix []int) int64 { return t.data[t.off(ix)] }
 
 // gen returns the tensor whose elements are the results of f.
 func gen(shape []int, f func(ix []int) int64) *nd {
-	t := newND(shape)
-	each(shape, func(ix []int) { t.data[t.off(ix)] = f(ix) })
+	t, i := newND(shape), 0
+	each(shape, func(ix []int) { t.data[i] = f(ix); i++ })
 	return t
 }
 
@@ -60,10 +60,10 @@ func (t *nd) same(u *nd) bool {
 
 // cut returns the part of t that begins at lo and has the given shape.
 func (t *nd) cut(lo, shape []int) *nd {
+	at := make([]int, len(shape))
 	return gen(shape, func(ix []int) int64 {
-		at := slices.Clone(ix)
-		for d := range at {
-			at[d] += lo[d]
+		for d, i := range ix {
+			at[d] = lo[d] + i
 		}
 		return t.at(at)
 	})
@@ -88,8 +88,8 @@ func (t *nd) permuted(perm []int) *nd {
 	for i, p := range perm {
 		shape[i] = t.shape[p]
 	}
+	at := make([]int, len(shape))
 	return gen(shape, func(ix []int) int64 {
-		at := make([]int, len(ix))
 		for i, p := range perm {
 			at[p] = ix[i]
 		}
@@ -171,10 +171,12 @@ func matmulND(a, b *nd) *nd {
 	n := len(a.shape)
 	shape := slices.Clone(a.shape)
 	shape[n-1] = b.shape[len(b.shape)-1]
+	ai, bi := make([]int, n), make([]int, n)
 	return gen(shape, func(ix []int) int64 {
 		v := int64(0)
+		copy(ai, ix)
+		copy(bi, ix)
 		for k := range a.shape[n-1] {
-			ai, bi := slices.Clone(ix), slices.Clone(ix)
 			ai[n-1], bi[n-2] = k, k
 			v += a.at(ai) * b.at(bi[len(bi)-len(b.shape):])
 		}
