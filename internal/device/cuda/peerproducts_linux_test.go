@@ -68,7 +68,7 @@ func TestPeerJoints(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
 	}
-	const little = 160 << 20 // enough for the programs, but not for timing
+	const little = 64 << 20 // enough for the programs, but not for timing
 	var number uint64
 	odd := longtest.Drawn(t) % 2
 	for _, program := range []struct {

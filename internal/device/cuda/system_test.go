@@ -15,5 +15,6 @@ func system(f *fakedriver.GPU) *process.Shared {
 		f.Fatal(err)
 	}
 	sys.NCCL = func() (*nvlib.NCCL, error) { return nil, errors.New("the fake has no NCCL") }
+	sys.TrialBytes, sys.ColdBytes = 4<<10, 16<<20 // of a fake, which has no cache, the test needs only few
 	return sys
 }

@@ -255,7 +255,7 @@ func (h *Host) newJointTrial(j Joint, alone []*Launch) (*jointTrial, error) {
 		a, step, results = max(a, x), step+b, results+out
 		weights, outs = append(weights, b), append(outs, out)
 	}
-	copies := 1 + (coldBytes-1)/step
+	copies := 1 + (h.gpu.System.ColdBytes-1)/step
 	t := &jointTrial{j: j, alone: alone, trial: &trial{host: h, st: alone[0], copies: copies, step: step,
 		bytes: a + step*copies + results + outs[0] + WorkspaceBytes}}
 	if t.bytes > h.gpu.Memory {

@@ -20,9 +20,6 @@ const (
 	// skinnyLeast is the smallest size of a weight, in bytes, for which hocket's kernel is considered. Reading a
 	// smaller weight takes little longer than a launch.
 	skinnyLeast = 4 << 20
-	// coldBytes is the number of bytes of weights that a trial reads before it reads the same weight again. They do
-	// not fit into the L2 cache, because weights are usually not in the cache when a program needs them.
-	coldBytes = 128 << 20
 )
 
 // skinny reports whether hocket's kernel for few rows is a candidate for g.

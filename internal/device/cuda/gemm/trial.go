@@ -47,7 +47,7 @@ func (st *Launch) weights() int64 {
 	if st.own == nil {
 		return 1
 	}
-	return 1 + (coldBytes-1)/b
+	return 1 + (st.host.gpu.System.ColdBytes-1)/b
 }
 
 // newTrial reserves the memory for a trial of st: a workspace of the given size, and the given number of copies of b.

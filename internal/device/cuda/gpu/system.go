@@ -27,6 +27,11 @@ type System struct {
 	Patience     time.Duration
 	CallPatience Patience
 	EarlyEdges   bool // graphs support programmatic dependent launch
+	// TrialBytes is the size in bytes of a test transfer between two GPUs, at most trialBytes.
+	TrialBytes int64
+	// ColdBytes is the number of bytes of weights that a trial of a GEMM with few rows reads before it reads the same
+	// weight again.
+	ColdBytes int64
 	// Multicast reports whether the user opted in to NVLink multicast.
 	Multicast bool
 	contexts  sync.Map // GPU by nvlib.Context
@@ -60,7 +65,8 @@ func NewSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*System
 	if err != nil {
 		return nil, err
 	}
-	s := &System{Driver: drv, Lent: drv.Watched(nil), Reach: reach, BLAS: blas, EarlyEdges: version >= edgesCUDA, Patience: 30 * time.Second, CallPatience: defaultPatience}
+	s := &System{Driver: drv, Lent: drv.Watched(nil), Reach: reach, BLAS: blas, EarlyEdges: version >= edgesCUDA, Patience: 30 * time.Second, CallPatience: defaultPatience,
+		TrialBytes: trialBytes, ColdBytes: coldBytes}
 	s.NCCL = sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(s.Multicast) })
 	s.NVTX = sync.OnceValues(nvlib.OpenNVTX)
 	for i := range n {
@@ -83,6 +89,10 @@ type Patience struct {
 // With these limits Run returns within a second after its deadline and grace period, and Machine.Close within five
 // seconds.
 var defaultPatience = Patience{Call: time.Minute, Late: 500 * time.Millisecond, Close: 3 * time.Second}
+
+// coldBytes is the default of System.ColdBytes. That many bytes do not fit into the L2 cache, because weights are usually
+// not in the cache when a program needs them.
+const coldBytes = 128 << 20
 
 // edgesCUDA is the first CUDA version whose graphs support edges of programmatic dependent launch.
 const edgesCUDA = 12030

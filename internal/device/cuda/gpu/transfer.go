@@ -11,10 +11,10 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// trialBytes is the size in bytes of a test transfer.
+// trialBytes is the default of System.TrialBytes.
 const trialBytes = 1 << 20
 
-// trialPattern is the data that test transfers send. A transfer sends trialBytes of it, from an offset below 256 that
+// trialPattern is the data that test transfers send. A transfer sends TrialBytes of it, from an offset below 256 that
 // depends on the receiver.
 var trialPattern = sync.OnceValue(func() []byte {
 	b := make([]byte, 256+trialBytes)
@@ -81,11 +81,12 @@ func (t *passage) run() error {
 	if err := t.sys.Lent.SetAccess(t.far.Addr, t.far.Bytes, []nvlib.Device{t.to.Device, t.from.Device}); err != nil {
 		return err
 	}
-	sent, pushed, pulled := t.host, t.host+trialBytes, t.host+2*trialBytes
-	out, back := t.near.Addr, t.near.Addr+trialBytes
-	pattern := cabi.Bytes(uintptr(sent), trialBytes)
+	n := int(t.sys.TrialBytes)
+	sent, pushed, pulled := t.host, t.host+nvlib.Ptr(n), t.host+nvlib.Ptr(2*n)
+	out, back := t.near.Addr, t.near.Addr+nvlib.Ptr(n)
+	pattern := cabi.Bytes(uintptr(sent), n)
 	copy(pattern, trialPattern()[int(t.to.Device)&0xff:])
-	clear(cabi.Bytes(uintptr(pushed), 2*trialBytes))
+	clear(cabi.Bytes(uintptr(pushed), 2*n))
 	for _, m := range []struct {
 		g     *GPU
 		pairs [][2]nvlib.Ptr // destination and source of each copy
@@ -99,9 +100,9 @@ func (t *passage) run() error {
 		}
 	}
 	switch {
-	case !bytes.Equal(pattern, cabi.Bytes(uintptr(pushed), trialBytes)):
+	case !bytes.Equal(pattern, cabi.Bytes(uintptr(pushed), n)):
 		return errors.New("other bytes arrived than were sent")
-	case !bytes.Equal(pattern, cabi.Bytes(uintptr(pulled), trialBytes)):
+	case !bytes.Equal(pattern, cabi.Bytes(uintptr(pulled), n)):
 		return errors.New("other bytes came back than were sent")
 	}
 	return nil
@@ -109,8 +110,8 @@ func (t *passage) run() error {
 
 // take allocates the memory of the test. The context of from is current.
 func (t *passage) take() (err error) {
-	drv := t.sys.Lent
-	if t.host, err = drv.HostAlloc(3 * trialBytes); err != nil {
+	drv, n := t.sys.Lent, t.sys.TrialBytes
+	if t.host, err = drv.HostAlloc(3 * n); err != nil {
 		return err
 	}
 	t.giveBack = append(t.giveBack, func() error { return drv.HostFree(t.host) })
@@ -119,8 +120,8 @@ func (t *passage) take() (err error) {
 		bytes int64
 		at    **Region
 	}{
-		{DeviceMemory{GPU: t.from, Devices: []nvlib.Device{t.from.Device}, Driver: drv}, 2 * trialBytes, &t.near},
-		{DeviceMemory{GPU: t.to, Devices: []nvlib.Device{t.to.Device}, Driver: drv}, trialBytes, &t.far},
+		{DeviceMemory{GPU: t.from, Devices: []nvlib.Device{t.from.Device}, Driver: drv}, 2 * n, &t.near},
+		{DeviceMemory{GPU: t.to, Devices: []nvlib.Device{t.to.Device}, Driver: drv}, n, &t.far},
 	} {
 		grain, err := drv.Granularity(m.GPU.Device)
 		if err != nil {
@@ -142,7 +143,7 @@ func (g *GPU) move(pairs [][2]nvlib.Ptr) error {
 	drv := g.System.Lent
 	var args [4]uintptr
 	for _, p := range pairs {
-		if err := drv.Copy(p[0], p[1], trialBytes, 0, &args); err != nil {
+		if err := drv.Copy(p[0], p[1], g.System.TrialBytes, 0, &args); err != nil {
 			return err
 		}
 	}
