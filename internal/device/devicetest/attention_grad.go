@@ -139,8 +139,10 @@ func (c attended) key(i, j int64) int64 {
 
 // dot returns the product of two rows, and the product of their magnitudes.
 func dot(x, y []float64) (sum, size float64) {
-	for d := range x {
-		sum, size = sum+x[d]*y[d], size+math.Abs(x[d]*y[d])
+	y = y[:len(x)]
+	for d, v := range x {
+		v *= y[d]
+		sum, size = sum+v, size+math.Abs(v)
 	}
 	return sum, size
 }

@@ -253,11 +253,8 @@ func (c attended) answer(causal bool, dt ir.DType, q, k, v []float64) answer {
 		}
 		scores := make([]float64, sees-first)
 		for j := range scores {
-			mag, row := 0.0, k[key(int(first)+j):][:c.dim]
-			for d, x := range q[i*c.dim:][:c.dim] {
-				scores[j] += 0.125 * x * row[d]
-				mag += 0.125 * math.Abs(x*row[d])
-			}
+			sum, mag := dot(q[i*c.dim:][:c.dim], k[key(int(first)+j):][:c.dim])
+			scores[j], mag = 0.125*sum, 0.125*mag
 			most = max(most, mag)
 			if c.softcap != 0 {
 				scores[j] = c.softcap * math.Tanh(scores[j]/c.softcap)

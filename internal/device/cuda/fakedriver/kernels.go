@@ -279,8 +279,9 @@ func goAxes(p kernels.Computation, op device.ReduceAxes) func() {
 			out.X[i] = first
 		}
 		at := 0
+		kept := make([]int64, 0, len(in.shape))
 		eachIndex(in.shape, func(i []int64) {
-			var kept []int64
+			kept = kept[:0]
 			for d, x := range i {
 				if !slices.Contains(op.Axes, d) {
 					kept = append(kept, x)
@@ -302,8 +303,10 @@ func goSlots(p kernels.Computation, op device.ReduceSlots) func() {
 			out = Read(p.Ins[1])
 		}
 		at := 0
+		kept := make([]int64, 0, len(in.shape))
 		eachIndex(in.shape, func(i []int64) {
-			sum := out.at(slices.Delete(slices.Clone(i), op.Axis, op.Axis+1)...)
+			kept = append(append(kept[:0], i[:op.Axis]...), i[op.Axis+1:]...)
+			sum := out.at(kept...)
 			*sum = tensor.Round(p.Out.DType, *sum+in.X[at])
 			at++
 		})

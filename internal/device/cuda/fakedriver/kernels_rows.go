@@ -112,8 +112,9 @@ func goAttention(p kernels.Computation, op device.Attention) func() {
 				if w == 0 {
 					continue
 				}
+				w /= total
 				for d, x := range v.head(lead, int64(key), head/shared) {
-					sums[d] += w / total * x
+					sums[d] += w * x
 				}
 			}
 		})
