@@ -17,6 +17,10 @@ func TestIdsAreRows(t *testing.T) {
 			"  %y = embedding %i, %e\n  return %y\n}\n\n" +
 			"func f(%ids: i32[T], %e: f32[V, D]) -> f32[H, D] {\n  %h = slice %ids, axis=0, 0..H\n" +
 			"  %y = call look %h, %e\n  return %y\n}\n",
+		"through a cast and a loop": "func f(%ids: i64[T], %e: f32[V, D]) -> f32[T, D] {\n" +
+			"  %i: i32[T] = cast %ids\n  %z = embedding %i, %e\n" +
+			"  %j, %y = for %l in 0..2 carry %k = %ids, %x = %z {\n    %s = embedding %k, %e\n    %n = add %x, %s\n" +
+			"    yield %k, %n\n  }\n  return %y\n}\n",
 		"the smaller of two tables": "func f(%ids: i32[T], %e: f32[V, D], %big: f32[V + 7, D]) -> f32[T, D] {\n" +
 			"  %a = embedding %ids, %big\n  %b = embedding %ids, %e\n  %y = add %a, %b\n  return %y\n}\n",
 	} {

@@ -17,6 +17,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	_ "hocket.example/hocket/internal/device/cpu" // the default machine
 	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/contents"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/exec/plancache"
 	"hocket.example/hocket/internal/exec/resident"
@@ -284,12 +285,8 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if opts.Buckets, err = buckets.New(u.Source, opts.Buckets); err != nil {
 		return nil, err
 	}
-	funcs := u.Source.Prog.Funcs
-	fn := &function{unit: u, def: funcs[len(funcs)-1], binding: b, options: p.options}
-	if b.Func != "" {
-		fn.def = u.Source.Prog.Func(b.Func)
-	}
-	fn.positions = buckets.Positions(u.Source.Prog, fn.def)
+	fn := &function{unit: u, def: u.Source.Prog.Entry(b.Func), binding: b, options: p.options}
+	fn.positions = contents.Positions(u.Source, fn.def)
 	model := newModel(m, fn, opts)
 	m.mu.Lock()
 	defer m.mu.Unlock()

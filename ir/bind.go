@@ -141,11 +141,8 @@ func begin(in *Info, b Binding) (*Bound, Binding, *Diagnostic) {
 	if len(p.Funcs) == 0 {
 		return nil, b, p.bindError(Pos{}, "func f(%x: f32[4]) -> f32[4] { return %x }", "the program has no function")
 	}
-	bd.Func = p.Funcs[len(p.Funcs)-1]
-	if b.Func != "" {
-		if bd.Func = p.Func(b.Func); bd.Func == nil {
-			return nil, b, p.bindError(Pos{}, "one of: "+joinFuncs(p), "the program has no function %s", clip(b.Func))
-		}
+	if bd.Func = p.Entry(b.Func); bd.Func == nil {
+		return nil, b, p.bindError(Pos{}, "one of: "+joinFuncs(p), "the program has no function %s", clip(b.Func))
 	}
 	given := map[string]int64{} // copied, since defineEarly adds entries
 	maps.Copy(given, b.Dims)

@@ -79,6 +79,15 @@ func (p *Program) Func(name string) *Func {
 	return nil
 }
 
+// Entry returns the function that a Binding with the given Func selects: the last one if name is empty. It returns nil
+// if there is none.
+func (p *Program) Entry(name string) *Func {
+	if name == "" && len(p.Funcs) > 0 {
+		return p.Funcs[len(p.Funcs)-1]
+	}
+	return p.Func(name)
+}
+
 // Dim is the declaration of a dim, such as "dim T = 64".
 type Dim struct {
 	Pos      Pos

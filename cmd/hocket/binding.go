@@ -158,13 +158,7 @@ func openDims(p *hocket.Program, b hocket.Binding) []string {
 }
 
 // funcOf returns the function that b selects, or nil if the program has no function of that name.
-func funcOf(p *hocket.Program, b hocket.Binding) *ir.Func {
-	funcs := p.IR().Funcs
-	if b.Func == "" && len(funcs) > 0 {
-		return funcs[len(funcs)-1]
-	}
-	return p.IR().Func(b.Func)
-}
+func funcOf(p *hocket.Program, b hocket.Binding) *ir.Func { return p.IR().Entry(b.Func) }
 
 // note adds the binding to the JSON output.
 func (r *result) note(sig *hocket.Signature) {

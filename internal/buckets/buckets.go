@@ -2,7 +2,6 @@
 package buckets
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -66,7 +65,7 @@ func (b Buckets) Round(info *ir.Info, bind ir.Binding, fixed func(dim string) bo
 }
 
 // Pad returns the tensor of a parameter with zeros at the end of each dimension that is rounded up, or t itself. Pad
-// pads positions (see Positions) with -1: index_copy skips these rows, and would write over row 0 otherwise.
+// pads positions with -1: index_copy skips these rows, and would write over row 0 otherwise.
 func (e Extents) Pad(p *ir.Param, t *tensor.Tensor, positions bool) (*tensor.Tensor, error) {
 	is, up, err := e.shapes(p.Name, p.Type)
 	switch {
@@ -128,47 +127,5 @@ func Counts(p *ir.Param, dim string) (found bool) {
 	for _, d := range p.Type.Dims {
 		d.Extent.Walk(func(e *ir.Expr) { found = found || e.Kind == ir.ExprName && e.Name == dim })
 	}
-	return found
-}
-
-// Positions returns the parameters of f whose elements index_copy uses as positions, in f or in functions that f calls:
-// directly, or through views, copies, casts, reshards and values that loops carry.
-func Positions(p *ir.Program, f *ir.Func) map[string]bool {
-	return positions(p, f, map[*ir.Func]map[string]bool{})
-}
-
-// positions does the work of Positions. known holds the functions that were visited before.
-func positions(p *ir.Program, f *ir.Func, known map[*ir.Func]map[string]bool) map[string]bool {
-	if found, ok := known[f]; ok {
-		return found
-	}
-	found, same := map[string]bool{}, map[string]string{} // same: for each name, the first tensor with these elements
-	known[f] = found
-	first := func(name string) string { return cmp.Or(same[name], name) }
-	add := func(name string) {
-		name = first(name)
-		found[name] = found[name] || slices.ContainsFunc(f.Params, func(p *ir.Param) bool { return p.Name == name })
-	}
-	f.Body.Walk(func(s *ir.Stmt) {
-		for i, c := range s.Carry {
-			same[c.Text] = first(s.Args[i].Name)
-		}
-		switch {
-		case s.Op == ir.OpIndexCopy:
-			add(s.Args[1].Name)
-		case s.Op == ir.OpCall && p.Func(s.Callee.Text) != nil:
-			g := p.Func(s.Callee.Text)
-			inner := positions(p, g, known)
-			for i, a := range s.Args {
-				if i < len(g.Params) && inner[g.Params[i].Name] {
-					add(a.Name)
-				}
-			}
-		case len(s.Results) == 1 && len(s.Args) > 0 &&
-			(s.Op.Info().Class == ir.ClassView || s.Op == ir.OpCopy || s.Op == ir.OpCast || s.Op == ir.OpReshard):
-			same[s.Results[0].Text] = first(s.Args[0].Name)
-		}
-	})
-	maps.DeleteFunc(found, func(_ string, is bool) bool { return !is })
 	return found
 }

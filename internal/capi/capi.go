@@ -22,12 +22,13 @@ import (
 	"time"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/buckets"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/contents"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Version is the version of the C interface. It changes when programs built for an earlier version
@@ -383,7 +384,7 @@ type model struct {
 	// are not loaded with a value, or that differ between the ranks.
 	declared  map[string]string
 	fixed     map[string][]int64
-	positions []string       // parameters that buckets fill up with -1: see buckets.Positions
+	positions []string       // parameters that buckets fill up with -1: see contents.Positions
 	within    []string       // dims that occur in expressions with other terms
 	split     []string       // dims over which parameters are split
 	export    *hocket.Export // the archive from which the model was loaded; nil for a program's text
@@ -459,10 +460,8 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	if err != nil {
 		return 0, closed(export, err)
 	}
-	fn := p.IR().Funcs[len(p.IR().Funcs)-1]
-	if o.Func != "" {
-		fn = p.IR().Func(o.Func)
-	}
+	fn := p.IR().Entry(o.Func)
+	info, _ := checker.Check(p.IR()) // without errors, because the program is loaded
 	names, states, extents, types := []string{}, []string{}, map[string][]string{}, map[string]string{}
 	within, split, declared, fixed := []string{}, []string{}, map[string]string{}, map[string][]int64{}
 	for _, param := range fn.Params {
@@ -487,8 +486,8 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	}
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
 		extents: extents, types: types, declared: declared, fixed: fixed, returns: returns, within: within,
-		positions: slices.AppendSeq([]string{}, maps.Keys(buckets.Positions(p.IR(), fn))), split: split,
-		export: export, unused: unused, quantize: o.Quantize, bound: newBound(), parts: m.parts(p.IR(), fn, &o),
+		positions: slices.AppendSeq([]string{}, maps.Keys(contents.Positions(info, fn))), split: split,
+		export: export, unused: unused, quantize: o.Quantize, bound: newBound(), parts: m.parts(info, fn, &o),
 		updating: make(chan struct{}, 1)}), nil
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/ir"
-	"hocket.example/hocket/ir/checker"
 )
 
 // wholeOrBind is the way out of errors about blocks in place of whole tensors.
@@ -22,12 +21,8 @@ type wholeAndBlock struct {
 
 // parts returns the shapes of the parameters that are split over processes, for the dims of the options and the
 // program's default dims. It is empty if one process runs all ranks, or if dims have no value.
-func (m *machine) parts(p *ir.Program, fn *ir.Func, o *loadOptions) map[string]wholeAndBlock {
+func (m *machine) parts(info *ir.Info, fn *ir.Func, o *loadOptions) map[string]wholeAndBlock {
 	if m.w == nil {
-		return nil
-	}
-	info, ds := checker.Check(p)
-	if ds.HasErrors() {
 		return nil
 	}
 	bound, ds := ir.Resolve(info, ir.Binding{Func: fn.Name, Ranks: cmp.Or(o.Ranks, m.w.Size()), Dims: o.Dims})

@@ -71,7 +71,7 @@ func Of(in *ir.Info, opts Options) (string, error) {
 
 // made returns the result of derive or, if there is a budget, of within.
 func made(in *ir.Info, opts Options) (*gradder, error) {
-	if function(in.Prog, opts.Func) == nil {
+	if in.Prog.Entry(opts.Func) == nil {
 		return nil, &NameError{Message: "the program has no function " + opts.Func}
 	}
 	if opts.Budget > 0 {
@@ -85,7 +85,7 @@ func derive(in *ir.Info, opts Options) (*gradder, error) {
 	if opts.Keep == "" {
 		opts.Keep = KeepAll
 	}
-	fn := function(in.Prog, opts.Func)
+	fn := in.Prog.Entry(opts.Func)
 	of, wrt, err := choose(fn, opts)
 	if err != nil {
 		return nil, err
@@ -101,13 +101,6 @@ func derive(in *ir.Info, opts Options) (*gradder, error) {
 		return nil, g.ds
 	}
 	return g, nil
-}
-
-func function(p *ir.Program, name string) *ir.Func {
-	if name == "" && len(p.Funcs) > 0 {
-		return p.Funcs[len(p.Funcs)-1]
-	}
-	return p.Func(name)
 }
 
 // choose returns the indices of the results that are differentiated, and the names of the parameters with respect to
