@@ -43,6 +43,7 @@ type benchFlags struct {
 	fixed    bool
 	measure  bool
 	memory   float64
+	generate bench.GenerateOptions
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -62,10 +63,12 @@ difference is larger than that.
 
   allreduce, allgather, reducescatter, alltoall, broadcast
             for several sizes of the largest operand, with the times of NCCL and of a copy
-  PROGRAM   runs of a program, back to back and one at a time, with their bound`,
+  PROGRAM   runs of a program, back to back and one at a time, with their bound; with --prompt,
+            the time to the first token and per token of a model that generates tokens`,
 		Example: `  hocket bench ag-gemm -n 2 --shape 256x256x256 --strategy exchange --rounds 3
   hocket bench allreduce -n 2 --sizes 64K --rounds 3
-  hocket bench examples/decode.hkt --rounds 3 --runs 2`,
+  hocket bench examples/decode.hkt --rounds 3 --runs 2
+  hocket bench examples/llama/llama.hkt --prompt T=16,32 --batch B=1,4 --dim S=48 --rounds 1`,
 		Args: oneBench,
 	}
 	bindings := a.addBindFlags(c)
@@ -98,6 +101,10 @@ difference is larger than that.
 		"compute a program's bounds for a `MACHINE`: "+strings.Join(hocket.Machines(), ", ")+
 			" or FILE.json (default: the one that fits)")
 	f.Float64Var(&o.memory, "memory-rate", 0, "compute a program's bounds with a memory bandwidth of `GBPS`")
+	f.StringVar(&o.generate.Prompt, "prompt", "",
+		"measure generation after prompts of these lengths; T is the dim of a run's tokens: `T=128,512`")
+	f.StringVar(&o.generate.Batch, "batch", "", "generate for these numbers of sequences; B is their dim: `B=1,8`")
+	f.IntVar(&o.generate.Tokens, "tokens", 16, "generate `K` tokens after the first")
 	f.BoolVar(&o.fixed, "fixed", false, "measure a program with the algorithms of run --fixed")
 	f.BoolVar(&o.measure, "measure", false, "measure a program also with the strategy that run --measure chooses")
 	rare(c, "dtype", "cold", "peers", "turns", "format", "eager", "in", "describe",
@@ -149,10 +156,15 @@ func programNamed(arg string) bool {
 // suits returns an error for flags that apply only to programs if no program is named, and for flags that do not apply
 // to programs otherwise.
 func (o *benchFlags) suits(c *cobra.Command, arg string, named bool) error {
-	flags, what := "sizes shape algorithm schedule dtype cold turns format", "a program"
-	if named {
-		flags = "in runs describe memory-rate fixed measure dim define func max-commands max-time plan shard quantize"
-		what = "a benchmark without a program"
+	flags, what := "sizes shape algorithm schedule dtype cold turns format ", "a program"
+	switch {
+	case named:
+		what, flags = "a benchmark without a program", "in runs describe memory-rate fixed measure dim define func "+
+			"max-commands max-time plan shard quantize prompt batch tokens"
+	case o.generate.Prompt != "":
+		flags, what = flags+"runs", "a program whose generation is measured"
+	default:
+		flags, what = flags+"batch tokens", "a program without --prompt"
 	}
 	return notFlags(c, arg, what, strings.Fields(flags)...)
 }
@@ -168,6 +180,9 @@ func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Bi
 	p, err := a.parseProgram(ctx, arg, &b)
 	if err != nil {
 		return err
+	}
+	if err := o.generate.Bind(p, b.Dims); err != nil {
+		return a.benched(nil, err, opts, o.format)
 	}
 	in, err := parseInputs(o.in, 1)
 	if err != nil {
@@ -205,7 +220,7 @@ func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Bi
 		}
 	}
 	rep, err := bench.RunStep(ctx, p, bench.StepOptions{Options: opts, Binding: b, Inputs: args.In, Runs: o.runs,
-		Describe: o.describe, Memory: o.memory, Fixed: o.fixed, Measure: o.measure})
+		Describe: o.describe, Memory: o.memory, Fixed: o.fixed, Measure: o.measure, Generate: o.generate})
 	return a.benched(rep, err, opts, o.format)
 }
 

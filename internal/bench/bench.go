@@ -78,6 +78,8 @@ type Report struct {
 	Wire   *contest.Figure `json:"wire_gbps,omitempty"` // rate of one copy between two ranks, from which bounds are computed
 	Layers []Layer         `json:"layers,omitempty"`
 	Step   *Step           `json:"step,omitempty"`
+	// Generation is set by RunStep if the options have a prompt.
+	Generation *Generation `json:"generation,omitempty"`
 }
 
 // job is a benchmark in progress.

@@ -37,6 +37,8 @@ type StepOptions struct {
 	Memory float64
 	// Fixed sets hocket.LoadOptions.FixedAlgorithms. Measure adds the strategy measuredAuto.
 	Fixed, Measure bool
+	// Generate, if its Prompt is not empty, measures the generation of tokens instead of single runs.
+	Generate GenerateOptions
 }
 
 // Step is the measurement of a program under each strategy. Times are microseconds per run.
@@ -124,7 +126,11 @@ func RunStep(ctx context.Context, p *hocket.Program, opts StepOptions) (*Report,
 		return nil, err
 	}
 	s := &stepJob{StepOptions: opts, program: p, machine: m, job: &job{Options: *o, machine: dev}, now: time.Now}
-	err = s.run(ctx)
+	if opts.Generate.Prompt != "" {
+		err = (&generator{stepJob: s}).run(ctx)
+	} else {
+		err = s.run(ctx)
+	}
 	return s.job.report, errors.Join(err, m.Close())
 }
 
@@ -149,7 +155,7 @@ func (s *stepJob) run(ctx context.Context) (err error) {
 	if s.plan, err = s.planOf("sequential"); err != nil {
 		return err
 	}
-	s.job.report = &Report{Bench: s.plan.Func, Machine: s.job.machine.Name(), Ranks: s.plan.Ranks}
+	s.begin()
 	for _, d := range s.plan.Dims {
 		if s.step.Dims == nil {
 			s.step.Dims = map[string]int64{}
@@ -194,18 +200,31 @@ func (s *stepJob) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// planOf plans the program as the model does.
-func (s *stepJob) planOf(strategy string) (*plan.Plan, error) {
+// begin creates the report of a plan.
+func (s *stepJob) begin() {
+	s.job.report = &Report{Bench: s.plan.Func, Machine: s.job.machine.Name(), Ranks: s.plan.Ranks}
+}
+
+// unit lowers the program as the model does.
+func (s *stepJob) unit(strategy string) (*compile.Unit, error) {
 	info, ds := checker.Check(s.program.IR())
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}
-	u, err := compile.Build(info, compile.Options{Strategy: strategy, Device: s.job.machine})
+	return compile.Build(info, compile.Options{Strategy: strategy, Device: s.job.machine})
+}
+
+// planOf plans the program as the model does.
+func (s *stepJob) planOf(strategy string) (*plan.Plan, error) {
+	u, err := s.unit(strategy)
 	if err != nil {
 		return nil, err
 	}
-	b := s.Binding
-	return u.Plan(ir.Binding{Func: b.Func, Ranks: b.Ranks, Dims: b.Dims, Defines: b.Defines})
+	return u.Plan(bindingOf(s.Binding))
+}
+
+func bindingOf(b hocket.Binding) ir.Binding {
+	return ir.Binding{Func: b.Func, Ranks: b.Ranks, Dims: b.Dims, Defines: b.Defines}
 }
 
 // describe returns the machine description from which bounds are computed.
@@ -236,10 +255,20 @@ func (s *stepJob) notes() {
 		"back to back: time that "+
 		"each further run of a batch of %d takes; single: a run for which the host waits; host: single "+
 		"minus back to back", s.job.Rounds, s.Runs)
-	s.method("bound: parameters read and results written once at %.0f GB/s; multiplications at peak; bytes "+
-		"received at %.0f GB/s; the longest of the three", s.step.Rates.Memory, s.step.Rates.Wire)
+	s.boundNote()
 	s.method("ops: from separate runs in which every command is timed, which itself takes some time; on " +
 		"the rank where a statement takes longest; ops that are launched as one have one bound")
+	s.descriptionNote()
+}
+
+// boundNote adds to the report how bounds are computed.
+func (s *stepJob) boundNote() {
+	s.method("bound: parameters read and results written once at %.0f GB/s; multiplications at peak; bytes "+
+		"received at %.0f GB/s; the longest of the three", s.step.Rates.Memory, s.step.Rates.Wire)
+}
+
+// descriptionNote adds to the report from which machine description bounds are computed.
+func (s *stepJob) descriptionNote() {
 	switch {
 	case s.job.embedded():
 		s.method("bounds are computed from the CPU's description, %s: only their order of magnitude is meaningful",
@@ -323,14 +352,7 @@ func (s *stepJob) load(ctx context.Context, inputs map[string]*hocket.Tensor) er
 			s.step.State = append(s.step.State, in.Name)
 		}
 	}
-	list := s.job.Strategies
-	if list == nil {
-		list = []string{"sequential", "auto"}
-	}
-	if s.Measure {
-		list = append(list[:len(list):len(list)], measuredAuto)
-	}
-	for _, strategy := range list {
+	for _, strategy := range s.strategies("sequential", compile.Auto) {
 		for _, issued := range []string{"graph", "eager"} {
 			if issued == "graph" && !s.job.graphs() {
 				continue
@@ -351,14 +373,29 @@ func (s *stepJob) load(ctx context.Context, inputs map[string]*hocket.Tensor) er
 // measuredAuto is the strategy auto with hocket.LoadOptions.Measure.
 const measuredAuto = "auto measured"
 
-func (s *stepJob) loadWay(ctx context.Context, w *stepWay, inputs map[string]*hocket.Tensor) error {
-	strategy, measure := w.Strategy, w.Strategy == measuredAuto
-	if measure {
-		strategy = compile.Auto
+// strategies lists the strategies to measure. The defaults apply if the options name none.
+func (s *stepJob) strategies(defaults ...string) []string {
+	list := s.job.Strategies
+	if list == nil {
+		list = defaults
 	}
-	model, err := s.machine.Load(s.program, s.Binding,
-		hocket.LoadOptions{Strategy: strategy, Graph: w.Issued == "graph",
-			FixedAlgorithms: s.Fixed, Measure: measure})
+	if s.Measure {
+		list = append(list[:len(list):len(list)], measuredAuto)
+	}
+	return list
+}
+
+// loadOptions returns the options with which a strategy is loaded.
+func (s *stepJob) loadOptions(strategy, issued string) hocket.LoadOptions {
+	opts := hocket.LoadOptions{Strategy: strategy, Graph: issued == "graph", FixedAlgorithms: s.Fixed}
+	if strategy == measuredAuto {
+		opts.Strategy, opts.Measure = compile.Auto, true
+	}
+	return opts
+}
+
+func (s *stepJob) loadWay(ctx context.Context, w *stepWay, inputs map[string]*hocket.Tensor) error {
+	model, err := s.machine.Load(s.program, s.Binding, s.loadOptions(w.Strategy, w.Issued))
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		t.peers(r.Peers, r.Layers[i].Shape)
 	}
 	t.step(r.Step, r.Peers)
+	t.generation(r.Generation)
 	return t.Err
 }
 

@@ -15,12 +15,15 @@ import (
 // Peer is a time that was measured by another program, for comparison. Scripts in tools/peers print measurements in
 // this form, as one line of JSON each.
 type Peer struct {
-	// a collective such as "all_reduce", a layer such as "ag-gemm", or a host operation such as "kernel"
+	// a collective such as "all_reduce", a layer such as "ag-gemm", the function of a program, "first_token" or
+	// "per_token" of a model that generates tokens, or a host operation such as "kernel"
 	Op     string  `json:"op"`
 	Name   string  `json:"name"` // what was measured: "nccl", "torch two-shot"
 	Ranks  int     `json:"ranks"`
-	Bytes  int64   `json:"bytes,omitempty"` // message size
-	Shape  string  `json:"shape,omitempty"` // for layers: MxNxK
+	Bytes  int64   `json:"bytes,omitempty"`  // message size
+	Shape  string  `json:"shape,omitempty"`  // for layers: MxNxK
+	Prompt int64   `json:"prompt,omitempty"` // for first_token and per_token: tokens of each prompt, and sequences
+	Batch  int64   `json:"batch,omitempty"`
 	DType  string  `json:"dtype,omitempty"`
 	Issued string  `json:"issued"` // "graph" or "eager"
 	Micros float64 `json:"us"`
@@ -77,7 +80,7 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 
 // whole reports whether a measurement has valid values in all required fields.
 func (p *Peer) whole() bool {
-	return p.Op != "" && p.Name != "" && p.Ranks > 0 && p.Bytes >= 0 && p.Micros > 0 && p.Micros <= mostMicros &&
+	return p.Op != "" && p.Name != "" && p.Ranks > 0 && p.Bytes >= 0 && p.Prompt >= 0 && p.Batch >= 0 && p.Micros > 0 && p.Micros <= mostMicros &&
 		p.HostMicros >= 0 && p.Spread >= 0
 }
 

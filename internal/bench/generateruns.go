@@ -1,0 +1,266 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/contest"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// strategy measures all cases with one strategy.
+func (g *generator) strategy(ctx context.Context, strategy string) (err error) {
+	times := GenerationTimes{Strategy: strategy, Issued: "eager"}
+	if g.graphs() {
+		times.Issued = "graph"
+	}
+	opts := g.loadOptions(strategy, times.Issued)
+	opts.Cache = math.MaxInt64 // keeps the plans of the prompt and of one token loaded
+	b := g.Binding
+	b.Dims = maps.Clone(b.Dims) // without the dims that vary, which each run sets
+	delete(b.Dims, g.prompt.dim)
+	delete(b.Dims, g.batch.dim)
+	model, err := g.machine.Load(g.program, b, opts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	if err := g.bindFixed(model); err != nil {
+		return err
+	}
+	for i := range g.result.Cases {
+		c := &g.result.Cases[i]
+		t := times
+		if err := g.measure(ctx, model, c, &t); err != nil {
+			if ctx.Err() != nil || errors.Is(err, hocket.ErrOutOfMemory) {
+				return fmt.Errorf("prompt %d, batch %d: %w", c.Prompt, c.Batch, err)
+			}
+			t.Refused = err.Error()
+		}
+		c.Ways = append(c.Ways, t)
+	}
+	return nil
+}
+
+// bindFixed binds the parameters that are the same for all cases. Those without a value get random reals.
+func (g *generator) bindFixed(model *hocket.Model) error {
+	if g.fixed == nil {
+		g.fixed = map[string]*hocket.Tensor{}
+		ports, _, err := g.ports(g.batch.values[0], g.ofRun(g.prompt.values[0]))
+		if err != nil {
+			return err
+		}
+		for _, name := range g.params.fixed {
+			if g.fixed[name] = g.Inputs[name]; g.fixed[name] != nil {
+				continue
+			}
+			if g.fixed[name], err = random(ports[name]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range g.params.fixed {
+		if err := model.Bind(name, g.fixed[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// random returns a tensor of a parameter with elements uniform in [-1, 1).
+func random(port hocket.Port) (*hocket.Tensor, error) {
+	t, err := tensor.New(port.DType, port.Shape)
+	if err == nil {
+		err = tensor.Fill(t, port.Name, tensor.Spec{Kind: tensor.SpecRand, Seed: 1})
+	}
+	return (*hocket.Tensor)(t), err
+}
+
+// sequence holds the runs that generate tokens after one prompt.
+type sequence struct {
+	model *hocket.Model
+	reset func(context.Context) error // sets the state to its initial values
+	// prompt are the runs up to the first token, and tokens those of the further tokens. Runs of as many tokens share
+	// device tensors for results.
+	prompt, tokens []hocket.Args
+	close          []func() error
+}
+
+// sequence prepares the runs of a case.
+func (g *generator) sequence(ctx context.Context, model *hocket.Model, c *GenerationCase) (_ *sequence, err error) {
+	s := &sequence{model: model}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.shut())
+		}
+	}()
+	if err := g.bindState(ctx, s, c.value); err != nil {
+		return s, err
+	}
+	n := g.ofRun(c.Prompt)
+	for at := int64(0); at < c.Prompt; at += n {
+		args, err := g.args(ctx, s, c.value, at, n)
+		if err != nil {
+			return s, err
+		}
+		s.prompt = append(s.prompt, args)
+	}
+	for at := c.Prompt; at < c.Prompt+g.tokens; at++ {
+		args, err := g.args(ctx, s, c.value, at, 1)
+		if err != nil {
+			return s, err
+		}
+		s.tokens = append(s.tokens, args)
+	}
+	return s, nil
+}
+
+// bindState allocates and binds the state of a batch.
+func (g *generator) bindState(ctx context.Context, s *sequence, batch int64) error {
+	initial, on := map[string]*hocket.Tensor{}, map[string]*hocket.DeviceTensor{}
+	for _, name := range g.params.state {
+		d, err := s.onDevices(ctx, name, g.dims(batch, 1))
+		if err != nil {
+			return err
+		}
+		if initial[name] = g.Inputs[name]; initial[name] == nil {
+			if initial[name], err = hocket.NewTensor(d.DType(), d.Shape()...); err != nil {
+				return err
+			}
+		}
+		on[name] = d
+		if err := s.model.BindDevice(name, d); err != nil {
+			return err
+		}
+	}
+	s.reset = func(ctx context.Context) error {
+		for name, d := range on {
+			if err := d.Write(ctx, initial[name]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return nil
+}
+
+// args returns the arguments of a run of n tokens, the first of which is at position from. Consecutive runs with the
+// same n share device tensors.
+func (g *generator) args(ctx context.Context, s *sequence, batch, from, n int64) (args hocket.Args, err error) {
+	ports, _, err := g.ports(batch, n)
+	if err != nil {
+		return args, err
+	}
+	args = hocket.Args{In: map[string]*hocket.Tensor{}, Dims: g.dims(batch, n)}
+	for i := range g.params.feeds {
+		f := &g.params.feeds[i]
+		if args.In[f.param.Name], err = f.tensor(ports[f.param.Name], from, n); err != nil {
+			return args, err
+		}
+	}
+	list := s.prompt
+	if len(s.tokens) > 0 {
+		list = s.tokens
+	}
+	if len(list) > 0 && maps.Equal(list[0].Dims, args.Dims) {
+		args.DeviceIn, args.DeviceOut = list[0].DeviceIn, list[0].DeviceOut
+		return args, nil
+	}
+	args.DeviceIn, args.DeviceOut = map[string]*hocket.DeviceTensor{}, map[string]*hocket.DeviceTensor{}
+	for _, name := range g.params.varied {
+		t, err := random(ports[name])
+		if err != nil {
+			return args, err
+		}
+		if args.DeviceIn[name], err = s.onDevices(ctx, name, args.Dims); err != nil {
+			return args, err
+		}
+		if err := args.DeviceIn[name].Write(ctx, t); err != nil {
+			return args, err
+		}
+	}
+	for i, name := range ir.OutputNames(g.fn)[:len(g.fn.Results)] {
+		if g.fn.Results[i].DType.IsInt() {
+			continue // the host reads it
+		}
+		if args.DeviceOut[name], err = s.onDevices(ctx, name, args.Dims); err != nil {
+			return args, err
+		}
+	}
+	return args, nil
+}
+
+func (s *sequence) onDevices(ctx context.Context, name string, dims map[string]int64) (*hocket.DeviceTensor, error) {
+	d, err := s.model.NewDeviceTensor(ctx, name, dims)
+	if err == nil {
+		s.close = append(s.close, d.Close)
+	}
+	return d, err
+}
+
+// shut closes the device tensors.
+func (s *sequence) shut() error {
+	var errs []error
+	for _, c := range s.close {
+		errs = append(errs, c())
+	}
+	return errors.Join(errs...)
+}
+
+// measure times one case.
+func (g *generator) measure(ctx context.Context, model *hocket.Model, c *GenerationCase, t *GenerationTimes) (err error) {
+	s, err := g.sequence(ctx, model, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.shut()) }()
+	const warm = 2 // a graph is recorded before the second run
+	var first, token []float64
+	guesses := map[string]bool{}
+	for round := range g.job.Rounds + warm {
+		if err := s.reset(ctx); err != nil {
+			return err
+		}
+		one, err := g.timeRuns(ctx, model, s.prompt, len(s.prompt), guesses)
+		if err != nil {
+			return err
+		}
+		more, err := g.timeRuns(ctx, model, s.tokens, 1, guesses)
+		if err != nil {
+			return err
+		}
+		if round >= warm {
+			first, token = append(first, one), append(token, more/float64(max(1, g.tokens)))
+		}
+	}
+	t.First, t.Guesses = contest.FigureOf(first), slices.Sorted(maps.Keys(guesses))
+	if g.tokens > 0 {
+		f := contest.FigureOf(token)
+		if t.Token = &f; f.Median > 0 {
+			t.TokensPerSecond = float64(c.Batch) * 1e6 / f.Median
+		}
+	}
+	return nil
+}
+
+// timeRuns executes runs in batches of n, each of which the host waits for, and returns their time in microseconds.
+func (g *generator) timeRuns(ctx context.Context, model *hocket.Model, runs []hocket.Args, n int,
+	guesses map[string]bool) (float64, error) {
+	begun := g.now()
+	for batch := range slices.Chunk(runs, n) {
+		reports, err := model.RunBatch(ctx, batch)
+		if err != nil {
+			return 0, err
+		}
+		for _, name := range reports[0].Guesses {
+			guesses[name] = true
+		}
+	}
+	return float64(g.now().Sub(begun)) / 1e3, nil
+}
