@@ -35,7 +35,7 @@ func TestDocuments(t *testing.T) {
 		"docs/commands.md", "docs/collectives.md", "docs/training.md", "docs/stablehlo.md", "docs/schedules.md",
 		"docs/start-model.md",
 		"docs/pytorch.md", "docs/hangs.md", "docs/start-all-reduce.md", "docs/start-profile.md",
-		"docs/start-schedule.md", "docs/start-server.md"} {
+		"docs/start-schedule.md", "docs/start-server.md", "docs/step.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {

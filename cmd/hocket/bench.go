@@ -189,6 +189,9 @@ func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Bi
 		return err
 	}
 	defer in.closeFiles()
+	if in.fixed && o.generate.Prompt != "" {
+		return usagef("--in %s: with --prompt only single parameters have values, as in --in NAME=%[1]s", in.rest)
+	}
 	got, surplus, err := a.find(in, funcOf(p, b))
 	if err != nil {
 		return err
@@ -210,14 +213,13 @@ func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Bi
 	if err != nil {
 		return err
 	}
+	sig.In = slices.DeleteFunc(sig.In, func(p hocket.Port) bool { // bench generates other inputs itself
+		_, said := in.specs[p.Name]
+		return !said && !in.fixed && tensors[p.Name] == nil
+	})
 	args, err := in.make(sig, tensors, 0)
 	if err != nil {
 		return err
-	}
-	for name := range args.In {
-		if _, said := in.specs[name]; !said && !in.fixed && tensors[name] == nil {
-			delete(args.In, name) // bench generates this input itself
-		}
 	}
 	rep, err := bench.RunStep(ctx, p, bench.StepOptions{Options: opts, Binding: b, Inputs: args.In, Runs: o.runs,
 		Describe: o.describe, Memory: o.memory, Fixed: o.fixed, Measure: o.measure, Generate: o.generate})

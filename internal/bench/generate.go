@@ -123,15 +123,15 @@ type GenerationTimes struct {
 	Guesses         []string        `json:"guesses,omitempty"` // see StrategyTimes.Guesses
 }
 
-// GenerationPeer holds the times of another program. A ratio is its time divided by that of hocket's first strategy. A
-// time and its ratio are 0 if they are unknown.
+// GenerationPeer holds the times of another program, nil where they are unknown. A spread of 0 is unknown. A ratio is
+// the peer's time divided by that of hocket's first strategy; 0 if one of them is unknown.
 type GenerationPeer struct {
-	Name       string  `json:"name"`
-	Issued     string  `json:"issued"`
-	First      float64 `json:"first_token_us,omitempty"`
-	FirstRatio float64 `json:"first_token_ratio,omitempty"`
-	Token      float64 `json:"per_token_us,omitempty"`
-	TokenRatio float64 `json:"per_token_ratio,omitempty"`
+	Name       string          `json:"name"`
+	Issued     string          `json:"issued"`
+	First      *contest.Figure `json:"first_token_us,omitempty"`
+	FirstRatio float64         `json:"first_token_ratio,omitempty"`
+	Token      *contest.Figure `json:"per_token_us,omitempty"`
+	TokenRatio float64         `json:"per_token_ratio,omitempty"`
 }
 
 // The values of contest.Peer.Op for the generation of tokens.
@@ -169,10 +169,10 @@ func (g *generator) comparePeers() {
 
 // add sets a time of a peer, and its ratio to that of the first strategy.
 func (c *GenerationCase) add(to *GenerationPeer, p contest.Peer) {
-	ours := c.Ways[0]
+	ours, theirs := c.Ways[0], &contest.Figure{Median: p.Micros, Spread: p.Spread}
 	if p.Op == peerFirst {
-		to.First, to.FirstRatio = p.Micros, quotientOf(p.Micros, ours.First.Median)
-	} else if to.Token = p.Micros; ours.Token != nil {
+		to.First, to.FirstRatio = theirs, quotientOf(p.Micros, ours.First.Median)
+	} else if to.Token = theirs; ours.Token != nil {
 		to.TokenRatio = quotientOf(p.Micros, ours.Token.Median)
 	}
 }

@@ -302,7 +302,7 @@ func TestFeeds(t *testing.T) {
 // figures of a peer.
 func TestGenerationReport(t *testing.T) {
 	peer := func(op string, us float64) contest.Peer {
-		return contest.Peer{Op: op, Name: "torch", Ranks: 1, Prompt: 4, Batch: 2, Issued: "graph", Micros: us}
+		return contest.Peer{Op: op, Name: "torch", Ranks: 1, Prompt: 4, Batch: 2, Issued: "graph", Micros: us, Spread: us / 450}
 	}
 	rep, err := RunStep(t.Context(), readProgram(t, "llama.hkt", llamaText(t)), StepOptions{Memory: 3,
 		Options:  Options{Rounds: 1, Peers: []contest.Peer{peer(peerFirst, 900), peer(peerToken, 300)}},
@@ -326,7 +326,7 @@ func TestGenerationReport(t *testing.T) {
 		w.First, w.TokensPerSecond, w.Token = contest.Figure{Median: 450, Spread: 1}, 5000, &contest.Figure{Median: 200}
 		g.Cases[i].FirstBound, g.Cases[i].TokenBound = 45, 20
 		for k := range g.Cases[i].Peers {
-			g.Cases[i].Peers[k] = GenerationPeer{Name: "torch", Issued: "graph", First: 900, Token: 300}
+			g.Cases[i].Peers[k] = GenerationPeer{Name: "torch", Issued: "graph"}
 			g.Cases[i].add(&g.Cases[i].Peers[k], peer(peerFirst, 900))
 			g.Cases[i].add(&g.Cases[i].Peers[k], peer(peerToken, 300))
 		}

@@ -86,8 +86,7 @@ func random(port hocket.Port) (*hocket.Tensor, error) {
 type sequence struct {
 	model *hocket.Model
 	reset func(context.Context) error // sets the state to its initial values
-	// prompt are the runs up to the first token, and tokens those of the further tokens. Runs of as many tokens share
-	// device tensors for results.
+	// prompt are the runs up to the first token, and tokens those of the further tokens.
 	prompt, tokens []hocket.Args
 	close          []func() error
 }
@@ -103,22 +102,11 @@ func (g *generator) sequence(ctx context.Context, model *hocket.Model, c *Genera
 	if err := g.bindState(ctx, s, c.value); err != nil {
 		return s, err
 	}
-	n := g.ofRun(c.Prompt)
-	for at := int64(0); at < c.Prompt; at += n {
-		args, err := g.args(ctx, s, c.value, at, n)
-		if err != nil {
-			return s, err
-		}
-		s.prompt = append(s.prompt, args)
+	if s.prompt, err = g.runs(ctx, s, c.value, 0, c.Prompt, g.ofRun(c.Prompt)); err != nil || g.tokens == 0 {
+		return s, err
 	}
-	for at := c.Prompt; at < c.Prompt+g.tokens; at++ {
-		args, err := g.args(ctx, s, c.value, at, 1)
-		if err != nil {
-			return s, err
-		}
-		s.tokens = append(s.tokens, args)
-	}
-	return s, nil
+	s.tokens, err = g.runs(ctx, s, c.value, c.Prompt, c.Prompt+g.tokens, 1)
+	return s, err
 }
 
 // bindState allocates and binds the state of a batch.
@@ -150,50 +138,47 @@ func (g *generator) bindState(ctx context.Context, s *sequence, batch int64) err
 	return nil
 }
 
-// args returns the arguments of a run of n tokens, the first of which is at position from. Consecutive runs with the
-// same n share device tensors.
-func (g *generator) args(ctx context.Context, s *sequence, batch, from, n int64) (args hocket.Args, err error) {
+// runs returns the arguments of runs of n tokens each, for the positions from..to. The runs share device tensors.
+func (g *generator) runs(ctx context.Context, s *sequence, batch, from, to, n int64) ([]hocket.Args, error) {
 	ports, _, err := g.ports(batch, n)
 	if err != nil {
-		return args, err
+		return nil, err
 	}
-	args = hocket.Args{In: map[string]*hocket.Tensor{}, Dims: g.dims(batch, n)}
-	for i := range g.params.feeds {
-		f := &g.params.feeds[i]
-		if args.In[f.param.Name], err = f.tensor(ports[f.param.Name], from, n); err != nil {
-			return args, err
-		}
-	}
-	list := s.prompt
-	if len(s.tokens) > 0 {
-		list = s.tokens
-	}
-	if len(list) > 0 && maps.Equal(list[0].Dims, args.Dims) {
-		args.DeviceIn, args.DeviceOut = list[0].DeviceIn, list[0].DeviceOut
-		return args, nil
-	}
-	args.DeviceIn, args.DeviceOut = map[string]*hocket.DeviceTensor{}, map[string]*hocket.DeviceTensor{}
+	shared := hocket.Args{Dims: g.dims(batch, n), DeviceIn: map[string]*hocket.DeviceTensor{},
+		DeviceOut: map[string]*hocket.DeviceTensor{}}
 	for _, name := range g.params.varied {
 		t, err := random(ports[name])
 		if err != nil {
-			return args, err
+			return nil, err
 		}
-		if args.DeviceIn[name], err = s.onDevices(ctx, name, args.Dims); err != nil {
-			return args, err
+		if shared.DeviceIn[name], err = s.onDevices(ctx, name, shared.Dims); err != nil {
+			return nil, err
 		}
-		if err := args.DeviceIn[name].Write(ctx, t); err != nil {
-			return args, err
+		if err := shared.DeviceIn[name].Write(ctx, t); err != nil {
+			return nil, err
 		}
 	}
 	for i, name := range ir.OutputNames(g.fn)[:len(g.fn.Results)] {
 		if g.fn.Results[i].DType.IsInt() {
 			continue // the host reads it
 		}
-		if args.DeviceOut[name], err = s.onDevices(ctx, name, args.Dims); err != nil {
-			return args, err
+		if shared.DeviceOut[name], err = s.onDevices(ctx, name, shared.Dims); err != nil {
+			return nil, err
 		}
 	}
-	return args, nil
+	var list []hocket.Args
+	for at := from; at < to; at += n {
+		args := shared
+		args.In = map[string]*hocket.Tensor{}
+		for i := range g.params.feeds {
+			f := &g.params.feeds[i]
+			if args.In[f.param.Name], err = f.tensor(ports[f.param.Name], at, n); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, args)
+	}
+	return list, nil
 }
 
 func (s *sequence) onDevices(ctx context.Context, name string, dims map[string]int64) (*hocket.DeviceTensor, error) {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"hocket.example/hocket/internal/contest"
 )
 
 // generation writes the times of a program that generates tokens.
@@ -38,11 +40,13 @@ func (t *table) generation(g *Generation) {
 			rows = append(rows, cells)
 		}
 		for _, p := range c.Peers {
-			cells := row([]string{fmt.Sprint(c.Prompt), fmt.Sprint(c.Batch), p.Name, p.Issued, known("%.1f", p.First),
-				quotient(p.First, c.FirstBound)}, known("%.2f", p.FirstRatio))
+			first, us := theirs(p.First)
+			cells := row([]string{fmt.Sprint(c.Prompt), fmt.Sprint(c.Batch), p.Name, p.Issued, first,
+				quotient(us, c.FirstBound)}, known("%.2f", p.FirstRatio))
 			if g.Tokens > 0 {
-				cells = append(row(append(cells, known("%.1f", p.Token), quotient(p.Token, c.TokenBound)),
-					known("%.2f", p.TokenRatio)), known("%.4g", quotientOf(float64(c.Batch)*1e6, p.Token)))
+				token, us := theirs(p.Token)
+				cells = append(row(append(cells, token, quotient(us, c.TokenBound)), known("%.2f", p.TokenRatio)),
+					known("%.4g", quotientOf(float64(c.Batch)*1e6, us)))
 			}
 			rows = append(rows, cells)
 		}
@@ -55,6 +59,17 @@ func (t *table) generation(g *Generation) {
 			t.guesses(name+": ", w.Guesses)
 		}
 	}
+}
+
+// theirs formats a time of a peer, and returns its median; "" and 0 if it is unknown.
+func theirs(f *contest.Figure) (string, float64) {
+	switch {
+	case f == nil:
+		return "", 0
+	case f.Spread == 0:
+		return fmt.Sprintf("%.1f", f.Median), f.Median
+	}
+	return f.Text(1), f.Median
 }
 
 // known formats a figure; a figure of 0 is unknown and becomes "".
