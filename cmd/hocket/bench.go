@@ -102,7 +102,7 @@ difference is larger than that.
 			" or FILE.json (default: the one that fits)")
 	f.Float64Var(&o.memory, "memory-rate", 0, "compute a program's bounds with a memory bandwidth of `GBPS`")
 	f.StringVar(&o.generate.Prompt, "prompt", "",
-		"measure generation after prompts of these lengths; T is the dim of a run's tokens: `T=128,512`")
+		"measure generation after prompts of these lengths; T is the dim that counts tokens: `T=128,512`")
 	f.StringVar(&o.generate.Batch, "batch", "", "generate for these numbers of sequences; B is their dim: `B=1,8`")
 	f.IntVar(&o.generate.Tokens, "tokens", 16, "generate `K` tokens after the first")
 	f.BoolVar(&o.fixed, "fixed", false, "measure a program with the algorithms of run --fixed")

@@ -186,6 +186,10 @@ func TestGenerate(t *testing.T) {
 			}
 			for i := range g.result.Cases {
 				one := &g.result.Cases[i]
+				kept, err := g.bindState(ctx, model, one.value)
+				if err != nil {
+					t.Fatal(err)
+				}
 				s, err := g.sequence(ctx, model, one)
 				if err != nil {
 					t.Fatal(err)
@@ -228,7 +232,7 @@ func TestGenerate(t *testing.T) {
 					t.Errorf("prompt %d: %d positions, want %d", one.Prompt, from, one.Prompt+g.tokens)
 				}
 				for round := range 2 { // the second begins with an empty state, too
-					if err := s.reset(ctx); err != nil {
+					if err := kept.reset(ctx); err != nil {
 						t.Fatal(err)
 					}
 					for i, args := range runs {
@@ -244,7 +248,7 @@ func TestGenerate(t *testing.T) {
 						}
 					}
 				}
-				if err := s.shut(); err != nil {
+				if err := errors.Join(s.shut(), kept.shut()); err != nil {
 					t.Fatal(err)
 				}
 			}

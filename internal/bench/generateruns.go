@@ -34,18 +34,29 @@ func (g *generator) strategy(ctx context.Context, strategy string) (err error) {
 	if err := g.bindFixed(model); err != nil {
 		return err
 	}
-	for i := range g.result.Cases {
-		c := &g.result.Cases[i]
-		t := times
-		if err := g.measure(ctx, model, c, &t); err != nil {
-			if ctx.Err() != nil || errors.Is(err, hocket.ErrOutOfMemory) {
-				return fmt.Errorf("prompt %d, batch %d: %w", c.Prompt, c.Batch, err)
-			}
-			t.Refused = err.Error()
+	for cases := g.result.Cases; len(cases) > 0; cases = cases[len(g.prompt.values):] {
+		if err := g.ofBatch(ctx, model, cases[:len(g.prompt.values)], times); err != nil {
+			return err
 		}
-		c.Ways = append(c.Ways, t)
 	}
 	return nil
+}
+
+// ofBatch measures the cases of one batch, which share the state and so the plan for one token.
+func (g *generator) ofBatch(ctx context.Context, model *hocket.Model, cases []GenerationCase,
+	times GenerationTimes) (err error) {
+	state, err := g.bindState(ctx, model, cases[0].value)
+	for i := 0; i < len(cases) && err == nil; i++ {
+		c, t := &cases[i], times
+		err = g.measure(ctx, state, c, &t)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, hocket.ErrOutOfMemory) {
+			t.Refused, err = err.Error(), nil
+		}
+		if c.Ways = append(c.Ways, t); err != nil {
+			err = fmt.Errorf("prompt %d, batch %d: %w", c.Prompt, c.Batch, err)
+		}
+	}
+	return errors.Join(err, state.shut())
 }
 
 // bindFixed binds the parameters that are the same for all cases. Those without a value get random reals.
@@ -82,60 +93,82 @@ func random(port hocket.Port) (*hocket.Tensor, error) {
 	return (*hocket.Tensor)(t), err
 }
 
-// sequence holds the runs that generate tokens after one prompt.
-type sequence struct {
+// devices holds the device tensors that were allocated for a model.
+type devices struct {
 	model *hocket.Model
-	reset func(context.Context) error // sets the state to its initial values
-	// prompt are the runs up to the first token, and tokens those of the further tokens.
-	prompt, tokens []hocket.Args
-	close          []func() error
+	close []func() error
 }
 
-// sequence prepares the runs of a case.
-func (g *generator) sequence(ctx context.Context, model *hocket.Model, c *GenerationCase) (_ *sequence, err error) {
-	s := &sequence{model: model}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.shut())
-		}
-	}()
-	if err := g.bindState(ctx, s, c.value); err != nil {
-		return s, err
+func (d *devices) tensor(ctx context.Context, name string, dims map[string]int64) (*hocket.DeviceTensor, error) {
+	t, err := d.model.NewDeviceTensor(ctx, name, dims)
+	if err == nil {
+		d.close = append(d.close, t.Close)
 	}
+	return t, err
+}
+
+// shut closes the tensors.
+func (d *devices) shut() error {
+	var errs []error
+	for _, c := range d.close {
+		errs = append(errs, c())
+	}
+	return errors.Join(errs...)
+}
+
+// state holds the bound state of a batch.
+type state struct {
+	devices
+	initial map[string]*hocket.Tensor
+	on      map[string]*hocket.DeviceTensor
+}
+
+// bindState allocates and binds the state of a batch. The caller must shut it also after an error.
+func (g *generator) bindState(ctx context.Context, model *hocket.Model, batch int64) (*state, error) {
+	s := &state{devices{model: model}, map[string]*hocket.Tensor{}, map[string]*hocket.DeviceTensor{}}
+	for _, name := range g.params.state {
+		d, err := s.tensor(ctx, name, g.dims(batch, g.ofRun(g.prompt.values[0])))
+		if err != nil {
+			return s, err
+		}
+		if s.initial[name] = g.Inputs[name]; s.initial[name] == nil {
+			if s.initial[name], err = hocket.NewTensor(d.DType(), d.Shape()...); err != nil {
+				return s, err
+			}
+		}
+		s.on[name] = d
+		if err := model.BindDevice(name, d); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// reset sets the state to its initial values.
+func (s *state) reset(ctx context.Context) error {
+	for name, d := range s.on {
+		if err := d.Write(ctx, s.initial[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sequence holds the runs that generate tokens after one prompt.
+type sequence struct {
+	devices
+	// prompt are the runs up to the first token, and tokens those of the further tokens.
+	prompt, tokens []hocket.Args
+}
+
+// sequence prepares the runs of a case. The caller must shut it also after an error.
+func (g *generator) sequence(ctx context.Context, model *hocket.Model, c *GenerationCase) (s *sequence, err error) {
+	s = &sequence{devices: devices{model: model}}
 	if s.prompt, err = g.runs(ctx, s, c.value, 0, c.Prompt, g.ofRun(c.Prompt)); err != nil || g.tokens == 0 {
 		return s, err
 	}
 	s.tokens, err = g.runs(ctx, s, c.value, c.Prompt, c.Prompt+g.tokens, 1)
 	return s, err
-}
-
-// bindState allocates and binds the state of a batch.
-func (g *generator) bindState(ctx context.Context, s *sequence, batch int64) error {
-	initial, on := map[string]*hocket.Tensor{}, map[string]*hocket.DeviceTensor{}
-	for _, name := range g.params.state {
-		d, err := s.onDevices(ctx, name, g.dims(batch, 1))
-		if err != nil {
-			return err
-		}
-		if initial[name] = g.Inputs[name]; initial[name] == nil {
-			if initial[name], err = hocket.NewTensor(d.DType(), d.Shape()...); err != nil {
-				return err
-			}
-		}
-		on[name] = d
-		if err := s.model.BindDevice(name, d); err != nil {
-			return err
-		}
-	}
-	s.reset = func(ctx context.Context) error {
-		for name, d := range on {
-			if err := d.Write(ctx, initial[name]); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return nil
 }
 
 // runs returns the arguments of runs of n tokens each, for the positions from..to. The runs share device tensors.
@@ -151,7 +184,7 @@ func (g *generator) runs(ctx context.Context, s *sequence, batch, from, to, n in
 		if err != nil {
 			return nil, err
 		}
-		if shared.DeviceIn[name], err = s.onDevices(ctx, name, shared.Dims); err != nil {
+		if shared.DeviceIn[name], err = s.tensor(ctx, name, shared.Dims); err != nil {
 			return nil, err
 		}
 		if err := shared.DeviceIn[name].Write(ctx, t); err != nil {
@@ -162,7 +195,7 @@ func (g *generator) runs(ctx context.Context, s *sequence, batch, from, to, n in
 		if g.fn.Results[i].DType.IsInt() {
 			continue // the host reads it
 		}
-		if shared.DeviceOut[name], err = s.onDevices(ctx, name, shared.Dims); err != nil {
+		if shared.DeviceOut[name], err = s.tensor(ctx, name, shared.Dims); err != nil {
 			return nil, err
 		}
 	}
@@ -181,42 +214,25 @@ func (g *generator) runs(ctx context.Context, s *sequence, batch, from, to, n in
 	return list, nil
 }
 
-func (s *sequence) onDevices(ctx context.Context, name string, dims map[string]int64) (*hocket.DeviceTensor, error) {
-	d, err := s.model.NewDeviceTensor(ctx, name, dims)
-	if err == nil {
-		s.close = append(s.close, d.Close)
-	}
-	return d, err
-}
-
-// shut closes the device tensors.
-func (s *sequence) shut() error {
-	var errs []error
-	for _, c := range s.close {
-		errs = append(errs, c())
-	}
-	return errors.Join(errs...)
-}
-
 // measure times one case.
-func (g *generator) measure(ctx context.Context, model *hocket.Model, c *GenerationCase, t *GenerationTimes) (err error) {
-	s, err := g.sequence(ctx, model, c)
+func (g *generator) measure(ctx context.Context, kept *state, c *GenerationCase, t *GenerationTimes) (err error) {
+	s, err := g.sequence(ctx, kept.model, c)
+	defer func() { err = errors.Join(err, s.shut()) }()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.shut()) }()
 	const warm = 2 // a graph is recorded before the second run
 	var first, token []float64
 	guesses := map[string]bool{}
 	for round := range g.job.Rounds + warm {
-		if err := s.reset(ctx); err != nil {
+		if err := kept.reset(ctx); err != nil {
 			return err
 		}
-		one, err := g.timeRuns(ctx, model, s.prompt, len(s.prompt), guesses)
+		one, err := g.timeRuns(ctx, kept.model, s.prompt, len(s.prompt), guesses)
 		if err != nil {
 			return err
 		}
-		more, err := g.timeRuns(ctx, model, s.tokens, 1, guesses)
+		more, err := g.timeRuns(ctx, kept.model, s.tokens, 1, guesses)
 		if err != nil {
 			return err
 		}

@@ -28,9 +28,12 @@ def numbers(text):
     return [int(word) for word in text.split(",")]
 
 
+KEEP = 1  # the tokens of a run whose logits are computed, from the last; 0 for all
+
+
 def logits(model, cache, ids, at, more):
     """The logits of the last token of each sequence. more names further arguments for the positions."""
-    return model(input_ids=ids, position_ids=at.unsqueeze(0), past_key_values=cache, use_cache=True, logits_to_keep=1,
+    return model(input_ids=ids, position_ids=at.unsqueeze(0), past_key_values=cache, use_cache=True, logits_to_keep=KEEP,
                  **{name: at for name in more}).logits[:, -1]
 
 
@@ -127,7 +130,10 @@ def main():
     p.add_argument("--tokens", type=int, default=16)
     p.add_argument("--rounds", type=int, default=7)
     p.add_argument("--layers", type=int, help="another number of layers than that of the configuration")
+    p.add_argument("--all-logits", action="store_true", help="compute the logits of all tokens of the prompt, not only of the last")
     a = p.parse_args()
+    global KEEP
+    KEEP = 0 if a.all_logits else 1
     if a.tokens < 1 or a.rounds < 1 or min(a.prompt + a.batch) < 1:
         p.error("--prompt, --batch, --tokens and --rounds must be at least 1")
     config = transformers.AutoConfig.from_pretrained(a.config) if a.config else transformers.LlamaConfig(**LLAMA_8B)
