@@ -38,13 +38,13 @@ func (o *GenerateOptions) Bind(p *hocket.Program, dims map[string]int64) error {
 	if err := ds.Err(); err != nil {
 		return err
 	}
-	for flag, s := range map[string]sweep{"prompt": prompt, "batch": batch} {
+	for i, s := range []sweep{prompt, batch} {
 		switch _, given := dims[s.dim]; {
 		case s.dim == "":
 			continue
 		case given:
-			return contest.Usagef("--dim %s and --%s set the same dim", s.dim, flag)
-		case info.Dims[s.dim] == nil && flag == "prompt":
+			return contest.Usagef("--dim %s and --%s set the same dim", s.dim, [...]string{"prompt", "batch"}[i])
+		case info.Dims[s.dim] == nil && i == 0:
 			return contest.Usagef("--prompt: the program has no dim %s that counts the tokens of a run; its dims are %s. "+
 				"For a program that takes one token a run, give the lengths alone: --prompt %s; export a model with a "+
 				"dynamic dimension of tokens to run prompts at once", s.dim, dimsOf(info), joined(s.values, ","))
@@ -88,7 +88,7 @@ type Generation struct {
 	Dims      map[string]int64 `json:"dims"`
 	PromptDim string           `json:"prompt_dim,omitempty"`
 	BatchDim  string           `json:"batch_dim,omitempty"`
-	// Tokens is the number of tokens after the first. It is 0 if the program keeps no state.
+	// Tokens is the number of tokens after the first. It is 0 if only the first is measured.
 	Tokens int              `json:"tokens"`
 	State  []string         `json:"device_tensors,omitempty"`
 	Rates  machine.Rates    `json:"rates"`
@@ -115,8 +115,8 @@ type GenerationTimes struct {
 	Strategy string `json:"strategy"`
 	Issued   string `json:"issued"`            // "eager" or "graph"
 	Refused  string `json:"refused,omitempty"` // the reason why it cannot be measured; empty if it can
-	// First is the time to the first token, and Token the time of each further token; nil if the program keeps no
-	// state. TokensPerSecond is the number of tokens that the whole batch gets per second after the first.
+	// First is the time to the first token, and Token the time of each further token; nil if only the first is
+	// measured. TokensPerSecond is the number of tokens that the whole batch gets per second after the first.
 	First           contest.Figure  `json:"first_token_us"`
 	Token           *contest.Figure `json:"per_token_us,omitempty"`
 	TokensPerSecond float64         `json:"tokens_per_second,omitempty"`

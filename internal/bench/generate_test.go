@@ -406,6 +406,8 @@ func TestWrongGenerations(t *testing.T) {
 		{o: GenerateOptions{Prompt: "T=4"}, dims: map[string]int64{"T": 4}, want: "--dim T and --prompt set the same dim"},
 		{o: GenerateOptions{Prompt: "T=4,8", Tokens: 16}, want: "a prompt of 8 tokens and 16 further ones need 24 positions, but %at allows " +
 			"8: pass --dim S=24, or use shorter prompts or fewer --tokens"},
+		{o: GenerateOptions{Prompt: "T=9"}, want: "a prompt of 9 tokens and 0 further ones need 9 positions, but %at allows 8: " +
+			"pass --dim S=9, or"},
 		{o: GenerateOptions{Prompt: "4"}, want: "a run has 3 tokens, as the shape of %at shows: name the dim that counts them, " +
 			"as in --prompt T=4"},
 		{o: GenerateOptions{Prompt: "T=4", Tokens: 1}, in: map[string]*hocket.Tensor{"ids": ids},

@@ -141,7 +141,7 @@ func (g *generator) sequences(batch, n int64) (most int64, err error) {
 	ports, _, err := g.ports(batch, n)
 	most = 1
 	for _, f := range g.params.feeds {
-		if f.axis < 0 && (g.prompt.dim != "" || f.kind == feedZeros) {
+		if f.kind == feedZeros || f.axis < 0 && g.prompt.dim != "" {
 			continue
 		}
 		elements := int64(1)
@@ -173,7 +173,7 @@ func (g *generator) checkRoom() error {
 		room, dim := f.room(port, dims)
 		if need := longest + g.tokens; room > 0 && room < need {
 			help := "use shorter prompts or fewer --tokens"
-			if dim != "" && g.tokens > 0 {
+			if dim != "" && dim != g.prompt.dim {
 				help = fmt.Sprintf("pass --dim %s=%d, or %s", dim, need, help)
 			}
 			return contest.Usagef("a prompt of %d tokens and %d further ones need %d positions, but %%%s allows %d: %s",
