@@ -43,11 +43,12 @@ func (o *GenerateOptions) Bind(p *hocket.Program, dims map[string]int64) error {
 		case s.dim == "":
 			continue
 		case given:
-			return contest.Usagef("--dim %s and --%s set the same dim", s.dim, [...]string{"prompt", "batch"}[i])
+			flag := [...]string{"prompt", "batch"}[i]
+			return contest.Usagef("--dim %s and --%s set the same dim", s.dim, flag)
 		case info.Dims[s.dim] == nil && i == 0:
-			return contest.Usagef("--prompt: the program has no dim %s that counts the tokens of a run; its dims are %s. "+
-				"For a program that takes one token a run, give the lengths alone: --prompt %s; export a model with a "+
-				"dynamic dimension of tokens to run prompts at once", s.dim, dimsOf(info), joined(s.values, ","))
+			return contest.Usagef("--prompt: the program has no dim %s that counts the tokens of a run; its dims are "+
+				"%s. For a program that takes one token a run, give the lengths alone: --prompt %s; export a model with "+
+				"a dynamic dimension of tokens to run prompts at once", s.dim, dimsOf(info), joined(s.values, ","))
 		case info.Dims[s.dim] == nil:
 			return contest.Usagef("--batch: the program has no dim %s; its dims are %s", s.dim, dimsOf(info))
 		}
@@ -66,7 +67,8 @@ func (o *GenerateOptions) sweeps() (prompt, batch sweep, err error) {
 	}
 	switch {
 	case batch.dim == "":
-		return prompt, batch, contest.Usagef("--batch %q: the dim is missing; want a dim and its values, such as B=1,8", o.Batch)
+		return prompt, batch, contest.Usagef("--batch %q: the dim is missing; want a dim and its values, such as B=1,8",
+			o.Batch)
 	case batch.dim == prompt.dim:
 		return prompt, batch, contest.Usagef("--prompt and --batch both vary %s", batch.dim)
 	}
@@ -146,10 +148,12 @@ func (g *generator) comparePeers() {
 	for i := range g.result.Cases {
 		c := &g.result.Cases[i]
 		for _, p := range g.job.Peers {
-			if p.Ranks != g.job.Ranks || p.Prompt != c.Prompt || p.Batch != c.Batch || p.Op != peerFirst && p.Op != peerToken {
+			if p.Ranks != g.job.Ranks || p.Prompt != c.Prompt || p.Batch != c.Batch ||
+				p.Op != peerFirst && p.Op != peerToken {
 				continue
 			}
-			at := slices.IndexFunc(c.Peers, func(q GenerationPeer) bool { return q.Name == p.Name && q.Issued == p.Issued })
+			at := slices.IndexFunc(c.Peers,
+				func(q GenerationPeer) bool { return q.Name == p.Name && q.Issued == p.Issued })
 			if at < 0 {
 				at = len(c.Peers)
 				c.Peers = append(c.Peers, GenerationPeer{Name: p.Name, Issued: p.Issued})

@@ -244,7 +244,8 @@ func TestGenerate(t *testing.T) {
 							t.Fatal(err)
 						}
 						if !slices.Equal(got.Shape, want[i].Shape) || !bytes.Equal(got.Data, want[i].Data) {
-							t.Errorf("prompt %d, batch %d, round %d: the results of run %d differ", one.Prompt, one.Batch, round, i)
+							t.Errorf("prompt %d, batch %d, round %d: the results of run %d differ", one.Prompt,
+								one.Batch, round, i)
 						}
 					}
 				}
@@ -266,18 +267,22 @@ func TestFeeds(t *testing.T) {
 	}{
 		{"positions of rope alone", "func f(%x: f32[B, T, 2, 4], %at: i32[B, T]) -> f32[B, T, 2, 4] {\n" +
 			"  %y = rope %x, %at\n  return %y\n}\n", map[string][]int64{"at": {5, 6, 7, 5, 6, 7}}},
-		{"a length for each sequence", "func f(%x: f32[B, T, 2, 4], %k: f32[B, S, 2, 4], %n: i32[B]) -> f32[B, T, 2, 4] {\n" +
-			"  %y = attention %x, %k, %k, %n, causal=true\n  return %y\n}\n", map[string][]int64{"n": {8, 8}}},
-		{"the tokens in front", "func f(%x: f32[B, T, 2, 4], %k: f32[B, S, 2, 4], %n: i32[T, B]) -> f32[B, T, 2, 4] {\n" +
-			"  %m = transpose %n\n  %y = attention %x, %k, %k, %m\n  return %y\n}\n",
+		{"a length for each sequence",
+			"func f(%x: f32[B, T, 2, 4], %k: f32[B, S, 2, 4], %n: i32[B]) -> f32[B, T, 2, 4] {\n" +
+				"  %y = attention %x, %k, %k, %n, causal=true\n  return %y\n}\n", map[string][]int64{"n": {8, 8}}},
+		{"the tokens in front",
+			"func f(%x: f32[B, T, 2, 4], %k: f32[B, S, 2, 4], %n: i32[T, B]) -> f32[B, T, 2, 4] {\n" +
+				"  %m = transpose %n\n  %y = attention %x, %k, %k, %m\n  return %y\n}\n",
 			map[string][]int64{"n": {6, 6, 7, 7, 8, 8}}},
-		{"a cast and a call", "func g(%x: f32[T, 4], %p: i32[T], %c: inout f32[S, 4]) {\n  index_copy %x, %p into %c\n}\n" +
-			"func f(%x: f32[T, 4], %at: i64[T], %c: inout f32[S, 4], %other: i32[T]) -> f32[T, 4] {\n" +
-			"  %p: i32[T] = cast %at\n  call g %x, %p, %c\n  %y = add %x, %x\n  return %y\n}\n",
+		{"a cast and a call",
+			"func g(%x: f32[T, 4], %p: i32[T], %c: inout f32[S, 4]) {\n  index_copy %x, %p into %c\n}\n" +
+				"func f(%x: f32[T, 4], %at: i64[T], %c: inout f32[S, 4], %other: i32[T]) -> f32[T, 4] {\n" +
+				"  %p: i32[T] = cast %at\n  call g %x, %p, %c\n  %y = add %x, %x\n  return %y\n}\n",
 			map[string][]int64{"at": {5, 6, 7}, "other": {0, 0, 0}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g := prepared(t, readProgram(t, "feeds.hkt", head+c.text), nil, nil, GenerateOptions{Prompt: "T=3", Tokens: 1})
+			g := prepared(t, readProgram(t, "feeds.hkt", head+c.text), nil, nil,
+				GenerateOptions{Prompt: "T=3", Tokens: 1})
 			ports, _, err := g.ports(0, 3)
 			if err != nil {
 				t.Fatal(err)
@@ -306,7 +311,8 @@ func TestFeeds(t *testing.T) {
 // figures of a peer.
 func TestGenerationReport(t *testing.T) {
 	peer := func(op string, us float64) contest.Peer {
-		return contest.Peer{Op: op, Name: "torch", Ranks: 1, Prompt: 4, Batch: 2, Issued: "graph", Micros: us, Spread: us / 450}
+		return contest.Peer{Op: op, Name: "torch", Ranks: 1, Prompt: 4, Batch: 2, Issued: "graph", Micros: us,
+			Spread: us / 450}
 	}
 	rep, err := RunStep(t.Context(), readProgram(t, "llama.hkt", llamaText(t)), StepOptions{Memory: 3,
 		Options:  Options{Rounds: 1, Peers: []contest.Peer{peer(peerFirst, 900), peer(peerToken, 300)}},
@@ -369,7 +375,8 @@ func f(%ids: i32[T], %table: f32[8, 16]) -> f32[T, 16] {
   return %x
 }
 `)
-	rep, err := RunStep(t.Context(), p, StepOptions{Options: Options{Rounds: 1}, Generate: GenerateOptions{Prompt: "T=2,3"}})
+	rep, err := RunStep(t.Context(), p, StepOptions{Options: Options{Rounds: 1},
+		Generate: GenerateOptions{Prompt: "T=2,3"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +384,8 @@ func f(%ids: i32[T], %table: f32[8, 16]) -> f32[T, 16] {
 	if err := rep.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(text.String(), "only the first token is measured") || strings.Contains(text.String(), "per token µs") {
+	if !strings.Contains(text.String(), "only the first token is measured") ||
+		strings.Contains(text.String(), "per token µs") {
 		t.Errorf("%s", &text)
 	}
 	if w := rep.Generation.Cases[1].Ways[0]; w.Token != nil || rep.Generation.Cases[1].TokenBound != 0 {
@@ -386,7 +394,8 @@ func f(%ids: i32[T], %table: f32[8, 16]) -> f32[T, 16] {
 }
 
 func TestWrongGenerations(t *testing.T) {
-	llama, ids := readProgram(t, "llama.hkt", llamaText(t)), integers(t, ir.I32, []int64{2, 3}, func(int64) int64 { return 0 })
+	llama, ids := readProgram(t, "llama.hkt", llamaText(t)),
+		integers(t, ir.I32, []int64{2, 3}, func(int64) int64 { return 0 })
 	for _, c := range []struct {
 		o    GenerateOptions
 		dims map[string]int64
@@ -400,16 +409,22 @@ func TestWrongGenerations(t *testing.T) {
 		{o: GenerateOptions{Prompt: "T=4", Batch: "8"}, want: `--batch "8": the dim is missing`},
 		{o: GenerateOptions{Prompt: "T=4", Batch: "T=8"}, want: "both vary T"},
 		{o: GenerateOptions{Prompt: "T=4", Tokens: -1}, want: "--tokens is -1"},
-		{o: GenerateOptions{Prompt: "N=4,8"}, want: "the program has no dim N that counts the tokens of a run; its dims are " +
-			"B, D, F, H, KV, L, P, Q, S, T, V. For a program that takes one token a run, give the lengths alone: --prompt 4,8"},
+		{o: GenerateOptions{Prompt: "N=4,8"},
+			want: "the program has no dim N that counts the tokens of a run; its dims are " +
+				"B, D, F, H, KV, L, P, Q, S, T, V. For a program that takes one token a run, give the lengths alone: " +
+				"--prompt 4,8"},
 		{o: GenerateOptions{Prompt: "T=4", Batch: "N=8"}, want: "--batch: the program has no dim N; its dims are B,"},
-		{o: GenerateOptions{Prompt: "T=4"}, dims: map[string]int64{"T": 4}, want: "--dim T and --prompt set the same dim"},
-		{o: GenerateOptions{Prompt: "T=4,8", Tokens: 16}, want: "a prompt of 8 tokens and 16 further ones need 24 positions, but %at allows " +
-			"8: pass --dim S=24, or use shorter prompts or fewer --tokens"},
-		{o: GenerateOptions{Prompt: "T=9"}, want: "a prompt of 9 tokens and 0 further ones need 9 positions, but %at allows 8: " +
-			"pass --dim S=9, or"},
-		{o: GenerateOptions{Prompt: "4"}, want: "a run has 3 tokens, as the shape of %at shows: name the dim that counts them, " +
-			"as in --prompt T=4"},
+		{o: GenerateOptions{Prompt: "T=4"}, dims: map[string]int64{"T": 4},
+			want: "--dim T and --prompt set the same dim"},
+		{o: GenerateOptions{Prompt: "T=4,8", Tokens: 16},
+			want: "a prompt of 8 tokens and 16 further ones need 24 positions, but %at allows " +
+				"8: pass --dim S=24, or use shorter prompts or fewer --tokens"},
+		{o: GenerateOptions{Prompt: "T=9"},
+			want: "a prompt of 9 tokens and 0 further ones need 9 positions, but %at allows 8: " +
+				"pass --dim S=9, or"},
+		{o: GenerateOptions{Prompt: "4"},
+			want: "a run has 3 tokens, as the shape of %at shows: name the dim that counts them, " +
+				"as in --prompt T=4"},
 		{o: GenerateOptions{Prompt: "T=4", Tokens: 1}, in: map[string]*hocket.Tensor{"ids": ids},
 			want: "--in ids: its shape, i32[B, T], depends on a dim that --prompt or --batch varies"},
 	} {
@@ -427,7 +442,8 @@ func TestWrongGenerations(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"func f(%x: f32[T, 4], %m: i32[T], %k: f32[8, 1, 4]) -> f32[T, 1, 4] {\n  %y = rope (reshape %x, shape=(T, 1, 4)), %m\n" +
+		"func f(%x: f32[T, 4], %m: i32[T], %k: f32[8, 1, 4]) -> f32[T, 1, 4] {\n" +
+			"  %y = rope (reshape %x, shape=(T, 1, 4)), %m\n" +
 			"  %z = attention %y, %k, %k, %m\n  return %z\n}\n": "%m contains both positions and lengths",
 		"func f(%x: f32[2, T, 1, 4], %m: i32[2 * T]) -> f32[2, T, 1, 4] {\n" +
 			"  %y = rope %x, (reshape %m, shape=(2, T))\n  return %y\n}\n": "but T is only a part of an extent",

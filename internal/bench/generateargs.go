@@ -42,15 +42,15 @@ type parameters struct {
 
 // parametersOf sorts the parameters of f. given are the names of parameters for which the caller has a tensor. prompt
 // and batch are the dims that vary; either may be empty.
-func parametersOf(info *ir.Info, f *ir.Func, given map[string]*hocket.Tensor, prompt, batch string) (parameters, error) {
-	var out parameters
+func parametersOf(info *ir.Info, f *ir.Func, given map[string]*hocket.Tensor, prompt, batch string) (out parameters,
+	err error) {
 	uses := contents.Uses(info, f)
 	for _, p := range f.Params {
 		varies := buckets.Counts(p, prompt) || buckets.Counts(p, batch)
 		switch has := given[p.Name] != nil; {
 		case has && varies:
-			return out, contest.Usagef("--in %s: its shape, %s, depends on a dim that --prompt or --batch varies, so it "+
-				"cannot have one value", p.Name, p.Type)
+			return out, contest.Usagef("--in %s: its shape, %s, depends on a dim that --prompt or --batch varies, so "+
+				"it cannot have one value", p.Name, p.Type)
 		case p.Inout:
 			out.state = append(out.state, p.Name)
 		case has:
@@ -79,8 +79,8 @@ func feedOf(p *ir.Param, uses []contents.Use, prompt string) (feed, error) {
 	positions, lengths := by(ir.OpIndexCopy, ir.OpRope), by(ir.OpAttention, ir.OpAttentionLSE)
 	switch {
 	case positions && lengths:
-		return f, contest.Usagef("%%%s contains both positions and lengths of attention: --prompt needs a parameter for "+
-			"each", p.Name)
+		return f, contest.Usagef("%%%s contains both positions and lengths of attention: --prompt needs a parameter "+
+			"for each", p.Name)
 	case positions:
 		f.kind = feedPositions
 	case lengths:
@@ -94,8 +94,8 @@ func feedOf(p *ir.Param, uses []contents.Use, prompt string) (feed, error) {
 		}
 	}
 	if f.axis < 0 && f.kind >= feedPositions && prompt != "" && buckets.Counts(p, prompt) {
-		return f, contest.Usagef("%%%s, %s, has positions or lengths, but %s is only a part of an extent: --prompt needs a "+
-			"dimension of %[3]s elements", p.Name, p.Type, prompt)
+		return f, contest.Usagef("%%%s, %s, has positions or lengths, but %s is only a part of an extent: --prompt "+
+			"needs a dimension of %[3]s elements", p.Name, p.Type, prompt)
 	}
 	return f, nil
 }
@@ -163,7 +163,8 @@ func (f *feed) room(port hocket.Port, dims map[string]int64) (n int64, dim strin
 // note describes the values of the integer parameters.
 func (p *parameters) note() string {
 	kinds := map[feedKind]string{feedPositions: "positions", feedLengths: "positions plus one, as lengths",
-		feedRandom: "random within the limit of the operation that uses them", feedZeros: "0, because no operation limits them"}
+		feedRandom: "random within the limit of the operation that uses them",
+		feedZeros:  "0, because no operation limits them"}
 	by := map[feedKind][]string{}
 	for _, f := range p.feeds {
 		by[f.kind] = append(by[f.kind], "%"+f.param.Name)

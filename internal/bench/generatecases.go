@@ -167,8 +167,8 @@ func (g *generator) checkRoom() error {
 		}
 		port := ports[f.param.Name]
 		if s := port.Shape; g.prompt.dim == "" && len(s) > 0 && s[len(s)-1] > 1 {
-			return contest.Usagef("a run has %d tokens, as the shape of %%%s shows: name the dim that counts them, as in "+
-				"--prompt T=%s", s[len(s)-1], f.param.Name, joined(g.prompt.values, ","))
+			return contest.Usagef("a run has %d tokens, as the shape of %%%s shows: name the dim that counts them, as "+
+				"in --prompt T=%s", s[len(s)-1], f.param.Name, joined(g.prompt.values, ","))
 		}
 		room, dim := f.room(port, dims)
 		if need := longest + g.tokens; room > 0 && room < need {
@@ -222,10 +222,11 @@ func (g *generator) notes() {
 	g.method("first token: %s; median of %d rounds after two warm-up rounds", first, g.job.Rounds)
 	switch {
 	case g.tokens > 0:
-		g.method("per token: the mean of %d runs of one token that follow, each waited for; tokens/s: of the whole batch, "+
-			"after the first token", g.tokens)
+		g.method("per token: the mean of %d runs of one token that follow, each waited for; tokens/s: of the whole "+
+			"batch, after the first token", g.tokens)
 	case len(g.params.state) == 0:
-		g.method("the program has no inout parameter, so it keeps nothing of a prompt, and only the first token is measured")
+		g.method("the program has no inout parameter, so it keeps nothing of a prompt, and only the first token is " +
+			"measured")
 	}
 	g.boundNote()
 	g.descriptionNote()

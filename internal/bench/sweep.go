@@ -25,8 +25,8 @@ func parseSweep(flag, text string) (s sweep, err error) {
 	for word := range strings.SplitSeq(list, ",") {
 		n, err := strconv.ParseInt(strings.TrimSpace(word), 10, 64)
 		if err != nil || n < 1 {
-			return s, contest.Usagef("--%s %q: %q is not a positive integer; want a dim and its values, such as T=128,512",
-				flag, text, strings.TrimSpace(word))
+			return s, contest.Usagef("--%s %q: %q is not a positive integer; want a dim and its values, such as "+
+				"T=128,512", flag, text, strings.TrimSpace(word))
 		}
 		s.values = append(s.values, n)
 	}
