@@ -1,16 +1,14 @@
-// Package cuda switches the NVIDIA machine on: import it for its effect, and
-// hocket.Open takes the name "cuda".
+// Package cuda registers the NVIDIA machine as "cuda", a name that hocket.Open then accepts. It is imported for this
+// effect only.
 //
 //	import _ "hocket.example/hocket/cuda"
 //
-// Nothing is loaded before the machine is opened. Needed then are the NVIDIA
-// driver for CUDA 12 or newer, libnvrtc and libcublasLt; libnccl is used where
-// it is there. Each is looked for by its usual name, in the folders of the CUDA
-// toolkit and of Python's nvidia packages; HOCKET_LIBCUDA, HOCKET_LIBNVRTC,
-// HOCKET_LIBCUBLASLT, HOCKET_LIBNCCL and HOCKET_LIBNVML name files instead. On
-// systems other than Linux, and with the build tag nocuda, opening it is an
-// error, and nothing of hocket needs the loader of shared libraries: the binary is static where
-// CGO_ENABLED=0 makes Go's own packages so.
+// Importing it loads no library. Opening the machine loads the NVIDIA driver for CUDA 12 or newer, libnvrtc,
+// libcublasLt and, if it is installed, libnccl. Each library is searched for by its usual
+// name, in the folders of the CUDA toolkit and of Python's nvidia packages. The variables HOCKET_LIBCUDA,
+// HOCKET_LIBNVRTC, HOCKET_LIBCUBLASLT, HOCKET_LIBNCCL and HOCKET_LIBNVML name files to load instead. On systems other
+// than Linux, and with the build tag nocuda, opening the machine returns an error. Hocket then needs no loader of
+// shared libraries, so with CGO_ENABLED=0 the binary is static.
 package cuda
 
 import (
@@ -28,30 +26,26 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// SharedVariable names the environment variable with the number of ranks that
-// may share a GPU, 1 by default: for trying programs with more ranks than there
-// are GPUs.
+// SharedVariable names the environment variable that sets how many ranks may share a GPU, 1 by default. Larger values
+// serve to try programs with more ranks than GPUs.
 const SharedVariable = "HOCKET_RANKS_PER_GPU"
 
-// ProductsVariable names the environment variable that, as "fixed", has cuBLASLt
-// compute each product by its first guess of an algorithm that does not split
-// sums, instead of the fastest of several that are timed, and as "library" leaves
-// hocket's kernel for few rows out of these; TF32Variable the one
-// that, as "1", has products of f32 multiply operands of 11 bits.
+// ProductsVariable names the environment variable that selects how matrix products are computed. By default, several
+// algorithms are timed, and the fastest is used. With "library", hocket's kernel for few rows is not among them. With
+// "fixed", cuBLASLt computes each product by the first algorithm of its heuristic that does not split sums.
+// TF32Variable names the variable that, if it is "1", rounds the operands of f32 products to TF32, which has 11 bits of
+// precision.
 //
-// GraphsVariable names the one that has programs replayed as "one" graph over all
-// GPUs or as a graph for "each", instead of the faster. TimeoutVariable names the
-// one with how long a GPU waits for another within a collective before the run ends
-// with an error, "30s" by default.
+// GraphsVariable names the variable that selects how programs are replayed: "one" graph over all GPUs, or "each" GPU a
+// graph. By default the faster form is used. TimeoutVariable names the variable that sets how long a GPU waits for
+// another one within a collective before the run ends with an error, "30s" by default.
 //
-// P2PVariable names the one that keeps GPUs from using each other's memory: "off" all
-// of them, "0-1,0-2" those pairs. What they exchange then goes through host memory, as
-// it does where the driver gives no access or a real transfer fails.
+// P2PVariable names the variable that disables peer access between GPUs: "off" for all, "0-1,0-2" for these pairs. Data
+// between such GPUs goes through host memory, as if the driver refused peer access or a test transfer had failed.
 //
-// MulticastVariable names the one that, as "on", opts in to NVLink multicast: NCCL may
-// use it as its own variables say, and sums in any order may be added up by the
-// switches (algorithm multimem, which its authors never ran on GPUs). On a host that
-// others share a fault of multicast can put GPUs out of service.
+// MulticastVariable names the variable that, if it is "on", enables NVLink multicast. NCCL may then use multicast as
+// NCCL's own variables say, and NVLink switches may compute sums with order=any, by the algorithm multimem, which has
+// never run on GPUs. On a host that is shared with others, a failure of multicast can make GPUs unusable for all.
 const (
 	P2PVariable       = gpu.P2PVariable
 	MulticastVariable = doctor.MulticastVariable
@@ -75,25 +69,25 @@ func open(peers *world.World) (device.Machine, error) {
 		opts.RanksPerGPU = n
 	}
 	switch v := os.Getenv(ProductsVariable); v {
-	case "", "measured", "own": // own is what it was called when measured left hocket's kernel out
+	case "", "measured", "own": // "own" is the former name of "measured", from when the default left out hocket's kernel
 		opts.Skinny = true
 	case "library":
 	case "fixed":
 		opts.FixedProducts = true
 	default:
-		return nil, fmt.Errorf("%s=%s: it is measured, library or fixed", ProductsVariable, v)
+		return nil, fmt.Errorf("%s=%s: the values are measured, library and fixed", ProductsVariable, v)
 	}
 	switch v := os.Getenv(GraphsVariable); v {
 	case "", "measured":
 	case "one", "each":
 		opts.Graphs = v
 	default:
-		return nil, fmt.Errorf("%s=%s: it is measured, one or each", GraphsVariable, v)
+		return nil, fmt.Errorf("%s=%s: the values are measured, one and each", GraphsVariable, v)
 	}
 	if v := os.Getenv(TimeoutVariable); v != "" {
 		d, err := time.ParseDuration(v)
 		if err != nil || d <= 0 {
-			return nil, fmt.Errorf("%s=%s is no time like 30s", TimeoutVariable, v)
+			return nil, fmt.Errorf("%s=%s is not a duration such as 30s", TimeoutVariable, v)
 		}
 		opts.TeamTimeout = d
 	}
@@ -107,10 +101,10 @@ func open(peers *world.World) (device.Machine, error) {
 	return cuda.New(opts)
 }
 
-// ExpectStreams says that no rank will have more streams at work than that, in this
-// process. Said before a machine is opened it makes that faster, since the driver
-// then makes fewer queues; more streams than was said wait for each other without a
-// reason, and kernels of collectives then perhaps for good.
+// ExpectStreams declares that no rank of this process will use more than the given number of streams at the same time.
+// If it is called before a machine is opened, opening is faster, because the driver then creates fewer hardware queues.
+// If a rank uses more streams than that, streams wait for each other without need, and kernels of collectives may wait
+// forever.
 func ExpectStreams(rank int) {
 	if n, err := strconv.Atoi(os.Getenv(SharedVariable)); err == nil {
 		rank *= n

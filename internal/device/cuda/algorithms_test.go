@@ -10,9 +10,9 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 )
 
-// TestAlgorithmsDescribed checks the descriptions of algorithms. Names are unique, including those of schedules. Each
-// algorithm describes which collectives it takes and how it works. The shipped tuning table contains the same
-// descriptions for the algorithms that it names, because readers of the table may not have this machine.
+// TestAlgorithmsDescribed checks the descriptions of algorithms. Names are unique, including those of schedules. The
+// description of each algorithm states which collectives it takes and how it works. The shipped tuning table contains
+// the same descriptions for the algorithms that it names, because readers of the table may not have this machine.
 func TestAlgorithmsDescribed(t *testing.T) {
 	inside, between := comm.Describe()
 	all := slices.Concat(inside, between, coll.Infos(), []device.Algorithm{coll.Norm})

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attention is a shape: batch, queries, keys, query heads, key heads, head size.
+// attention holds the sizes of an attention: batch, queries, keys, query heads, key heads, head size.
 type attention struct {
 	b, tq, tk, hq, hkv, dh int64
 	causal                 bool
@@ -21,8 +21,8 @@ var attentions = []attention{
 	{1, 128, 1152, 16, 4, 128, true}, {1, 64, 1088, 16, 4, 128, true},
 }
 
-// BenchmarkAttention times attention of bf16 in 10 consecutive calls; tools/peers/attention.py times that of torch in the
-// same way.
+// BenchmarkAttention times attention of bf16 in 10 consecutive calls; tools/peers/attention.py times torch's attention
+// in the same way.
 func BenchmarkAttention(b *testing.B) {
 	t := newTimer(b)
 	for _, c := range attentions {

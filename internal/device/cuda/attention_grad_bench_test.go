@@ -7,10 +7,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BenchmarkAttentionGrad times attention of bf16, alone and with attention_lse, and the operations of its gradients, in
-// the same way as BenchmarkAttention; tools/peers/attention_grad.py times those of torch. The last figure is a rate: the operations of
-// two and a half forward passes, as FlashAttention counts a backward pass, divided by the time of all three gradient
-// operations.
+// BenchmarkAttentionGrad times attention of bf16, alone and with attention_lse, and the operations that compute its
+// gradients, in the same way as BenchmarkAttention; tools/peers/attention_grad.py times torch's. The last reported
+// figure is operations per time: FlashAttention counts a backward pass as two and a half forward passes, and this
+// number of operations is divided by the time of all three gradient operations.
 func BenchmarkAttentionGrad(b *testing.B) {
 	t := newTimer(b)
 	for _, c := range []attention{

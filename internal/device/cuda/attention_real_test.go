@@ -12,13 +12,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attended holds the dense operands of an attention.
+// attended holds the sizes and the dense operands of an attention.
 type attended struct {
 	attention
 	q, k, v []float64
 }
 
-// row returns the result of head h of query i in batch b, and for each element the sum of the magnitudes of its terms.
+// row computes one row of the result, that of head h and query i in batch b, and for each element the sum of the
+// magnitudes of its terms.
 func (x *attended) row(b, i, h int64) (out, size []float64) {
 	sees := x.tk
 	if x.causal {
@@ -48,8 +49,8 @@ func (x *attended) row(b, i, h int64) (out, size []float64) {
 	return out, size
 }
 
-// TestAttentionReal compares attention with rows computed in f64. It uses sizes of servers and sizes that fill no tile.
-// Some values of the input are NaN, which only a few queries attend to.
+// TestAttentionReal compares attention with rows computed in f64. The sizes are those that model servers use, and sizes
+// that are not multiples of a tile. Some values of the input are NaN, which only a few queries attend to.
 func TestAttentionReal(t *testing.T) {
 	m := real(t, Options{})
 	world, err := m.Open(t.Context(), 1)
@@ -71,7 +72,7 @@ func TestAttentionReal(t *testing.T) {
 			dt, u = ir.F16, 0x1p-11
 		}
 		if c.b*max(c.tk*c.hkv, c.tq*c.hq)*c.dh > 1<<24 {
-			continue // writing the inputs takes long, and the kernels are the same
+			continue // writing the inputs takes long, and larger inputs would run the same kernels
 		}
 		noise := func(n int64) []float64 {
 			vals := make([]float64, n)
@@ -133,7 +134,7 @@ func TestAttentionReal(t *testing.T) {
 			}
 		}
 		t.Logf("%v of %s: off by up to %.2g of the sum of magnitudes", c, dt, worst)
-		if !(worst < 2*u+1e-4) { // roundings of the weights and of the result
+		if !(worst < 2*u+1e-4) { // the error of rounding the weights and the result
 			t.Errorf("%v of %s: off by %g", c, dt, worst)
 		}
 		l.Release()

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BenchmarkIssue times what a stream operation costs the host: a launch, a signal with the wait for it on another
+// BenchmarkIssue times the host's work for operations on streams: a launch, a signal with the wait for it on another
 // stream, and a small copy.
 func BenchmarkIssue(b *testing.B) {
 	m, err := New(Options{})
@@ -88,7 +88,7 @@ func BenchmarkIssue(b *testing.B) {
 	b.Run("observed", func(b *testing.B) { repeat(b, w, marked) })
 }
 
-// repeat times only issuing. It lets the device catch up while the timer is stopped.
+// repeat times only issuing. While the device finishes the issued work, the timer is stopped.
 func repeat(b *testing.B, w device.World, issue func()) {
 	b.ReportAllocs()
 	i := 0
@@ -160,7 +160,7 @@ func BenchmarkGraphLaunch(b *testing.B) {
 	}
 }
 
-// BenchmarkDriver times separately the driver calls that issuing consists of.
+// BenchmarkDriver times, one by one, the driver calls that issue work.
 func BenchmarkDriver(b *testing.B) {
 	m := real(b, Options{})
 	opened, err := m.Open(b.Context(), 1)

@@ -92,7 +92,7 @@ func (c callers) Between(streams []uintptr, issue func() error) error {
 	})
 }
 
-// each calls f for every GPU of this process while that GPU's context is current. An error ends the world.
+// each calls its argument f for every GPU of this process while that GPU's context is current. An error ends the world.
 func (c callers) each(f func(s *site) error) error {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
@@ -150,11 +150,11 @@ func (c callers) waitFor(s, other nvlib.Stream, at *site) error {
 	return errors.Join(c.w.drv.Record(ev, other), c.w.drv.WaitEvent(s, ev))
 }
 
-// lead makes later work on the caller's streams wait for all work that the world has issued.
+// lead issues waits: later work on the caller's streams waits for all work that the world has issued.
 func (c callers) lead(streams []uintptr) error {
 	return c.each(func(s *site) error {
 		if b := c.w.flight.blocked(); len(b) > 0 || c.w.flight.calls > 0 {
-			return fmt.Errorf("work that streams of the caller's are to wait for is held back: %w",
+			return fmt.Errorf("the caller's streams cannot wait for work that is not issued yet: %w",
 				&device.Deadlock{Blocked: b})
 		}
 		for _, o := range c.w.flight.streams {
@@ -218,7 +218,7 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, prepare fun
 	}
 	forgetReplay(w, f)
 	for _, x := range g.faults {
-		x.Always = true // the caller's launches of the graph are not visible here
+		x.Always = true // the world does not see when the caller launches the graph
 	}
 	return nil
 }

@@ -28,8 +28,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// stateful is a program that updates its state, one tensor split over the ranks and one replicated, and returns the
-// whole state.
+// stateful is a program with two inout tensors, its state. It updates both, of which one is split over the ranks and
+// one is replicated, and returns the first, split and whole.
 const stateful = `dim T = 4
 mesh tp[2]
 func step(%x: i32[T/tp, 2], %w: i32[2], %s: inout i32[T/tp, 2], %n: inout i32[2]) -> (i32[T/tp, 2], i32[T, 2]) {
@@ -42,7 +42,8 @@ func step(%x: i32[T/tp, 2], %w: i32[2], %s: inout i32[T/tp, 2], %n: inout i32[2]
 }
 `
 
-// caller is a library that shares the process with hocket, with streams and memory of its own, on a fake with Queues.
+// caller stands for a library that shares the process with hocket, and has its own streams and memory, on a fake driver
+// with Queues.
 type caller struct {
 	*testing.T
 	f       *fakedriver.GPU
@@ -55,7 +56,7 @@ type caller struct {
 	want    struct{ s, n []int32 } // the expected state
 }
 
-// newCaller loads stateful with its state in the caller's memory and a bound weight.
+// newCaller loads the program stateful, whose state is in the caller's memory, and binds its weight.
 func newCaller(t *testing.T, opts hocket.LoadOptions) *caller {
 	t.Helper()
 	c := &caller{T: t, f: fakedriver.New(t, 2)}
@@ -150,7 +151,7 @@ func (c *caller) enqueue() error {
 	return c.model.Enqueue(c.Context(), hocket.EnqueueArgs{Streams: c.streams, In: c.in, Out: c.out})
 }
 
-// wait waits as the caller would, by synchronizing its own streams.
+// wait synchronizes the caller's streams, as a caller would.
 func (c *caller) wait() {
 	c.Helper()
 	for i, s := range c.streams {
@@ -177,7 +178,8 @@ func (c *caller) step(x []int32) {
 	c.want.n[0], c.want.n[1] = c.want.n[0]+3, c.want.n[1]+5
 }
 
-// ran updates the expected state for an execution with input x, and compares the actual state and results.
+// ran follows an execution with input x: it updates the expected state, and compares the actual state and results with
+// the expected ones.
 func (c *caller) ran(x []int32) {
 	c.Helper()
 	c.step(x)
@@ -194,8 +196,8 @@ func (c *caller) ran(x []int32) {
 	}
 }
 
-// TestEnqueue checks the order of enqueued executions, with and without graphs. They follow earlier work of the
-// caller's streams and precede its later work. Enqueue does not wait on the host.
+// TestEnqueue checks the order of enqueued executions, with and without graphs. Enqueued executions begin after earlier
+// work on the caller's streams, and end before the caller's later work. Enqueue does not wait on the host.
 func TestEnqueue(t *testing.T) {
 	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -219,7 +221,7 @@ func TestEnqueue(t *testing.T) {
 			}
 			open.Store(true)
 			c.wait()
-			c.step(x) // of the first execution, whose results the second has overwritten
+			c.step(x) // the second execution has overwritten the results of the first, so they are not compared
 			c.ran(x)
 			if err := c.model.Sync(t.Context()); err != nil {
 				t.Fatal(err)
@@ -323,8 +325,8 @@ func TestEnqueueWrong(t *testing.T) {
 }
 
 // TestEnqueueCaptured checks that an execution enqueued while the caller's stream is captured becomes part of the
-// caller's graph. Each launch of that graph executes it, in order, and its plan stays loaded. The fake driver checks
-// that no thread makes a call that a capture forbids.
+// caller's graph. Each launch of the caller's graph runs the execution, in order, and the plan of the execution stays
+// loaded. The fake driver checks that no thread makes a call that a capture forbids.
 func TestEnqueueCaptured(t *testing.T) {
 	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
 		t.Run(name, func(t *testing.T) { captured(t, o) })
@@ -382,7 +384,7 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 		runs++
 	}
 	c.f.BeginGuest(stream)
-	doubled := func() { // the caller's own work between the executions
+	doubled := func() { // work of the caller between the executions
 		for i := range uintptr(8) {
 			cabi.Store(x+4*i, 2*cabi.Load[int32](x+4*i))
 		}
@@ -427,7 +429,7 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 	if got := ints(n, 2); !slices.Equal(got, []int32{int32(runs), 0}) {
 		t.Errorf("after %d executions the counter is %v", runs, got)
 	}
-	// A plan for other dims does not evict the captured one.
+	// A later plan for other dims does not evict the plan whose execution was captured.
 	if err := c.model.Prepare(t.Context(), map[string]int64{"T": 6}); err != nil {
 		t.Fatal(err)
 	}
@@ -651,13 +653,14 @@ func TestEnqueueHangs(t *testing.T) {
 	})
 }
 
-// goroutine returns the name of the calling goroutine.
+// goroutine returns a text that identifies the calling goroutine.
 func goroutine() string {
 	name, _, _ := strings.Cut(string(debug.Stack()), "[")
 	return name
 }
 
-// checkPhases checks the measured phases of calls of Enqueue that took the given time together.
+// checkPhases checks the phases that were measured in the given number of calls of Enqueue, which together lasted for
+// the time took.
 func checkPhases(t *testing.T, phases []laps.Phase, calls int, took time.Duration) {
 	t.Helper()
 	var names []string
@@ -724,11 +727,11 @@ func TestEnqueueHereHangs(t *testing.T) {
 	if err := c.model.Sync(t.Context()); err == nil {
 		t.Error("Sync of the abandoned world: want an error, got none")
 	}
-	_ = c.m.Close() // it may report the lost GPU
+	_ = c.m.Close() // the error may be that the GPU is lost
 }
 
-// window copies a block of a row-major tensor, from whole to block or, with into, from block to whole. size is the
-// bytes of an element.
+// window copies a block of a row-major tensor from whole, the tensor, to block; if into is set, it copies from block to
+// whole. size is the number of bytes of an element.
 func window(whole, block []byte, size int, shape, lo, extent []int64, into bool) {
 	rows, last := 1, len(shape)-1
 	if last < 0 {

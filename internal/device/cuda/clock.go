@@ -19,8 +19,8 @@ func (w *world) Observe(o device.Observer) {
 	}
 }
 
-// tick records the begin or the end of a command. With an observer it records the time, and otherwise the position for
-// error messages. The context is current.
+// tick records the begin or the end of a command. If the world has an observer, tick records the time; otherwise it
+// records the position in the program for error messages. The context is current.
 func (s *stream) tick(began bool, id int64) error {
 	w, clock := s.dev.w, s.dev.site.clock
 	var ev nvlib.Event
@@ -31,7 +31,7 @@ func (s *stream) tick(began bool, id int64) error {
 	case w.capture != nil:
 		if ev, err = w.capture.replay.Note(&s.track, clock, s.dev.rank, s.name, began, id, s.pos); err == nil && ev != 0 {
 			err = w.drv.RecordNode(ev, s.h)
-			s.worked() // work that waits for s waits for this event too
+			s.worked() // work that waits for the stream s must also wait for this event
 		}
 		return err
 	case w.observer != nil:
@@ -63,14 +63,16 @@ func (s *site) rebase() {
 	})
 }
 
-// tellMarks reports to the observer all marks that devices have reached. The caller holds mu.
+// tellMarks reports to the observer every recorded begin and end of a command that devices have reached. The caller
+// holds mu.
 func tellMarks(w *world) {
 	for _, s := range w.flight.streams {
 		s.track.Tell(s.dev.site.clock, !s.dirty, s.dev.rank, s.name, w.observer)
 	}
 }
 
-// tellReplay reports the marks of the most recent graph launch, which has ended, to the observer. The caller holds mu.
+// tellReplay reports to the observer the begins and ends of commands in the most recent graph launch, which has ended.
+// The caller holds mu.
 func tellReplay(w *world) {
 	f := w.marked
 	w.marked = nil

@@ -18,7 +18,7 @@ func (t *team) SupportsNorm(n *device.Norm) error {
 	return err
 }
 
-// worthwhile resolves the parts of n. It returns an error unless one launch is faster than separate launches.
+// worthwhile resolves the views of n's parts. It returns an error unless one launch is faster than separate launches.
 func (t *team) worthwhile(n *device.Norm) ([]coll.NormPart, error) {
 	all, err := t.norms(n.Parts)
 	if err != nil {
@@ -78,7 +78,7 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	return launches, nil
 }
 
-// PrepareNormAhead starts to compile the kernel that the normalised sum n will launch.
+// PrepareNormAhead starts to compile the kernel that computes n, an all_reduce with rms_norm.
 func (t *team) PrepareNormAhead(n *device.Norm) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()

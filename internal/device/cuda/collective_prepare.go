@@ -14,8 +14,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// resolve checks the views of c: each must be in its member's own memory, all must have the same element type, and no
-// result view may contain an element twice. The caller checks the shapes that the operation requires.
+// resolve finds the addresses of c's views, and checks the views: each must be in its member's own memory, all must
+// have the same element type, and no result may contain an element twice. The caller checks the shapes that the
+// operation requires.
 func (t *team) resolve(c *device.Collective) (*coll.Collective, error) {
 	if len(c.Parts) != len(t.members) {
 		return nil, fmt.Errorf("%d parts for %d members", len(c.Parts), len(t.members))
@@ -76,7 +77,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 		}
 		if err == nil && slices.ContainsFunc(coll.RoutedAlgorithms, func(e coll.Entry) bool { return e.Name == tune.Algo }) &&
 			slices.ContainsFunc(r.Operands, func(p coll.Part) bool { return t.w.sites[0].inHost(&p.In) }) {
-			err = fmt.Errorf("%w: copy engines would copy from host memory to host memory (see site.inHost)", device.ErrUnsupported)
+			err = fmt.Errorf("%w: copy engines would copy from host memory to host memory, because the GPUs share memory only there", device.ErrUnsupported)
 		}
 	}
 	if err != nil {
@@ -85,10 +86,10 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 	return a, r, nil
 }
 
-// Prepare returns one launch for each member that together run a collective.
+// Prepare returns the launches of a collective, one for each member.
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
 	if tune.Algo == ncclName && t.w.guard.Enter(nil) {
-		defer t.w.guard.Leave() // NCCL's call runs once here; the co-residency lock must be held before the issue lock
+		defer t.w.guard.Leave() // NCCL is called once here, which needs the co-residency lock; it is locked before the issue lock
 	}
 	defer t.w.guard.Exclusive()()
 	a, r, err := t.check(tune, c)
@@ -180,13 +181,13 @@ func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	}
 }
 
-// compileAhead starts to compile the kernels of a plan. It reserves no memory and loads no kernel.
+// compileAhead starts to compile the kernels of a plan. compileAhead reserves no memory and loads no kernel.
 func (t *team) compileAhead(p *coll.Plan) {
 	lib, ok := t.w.m.opts.Kernels.(gpu.Precompiler)
 	if !ok {
 		return
 	}
-	for _, x := range p.Memory { // without addresses; the alignment is that of reserved memory
+	for _, x := range p.Memory { // the memory has no addresses yet, only the alignment of reserved memory
 		x.Use(coll.Area{At: make([]nvlib.Ptr, len(t.members)), Bytes: x.Bytes})
 	}
 	list, err := p.Launches()
@@ -221,7 +222,7 @@ func (t *team) BlockShared() int {
 	return least
 }
 
-// HostParts returns how a transfer through host memory is split into parts.
+// HostParts returns which parts of collectives' data are transferred through host memory.
 func (t *team) HostParts() coll.HostParts {
 	if p := t.w.m.opts.hostParts; p != nil {
 		return *p
@@ -230,8 +231,8 @@ func (t *team) HostParts() coll.HostParts {
 }
 
 // Keeps128 returns nil if 128 bytes that one warp writes together are known to become visible to other members
-// together. This holds for NVLink and for a device's own memory. Over a PCI bus, the last bytes may become visible
-// before the first.
+// together. This is known for NVLink and for a device's own memory. Over a PCI bus, the last of the bytes may become
+// visible before the first.
 func (t *team) Keeps128() error {
 	if t.w.hosted {
 		return fmt.Errorf("%w: the memory that the members share is host memory", device.ErrUnsupported)

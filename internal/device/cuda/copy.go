@@ -22,7 +22,8 @@ func (s *stream) copy(dst, src *strided.View) error {
 // two copies use it at the same time.
 func copyThrough(s *stream, dst, src *strided.View) error {
 	if s.scratch == nil || s.scratch.bytes < src.Bytes() {
-		// Work on the stream may still use the older buffer, so that buffer is not freed before the world ends.
+		// Earlier work on the stream may still use the previous buffer, so that buffer is not freed before the world
+		// ends.
 		m, err := s.dev.alloc(src.Bytes(), device.Private)
 		if err != nil {
 			return err
@@ -65,15 +66,15 @@ func (s *site) byEngine(dst, src *strided.View, dims []strided.Dim) bool {
 	return strided.ByEngine(dst, dims) && !(s.inHost(dst) && s.inHost(src))
 }
 
-// inHost reports whether a view of a hosted world may be in host memory. The driver makes a copy between two places in
-// host memory on the calling thread, after the stream's earlier work. The caller would then wait for peers, for which it
-// may still have work to issue. A kernel makes such copies instead.
+// inHost reports whether a view may be in host memory, which is possible only in a hosted world. Between two places in
+// host memory, the driver copies on the calling thread, after the stream's earlier work. The caller would then wait for
+// peers, for which it may still have work to issue. Therefore a kernel makes copies in host memory.
 func (s *site) inHost(v *strided.View) bool {
 	return s.w.hosted && v.N > 0 && (v.Mem == nil || v.Mem.Kind() != device.Private)
 }
 
-// copyByKernel copies the elements with a kernel. It caches the launch for later copies between the same views. The
-// context is current.
+// copyByKernel copies the elements with a kernel. It caches the prepared launch for later copies between the same
+// views. The context is current.
 func copyByKernel(s *stream, dst, src *strided.View, dims []strided.Dim) error {
 	w := s.dev.w
 	launches, ok := w.copies.Get(s.dev.site, dst, src, dims)
@@ -113,7 +114,7 @@ func (d *dev) PrepareCopy(dst, src device.View) error {
 	return d.prepareCopy(&t, &r)
 }
 
-// prepareCopy does the work of PrepareCopy for views that share no bytes. The caller holds the world exclusively.
+// prepareCopy does the work of PrepareCopy for views that do not overlap. The caller holds the world exclusively.
 func (d *dev) prepareCopy(dst, src *strided.View) error {
 	if !d.site.reaches(dst) || !d.site.reaches(src) {
 		return d.prepareHostStaged(dst, src)

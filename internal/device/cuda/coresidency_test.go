@@ -61,7 +61,7 @@ func TestCoresidency(t *testing.T) {
 	if within(inPlain, soon) {
 		t.Error("a world without teams issued during a batch of a world with teams")
 	}
-	running := func(n int) { // sets how many host functions of a run
+	running := func(n int) { // sets the number of host functions that the world a has in flight
 		a.mu.Lock()
 		a.flight.calls = n
 		a.mu.Unlock()
@@ -120,7 +120,7 @@ func TestRoomForOthers(t *testing.T) {
 }
 
 // TestCoresidencyThenIssue checks the order of locks. A world waits for the co-residency lock while another world
-// prepares an NCCL call, which needs the issue lock. The first must wait for the second, and not the reverse.
+// prepares an NCCL call, which needs the issue lock. The first world must wait for the second, and not the reverse.
 func TestCoresidencyThenIssue(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	m := newMachine(system(f), Options{Kernels: f})
@@ -164,14 +164,14 @@ func TestCoresidencyThenIssue(t *testing.T) {
 	close(leave)
 	for _, done := range []chan error{batch, team} {
 		select {
-		case <-done: // NCCL is not there: that Prepare says so is enough
+		case <-done: // Prepare fails because NCCL is not installed; reaching NCCL is all that this test needs
 		case <-time.After(20 * time.Second):
 			t.Fatal("deadlock: the worlds wait for each other")
 		}
 	}
 }
 
-// TestCoresidencyGraphs checks that a world needs the co-residency lock as long as it has a graph with flags.
+// TestCoresidencyGraphs checks that a world needs the co-residency lock as long as it has a graph that waits for flags.
 func TestCoresidencyGraphs(t *testing.T) {
 	for graphs, want := range map[string]bool{formOne: false, formEach: true, "": true} {
 		x := newExchanged(t, Options{Graphs: graphs})

@@ -156,7 +156,7 @@ func TestWaysOut(t *testing.T) {
 	}
 }
 
-// TestPoison checks every byte within and around ranges of odd sizes and offsets.
+// TestPoison fills ranges of odd sizes and offsets with poison, and checks every byte within and around them.
 func TestPoison(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
@@ -188,11 +188,11 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// mustOf returns a function that fails the test on an error.
+// mustOf returns a function that fails the test if its argument is an error.
 func mustOf(t testing.TB) func(error) {
 	return func(err error) {
 		if err != nil {
-			t.Helper() // not above, because Helper is slow compared with what benchmarks measure
+			t.Helper() // not called on success, because it is slow compared with what benchmarks measure
 			t.Fatal(err)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// expire ends the world because ctx is done, unless *over reports that the call bounded by ctx has returned. The error
+// expire ends the world because ctx is done, unless *over is true: the call that ctx limits has returned. The error
 // describes the work on each stream.
 func (w *world) expire(ctx context.Context, over *bool) {
 	if !w.guard.LockLive() {

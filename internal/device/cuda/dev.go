@@ -14,7 +14,7 @@ type dev struct {
 	site     *site
 	counters []*counters
 	piece    int64     // largest size in bytes of a piece of the prepared copies through host memory; 0 if none was prepared
-	sides    []*stream // streams for the copies of steps (see sideStream), except the streams of a team's members
+	sides    []*stream // streams for the copies of launches (see sideStream), except the streams of a team's members
 }
 
 func (d *dev) Rank() int { return d.rank }
@@ -35,10 +35,10 @@ func (d *dev) rebind() error {
 	return err
 }
 
-// bound runs f while the device's context is current.
+// bound calls f while the device's context is current.
 func (d *dev) bound(f func() error) error { return d.site.bound(f) }
 
-// bound runs f while the site's context is current.
+// bound calls f while the site's context is current.
 func (s *site) bound(f func() error) error {
 	if err := s.w.drv.Bind(s.ctx); err != nil {
 		return err
@@ -58,12 +58,12 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 	return d.alloc(bytes, kind)
 }
 
-// alloc does the work of Alloc; the caller holds the world's mutex. If there is too little memory, alloc first
-// destroys idle NCCL communicators, whose memory it then uses.
+// alloc does the work of Alloc; the caller holds the world's mutex. If there is too little memory, alloc first destroys
+// idle NCCL communicators, to free their memory.
 func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
 	heap := d.site.heaps[kind]
-	if heap == nil { // the memory is not mapped in this process
+	if heap == nil { // the memory of a rank that another process drives is not mapped here
 		return d.nameless(m), nil
 	}
 	take := func() (err error) {
@@ -161,8 +161,8 @@ func (d *dev) makeCounters(n int) (*counters, error) {
 	return c, nil
 }
 
-// seenRoom returns an empty slice for a copy of a stream's field seen. It reuses the slice of a freed mark if there is
-// one.
+// seenRoom returns an empty slice into which a stream's field seen can be copied. It reuses the slice of a freed mark
+// if there is such a slice.
 func (s *site) seenRoom() []int64 {
 	n := len(s.seens)
 	if n == 0 {

@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// byDriver accesses device tensors like another library: by driver calls, with its own streams and memory.
+// byDriver accesses device tensors as another library would: by driver calls, with its own streams and memory.
 type byDriver struct{ m *machine }
 
 func (o byDriver) Put(b hocket.DeviceBlock, data []byte) error {
@@ -28,7 +28,8 @@ func (o byDriver) Get(b hocket.DeviceBlock, data []byte) error {
 	return o.copy(b, func(host []byte) { copy(data, host) }, false, len(data))
 }
 
-// copy copies n bytes from host memory to a block, or back. use fills the host memory before, or reads it after.
+// copy copies n bytes from host memory to a block, or back. The argument use is called with the host memory: before a
+// copy to the block, to fill it, or after a copy back, to read it.
 func (o byDriver) copy(b hocket.DeviceBlock, use func([]byte), put bool, n int) error {
 	if b.Host != nil {
 		return errors.New("a GPU's memory is said to be the host's")
@@ -64,8 +65,8 @@ func (o byDriver) copy(b hocket.DeviceBlock, use func([]byte), put bool, n int) 
 	})
 }
 
-// TestDeviceTensorsOnFake makes random operations on device tensors, without and with graphs. It uses two GPUs, two
-// GPUs without peer access, and one GPU shared by ranks. All memory is freed at the end.
+// TestDeviceTensorsOnFake makes random operations on device tensors, without and with graphs. It does so on two GPUs,
+// on two GPUs without peer access, and on one GPU that ranks share. In the end all memory must be freed.
 func TestDeviceTensorsOnFake(t *testing.T) {
 	count := 150
 	if testing.Short() {
@@ -101,8 +102,8 @@ func TestDeviceTensorsOnGPU(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorShort checks reads that run out of memory once, in any call that allocates. The read returns an
-// error. Later reads, and other tensors, are not affected.
+// TestDeviceTensorShort checks reads of device tensors in which one call that allocates memory fails, for each such
+// call. The read returns an error. Later reads, and other tensors, are not affected.
 func TestDeviceTensorShort(t *testing.T) {
 	tensorOf := func(rows int64) *hocket.Tensor {
 		x, err := hocket.FromFloats(ir.F32, slices.Repeat([]float64{3}, int(rows)*16), rows, 16)
@@ -125,7 +126,7 @@ func TestDeviceTensorShort(t *testing.T) {
 	if err := small.Write(t.Context(), tensorOf(8)); err != nil {
 		t.Fatal(err)
 	}
-	// The first result is written by an execution, which stages nothing for a later read.
+	// The result of the first execution, for which no staging memory is kept for a later read.
 	if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": tensorOf(many)}, DeviceOut: map[string]*hocket.DeviceTensor{"y": big}}); err != nil {
 		t.Fatal(err)
 	}
@@ -204,8 +205,8 @@ func TestBindStateOnFake(t *testing.T) {
 	}
 }
 
-// TestBoundGraphOnFake checks that an execution with graphs updates a bound tensor only once, although the forms of a
-// graph are tried by whole executions.
+// TestBoundGraphOnFake checks that an execution with graphs updates a bound tensor only once, although whole executions
+// are used to time the forms of a graph.
 func TestBoundGraphOnFake(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	testBoundGraph(t, modeltest.Open(t, newMachine(system(f), Options{Kernels: f})), 2, 1)

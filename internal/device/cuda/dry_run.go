@@ -8,7 +8,7 @@ import (
 )
 
 // dryWorld implements a world without contexts, memory or streams. The driver needs a second or more to create
-// contexts. In the meantime, a caller that knows which kernels a program launches can use a dryWorld to compile them.
+// contexts. Meanwhile, a caller that knows which kernels a program launches can compile them with a dryWorld.
 type dryWorld struct{ *world }
 
 // DryRun implements device.Machine.
@@ -31,7 +31,7 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 		if w.hosted || a.gpu == b.gpu {
 			return apart(a, b)
 		}
-		return m.sys.ApartNow(a.gpu, b.gpu), nil // the result of an earlier test, since a dry run makes no test transfer
+		return m.sys.ApartNow(a.gpu, b.gpu), nil // an earlier test's result: a dry run makes no test transfers
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)

@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestDryRun checks that a dry run predicts the same kernels as the opened world. It may make no driver calls except
-// queries of devices.
+// TestDryRun checks that a dry run predicts the same kernels as the opened world. The dry run may make no driver calls
+// except queries of devices.
 func TestDryRun(t *testing.T) {
 	const ranks, most = 4, 1 << 20
 	l := &seers{meetings: meetings{GPU: fakedriver.New(t, ranks)}}
@@ -27,7 +27,7 @@ func TestDryRun(t *testing.T) {
 	if _, err := m.DryRun(ranks + 1); err == nil {
 		t.Error("a dry run of more ranks than GPUs succeeded")
 	}
-	// foreseen returns the kernels of every algorithm and collective.
+	// foreseen returns the kernels that each algorithm launches for each collective.
 	foreseen := func(w device.World) map[string]bool {
 		var members []device.Member
 		var in, out []device.Memory
@@ -107,8 +107,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestDryRunApart checks that a dry run knows which GPUs have no peer access by the user's setting. The dry run and the
-// opened world then have the same identity, by which a tuning table is looked up.
+// TestDryRunApart checks that a dry run reads from the user's setting which GPUs have no peer access. The dry run and
+// the opened world then have the same identity, by which a tuning table is looked up.
 func TestDryRunApart(t *testing.T) {
 	m := newMachine(system(fakedriver.New(t, 2)), Options{})
 	whole, err := m.DryRun(2)

@@ -20,7 +20,7 @@ type earlyLine struct {
 	w       *world
 	s, far  device.Stream
 	l       device.Launch
-	v, rows device.View // a dense view, and one that copy engines do not copy well
+	v, rows device.View // v is a dense view; rows is one with gaps, which copy engines copy slowly
 	e       device.Event
 	c       device.Counters
 }
@@ -52,7 +52,7 @@ func (r *earlyLine) close() {
 
 func (r *earlyLine) launch() error { return r.s.Launch(r.l) }
 
-// early counts the launches of issue that may start early, by programmatic dependent launch.
+// early calls the functions issue, and counts the launches that may start early, by programmatic dependent launch.
 func (r *earlyLine) early(issue ...func() error) int {
 	r.Helper()
 	clear(r.f.Called)
@@ -74,7 +74,7 @@ func TestEarly(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		between func() error
-		Want    int // number of launches that may start early, in streams and in a graph
+		Want    int // number of launches that may start early: Want in streams, graph in a graph
 		graph   int
 	}{
 		{"nothing", func() error { return nil }, 1, 1},
@@ -100,7 +100,7 @@ func TestEarly(t *testing.T) {
 		}
 		mustOf(t)(r.w.Sync(t.Context()))
 		if tc.name == "a mark" || tc.name == "its end" {
-			continue // a graph can contain only complete commands
+			continue // a graph can contain only commands whose begin and end are both recorded
 		}
 		var g device.Graph
 		record := func() (err error) {
@@ -129,7 +129,7 @@ func TestEarly(t *testing.T) {
 }
 
 // TestEarlyTeams checks that a kernel of a team that is alone on its devices may start early after any work. It may not
-// if graphs with flags need space on the devices; then the kernel after it may not start early either.
+// start early if graphs with flags need space on the devices. The kernel after it may then not start early either.
 func TestEarlyTeams(t *testing.T) {
 	r := newEarlyLine(t)
 	defer r.close()
@@ -159,7 +159,8 @@ func TestEarlyTeams(t *testing.T) {
 	}
 }
 
-// TestNotEarly checks that no kernel starts early in graphs, or on devices, that do not support it.
+// TestNotEarly checks that no kernel starts early on devices without support for early launches, nor in graphs if
+// graphs do not support them.
 func TestNotEarly(t *testing.T) {
 	r := newEarlyLine(t)
 	defer r.close()
@@ -182,8 +183,9 @@ func TestNotEarly(t *testing.T) {
 	}
 }
 
-// TestCloseKernels executes long chains of kernels that read and overwrite what the previous kernels wrote. It uses one
-// stream and two alternating streams, launches and graphs. The data are integers, so that no error is lost by rounding.
+// TestCloseKernels executes long chains of kernels that read and overwrite what the previous kernels wrote. The kernels
+// run on one stream or on two streams alternately, as single launches or as graphs. The data are integers, so that
+// rounding cannot hide an error.
 func TestCloseKernels(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	closeKernels(t, newMachine(system(f), Options{Kernels: f}), 60, 1<<10)
@@ -194,7 +196,7 @@ func TestCloseKernelsReal(t *testing.T) { closeKernels(t, real(t, Options{}), 60
 
 func closeKernels(t *testing.T, m device.Machine, count int, most int64) {
 	t.Helper()
-	const buffers, switching = 5, 7 // switching is the number of consecutive kernels on one of two streams
+	const buffers, switching = 5, 7 // the stream changes after every 7 kernels
 	must := mustOf(t)
 	w, s := streamed(t, m, 1, "main")
 	d := w.Device(0)

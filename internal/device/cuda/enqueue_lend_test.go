@@ -14,7 +14,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// lends enqueues an execution of fill(seed) that lends %z. It returns the addresses of %z.
+// lends enqueues an execution of fill(seed), whose result %z is lent: the caller reads it in the plan's memory. It
+// returns the address of %z on each rank.
 func (c *movingCaller) lends(seed float32) map[int]uintptr {
 	c.Helper()
 	c.fill(seed)
@@ -28,7 +29,7 @@ func (c *movingCaller) lends(seed float32) map[int]uintptr {
 	return z
 }
 
-// copiedFrom returns a counter of copies from a block from now on.
+// copiedFrom returns a counter of the copies that will be made from the blocks z.
 func (c *movingCaller) copiedFrom(z map[int]uintptr) *atomic.Int64 {
 	n := &atomic.Int64{}
 	c.f.Mu.Lock()
@@ -44,7 +45,7 @@ func (c *movingCaller) copiedFrom(z map[int]uintptr) *atomic.Int64 {
 }
 
 // TestEnqueueLends checks that a lent result is correct after each execution and is never copied, also while another
-// model executes. Executions that use its memory as an argument are refused.
+// model executes. Executions that have a lent result's memory as an argument are refused.
 func TestEnqueueLends(t *testing.T) {
 	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -169,8 +170,8 @@ func TestEnqueueLendsStays(t *testing.T) {
 	}
 }
 
-// TestEnqueueLendsOfLayers checks each strategy: results that are not movable are lent, and while a rank still reads
-// one, the next execution of no rank writes it.
+// TestEnqueueLendsOfLayers checks, for each strategy, that the results which cannot be used in place are lent, and that
+// no rank's next execution writes a lent result while another rank still reads it.
 func TestEnqueueLendsOfLayers(t *testing.T) {
 	const sum = 32
 	for _, text := range []string{

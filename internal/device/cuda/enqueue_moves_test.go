@@ -19,7 +19,7 @@ import (
 )
 
 // movable has a parameter %x and a result %y that only computations of the same rank use, and %g and %z, which a
-// collective uses. %v is a result of a launch that stands for several commands.
+// collective uses. %v is the result of two commands that run as one launch.
 const movable = `mesh tp[2]
 func step(%x: f32[16/tp, 16], %w: f32[16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16], f32[16, 16], f32[16/tp, 16]) {
   %y = sub %x, %w
@@ -30,7 +30,7 @@ func step(%x: f32[16/tp, 16], %w: f32[16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16
 }
 `
 
-// movingCaller is a caller of movable, which counts the copies from and to its blocks.
+// movingCaller calls the program movable, and counts the copies from and to its blocks.
 type movingCaller struct {
 	*caller
 	copies map[uintptr]*atomic.Int64 // by address of the block
@@ -75,7 +75,7 @@ func (c *movingCaller) counted(words int) map[int]uintptr {
 	return at
 }
 
-// put stores base, base+1, … at an address.
+// put stores the numbers base, base+1, … at an address.
 func put(at uintptr, n int, base float32) {
 	for i := range n {
 		cabi.Store(at+uintptr(4*i), base+float32(i))
@@ -93,7 +93,7 @@ func (c *movingCaller) fill(seed float32) {
 	}
 }
 
-// holds compares the memory at a result's addresses with the result of fill(seed).
+// holds compares the memory of a result with the expected result for fill(seed).
 func (c *movingCaller) holds(what string, at map[int]uintptr, seed float32) {
 	c.Helper()
 	for r := range c.sys.GPUs {
@@ -125,7 +125,8 @@ func (c *movingCaller) runs(seed float32) {
 	}
 }
 
-// copied returns how often the blocks at these addresses were copied on all ranks since its last call.
+// copied returns how often the blocks at these addresses were copied, summed over the ranks, since the last call of
+// copied.
 func (c *movingCaller) copied(at map[int]uintptr) (n int64) {
 	for _, p := range at {
 		n += c.copies[p].Swap(0)
@@ -133,7 +134,7 @@ func (c *movingCaller) copied(at map[int]uintptr) (n int64) {
 	return n
 }
 
-// wantCopies checks how often each block was copied on a rank since its last call.
+// wantCopies checks how often each block was copied on each rank since the last call.
 func (c *movingCaller) wantCopies(when string, want map[string]int64) {
 	c.Helper()
 	got := map[string]int64{}
@@ -147,10 +148,11 @@ func (c *movingCaller) wantCopies(when string, want map[string]int64) {
 	}
 }
 
-// The copies of an execution that copies all blocks, and of executions that copy only where necessary.
+// Numbers of copies of each block: in an execution that copies all blocks, and in executions that copy only where
+// necessary.
 var (
 	allCopied = map[string]int64{"x": 1, "w": 1, "g": 1, "y": 1, "z": 1, "v": 1}
-	// otherCopied is for a result y at an address that was not recorded.
+	// otherCopied applies if the address of the result y was not used when the program was recorded.
 	otherCopied = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 1, "z": 1, "v": 0}
 	restCopied  = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 0, "z": 1, "v": 0}
 )
@@ -183,9 +185,9 @@ func TestEnqueueMoves(t *testing.T) {
 	}
 }
 
-// TestEnqueueMovesByGraph checks executions that replay a graph. They use blocks in place whose addresses were passed
-// before the program was recorded. If other addresses are passed, only blocks whose address never changed are used in
-// place.
+// TestEnqueueMovesByGraph checks executions that replay a graph. Such executions use blocks in place if the addresses
+// were passed before the program was recorded. If other addresses are passed, only blocks whose address never changed
+// are used in place.
 func TestEnqueueMovesByGraph(t *testing.T) {
 	c := newMovingCaller(t, 1, hocket.LoadOptions{Graph: true})
 	first := maps.Clone(c.out)
@@ -263,7 +265,7 @@ func TestEnqueueMovesApart(t *testing.T) {
 				}
 				c.wait()
 				for _, what := range []string{"y", "v"} {
-					if what != "y" || name != "a result over one that is copied" { // either of the overlapping results may be in memory
+					if what != "y" || name != "a result over one that is copied" { // the overlap may have either result
 						c.holds(what, c.out[what], seed)
 					}
 				}
@@ -290,7 +292,7 @@ func (c *movingCaller) shifted(name string, bytes uintptr) map[int]uintptr {
 	return at
 }
 
-// over places a result at an offset of the given bytes in a larger buffer on each rank, and returns these buffers.
+// over allocates a buffer on each rank, places a result at an offset of the given bytes in it, and returns the buffers.
 func (c *movingCaller) over(name string, bytes uintptr) map[int]uintptr {
 	big := c.counted(256)
 	at := map[int]uintptr{}
@@ -322,7 +324,7 @@ func (c *movingCaller) bind(name string, at map[int]uintptr) {
 	c.w = at
 }
 
-// TestEnqueueMovesInTurns passes as many different sets of addresses as are cached, cyclically.
+// TestEnqueueMovesInTurns passes different sets of addresses cyclically, as many as are cached.
 func TestEnqueueMovesInTurns(t *testing.T) {
 	c := newMovingCaller(t, 2, hocket.LoadOptions{})
 	var ys []map[int]uintptr
@@ -338,7 +340,7 @@ func TestEnqueueMovesInTurns(t *testing.T) {
 	}
 }
 
-// TestEnqueueMovesFreed checks that nothing is recorded for addresses that the caller has freed.
+// TestEnqueueMovesFreed checks that nothing is prepared for addresses that the caller has freed.
 func TestEnqueueMovesFreed(t *testing.T) {
 	for name, off := range map[string]uintptr{"all of it": 0, "its end": 1023} {
 		t.Run(name, func(t *testing.T) {
@@ -361,7 +363,7 @@ func TestEnqueueMovesFreed(t *testing.T) {
 	}
 }
 
-// foreign makes addresses unknown to the driver, or known again.
+// foreign is a setter: it makes addresses unknown to the driver, or known again.
 func (c *movingCaller) foreign(at map[int]uintptr, unknown bool) {
 	c.f.Mu.Lock()
 	defer c.f.Mu.Unlock()
@@ -373,9 +375,9 @@ func (c *movingCaller) foreign(at map[int]uintptr, unknown bool) {
 	}
 }
 
-// TestEnqueueMovesOutdated checks what happens when the addresses differ from all cached ones: executions copy for a
-// while, and what was prepared for cached addresses is freed after the executions that may use it have ended. Results
-// are correct throughout.
+// TestEnqueueMovesOutdated checks what happens when the passed addresses differ from all cached ones. For a while,
+// executions copy. The launches that were prepared for cached addresses are freed after the executions that may use
+// them have ended. Results are correct throughout.
 func TestEnqueueMovesOutdated(t *testing.T) {
 	c := &caller{T: t, f: fakedriver.New(t, 1)}
 	c.f.Queue()
@@ -438,8 +440,8 @@ func TestEnqueueMovesOutdated(t *testing.T) {
 	}
 }
 
-// TestEnqueueMovesInOut checks programs whose results are parameters, each other, or parts of tensors. Results equal
-// those of Run, and parameters are not changed.
+// TestEnqueueMovesInOut checks programs with results that are also parameters, results that are the same value, and
+// results that are parts of tensors. Their results equal those of Run, and parameters are not changed.
 func TestEnqueueMovesInOut(t *testing.T) {
 	const sum = "  %y = add %x, %g\n"
 	for name, p := range map[string]struct{ results, body string }{

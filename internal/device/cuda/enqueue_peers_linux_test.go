@@ -13,8 +13,9 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// movableOfPeers is a program in which only the rank itself uses its blocks of x and y, so they can be used in place.
-// Other ranks also use those of g and z, the operand and the result of an all_gather.
+// movableOfPeers is a program with operands and results that can be used in place, x and y, because only the rank
+// itself uses its blocks of them. Other ranks also use a rank's blocks of g and z, the operand and the result of an
+// all_gather.
 const movableOfPeers = `mesh tp[2]
 func step(%x: f32[16/tp, 16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16], f32[16, 16]) {
   %y = add %x, %x
@@ -29,7 +30,7 @@ type peerCaller struct {
 	rank int
 }
 
-// peerCalls loads a program in each of two processes, calls do there, and returns the errors of both.
+// peerCalls loads a program in each of two processes, calls the function do there, and returns the errors of both.
 func peerCalls(
 	t *testing.T, jobs []peerJob, program string, opts hocket.LoadOptions, do func(c *peerCaller) error,
 ) []error {
@@ -62,7 +63,8 @@ func (c *peerCaller) ends() error {
 	return c.model.Sync(c.Context())
 }
 
-// moving calls do in each of two processes that have loaded movableOfPeers and allocated its arguments and results.
+// moving starts two processes that load movableOfPeers and allocate its arguments and results, and calls the function
+// do in each.
 func moving(t *testing.T, what string, opts hocket.LoadOptions, do func(c *peerCaller) error) {
 	t.Helper()
 	for rank, err := range peerCalls(t, alike(2, peerJob{GPUs: 2, PerGPU: 1}), movableOfPeers, opts,
@@ -162,15 +164,15 @@ func TestPeersEnqueueMovesCaptured(t *testing.T) {
 }
 
 // TestPeersEnqueueMovesLinears checks that runs use the arguments and results of three linears with a common operand in
-// place. In the second case one process first plans the linears as one launch, and then agrees with the other process
-// to compute them one after another.
+// place. In the second case one process first plans the linears as one launch. Then the processes agree to compute the
+// linears one after another.
 func TestPeersEnqueueMovesLinears(t *testing.T) {
 	for _, ms := range [][2]float32{{1.2, 1.2}, {1.2, 9}} {
 		jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1})
 		for i := range jobs {
 			jobs[i].AtOnce = ms[i]
 		}
-		var log bytes.Buffer // safe for concurrent use, as a handler writes one record at a time
+		var log bytes.Buffer // the writer needs no lock, because a slog handler writes one record at a time
 		opts := hocket.LoadOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		for rank, err := range peerCalls(t, jobs, threeLinears, opts, func(c *peerCaller) error {
 			c.in = map[string]map[int]uintptr{"x": c.at(512)}

@@ -17,9 +17,9 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// TestEveryCallFails makes each library call fail once, with out of memory or another status. Either an error names the
-// call, or the results are correct. The process neither crashes nor hangs, nothing stays allocated, and the next life
-// on the same machine is normal.
+// TestEveryCallFails runs lives (a life opens a machine, runs programs and closes it) and makes each library call fail
+// once, with out of memory or another status. Then either an error names the call, or the results are correct. The
+// process neither crashes nor hangs, nothing stays allocated, and the next life on the same machine is normal.
 func TestEveryCallFails(t *testing.T) {
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestEveryCallFails(t *testing.T) {
 	}
 }
 
-// fails executes a life in which call n fails. It returns the name of the call, and what went wrong.
+// fails executes a life in which the n-th call fails. It returns the name of the call, and what went wrong.
 func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call, wrong string) {
 	t.Helper()
 	f, m := l.begin(t)
@@ -64,12 +64,12 @@ func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call,
 	case code == nvlib.CUDAOutOfMemory:
 		return call, "since memory was short once, the GPUs are kept apart"
 	}
-	return call, "" // so the driver says of GPUs that they are apart
+	return call, "" // the driver has reported that the GPUs have no peer access
 }
 
-// TestEveryCallLosesGPU makes all driver calls fail from one call on, as after an illegal address. There is an error,
-// runs return correct results or none, the process neither crashes nor hangs, and the next life reports that the GPU is
-// lost.
+// TestEveryCallLosesGPU makes all driver calls fail from one call on, as after an illegal address. Then there is an
+// error, runs return correct results or none, the process neither crashes nor hangs, and the next life reports that the
+// GPU is lost.
 func TestEveryCallLosesGPU(t *testing.T) {
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
@@ -102,8 +102,8 @@ func TestEveryCallLosesGPU(t *testing.T) {
 	}
 }
 
-// TestCancelledAnywhere cancels a life's context at each call. Operations in progress return that error or succeed,
-// nothing stays allocated, and the next life is normal.
+// TestCancelledAnywhere cancels the context of a life during each library call. Operations in progress return the
+// context's error or succeed, nothing stays allocated, and the next life is normal.
 func TestCancelledAnywhere(t *testing.T) {
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
@@ -143,12 +143,12 @@ func TestCancelledAnywhere(t *testing.T) {
 	}
 }
 
-// TestHangsAnywhere makes work appear never to end, from each call on. Waits end with their context, closing ends soon
-// after, and the next life reports that the GPU is lost.
+// TestHangsAnywhere makes work on the GPU appear never to end, beginning at each library call in turn. Waits then end
+// with their context, closing ends soon after, and the next life reports that the GPU is lost.
 func TestHangsAnywhere(t *testing.T) {
 	sideBySide(t, 6, lives(), (*life).String, func(t *testing.T, l *life) {
 		calls, want := l.callsToFail(t)
-		for i := 0; i < len(calls); i += 4 { // calls between two waits behave alike
+		for i := 0; i < len(calls); i += 4 { // every fourth: calls between two waits behave alike
 			n := calls[i]
 			f, m := l.begin(t)
 			m.sys.Patience = 5 * time.Millisecond
@@ -192,15 +192,15 @@ func TestHangsAnywhere(t *testing.T) {
 	})
 }
 
-// lostOr reports whether each error is why, or says that a GPU is lost.
+// lostOr reports whether each error in errs is why or means that a GPU is lost.
 func lostOr(why error, errs ...error) bool {
 	return !slices.ContainsFunc(errs, func(err error) bool {
 		return !errors.Is(err, why) && !errors.Is(err, device.ErrDeviceLost) && !errors.Is(err, hocket.ErrClosed)
 	})
 }
 
-// TestFailsBeside makes a call fail, once or from then on, while three lives execute concurrently on one machine. None
-// hangs or returns a wrong result, and nothing stays allocated.
+// TestFailsBeside makes a call fail, once or from then on, while three lives execute concurrently on one machine. No
+// life hangs or returns a wrong result, and nothing stays allocated.
 func TestFailsBeside(t *testing.T) {
 	random, rounds := rand.New(rand.NewPCG(longtest.Drawn(t), 2)), longtest.Of(12, 36)
 	if testing.Short() {
@@ -208,7 +208,7 @@ func TestFailsBeside(t *testing.T) {
 	}
 	for _, l := range lives() {
 		if l.load.Graph || l.nccl || l.products {
-			continue // the fakes support only one world at a time
+			continue // the fakes of graphs and libraries support only one world at a time
 		}
 		t.Run(l.name, func(t *testing.T) {
 			calls, want := l.callsToFail(t)

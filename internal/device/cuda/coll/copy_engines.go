@@ -11,21 +11,21 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// copyAlgorithm copies blocks into the other members' results with copy engines. A kernel of one thread block before
-// the copies waits until all results may be written, and another one after the copies waits until all results are
-// written. Each member issues its copies to the other members on its own stream, which was faster than on other
-// streams. The block that stays with the member is copied concurrently on another stream.
+// copyAlgorithm copies blocks into the other members' results with copy engines. Two kernels of one thread block
+// enclose the copies. The first waits until all results may be written, the second waits until all results are written.
+// Each member issues its copies to the other members on its own stream, which was faster than on other streams. The
+// block that stays with the member is copied concurrently on another stream.
 type copyAlgorithm struct{}
 
-// RoutedAlgorithms lists the algorithms in which copy engines or host memory transfer some of the data, instead of
-// kernels over links.
+// RoutedAlgorithms lists the algorithms that transfer some of the data by copy engines or through host memory, instead
+// of by kernels over the links between GPUs.
 var RoutedAlgorithms = []Entry{
 	{Info{Name: "move-copy", Ops: device.Moves, Memory: device.MemoryFlags, CopyEngines: true, Takes: "collectives that only move data",
 		How: "copy engines write into the peers' outputs, between two kernels of one thread block that synchronize the ranks: the copies use no SMs"},
 		copyAlgorithm{}},
 	{Info{Name: "move-host", Ops: []ir.Op{ir.OpAllGather, ir.OpAllToAll}, HostLink: true,
-		Takes: "all_gather, all_to_all; blocks of 4 MiB or more that lie together",
-		How:   "move-push, with some of each block by way of host memory, written once where all get the same"},
+		Takes: "all_gather, all_to_all; contiguous blocks of 4 MiB or more",
+		How:   "as move-push, but a part of each block goes through host memory; once if all members get it"},
 		HostMove{}},
 }
 
@@ -45,22 +45,23 @@ func (copyAlgorithm) plan(t Team, tune device.Tuning, c *Collective) (*MovePlan,
 	return enginePlan(t, tune, c)
 }
 
-// enginePlan plans c as stores to the receivers. It returns an error if copy engines cannot make these stores, because
-// an input would have to be copied first or because the rows of blocks are unsuitable.
+// enginePlan plans c as copies in which copy engines store blocks into the receivers' results. It returns an error if
+// copy engines cannot make these stores, because an input would have to be copied first or because the rows of blocks
+// are unsuitable.
 func enginePlan(t Team, tune device.Tuning, c *Collective) (*MovePlan, error) {
 	p, err := MoveAlgorithm{kernels.MovePush, noMove}.plan(t, tune, c)
 	switch {
 	case err != nil:
 		return nil, err
 	case p.stage > 0:
-		return nil, fmt.Errorf("%w: a result lies over an operand", device.ErrUnsupported)
+		return nil, fmt.Errorf("%w: a result overlaps an operand", device.ErrUnsupported)
 	case len(p.Moves) < 2:
 		return nil, fmt.Errorf("%w: %d members", device.ErrUnsupported, len(p.Moves))
 	}
 	for i := range p.Moves {
 		m := &p.Moves[i]
 		if len(m.Extents) > 1 || len(m.Extents) == 1 && m.Run < strided.WideRow {
-			return nil, fmt.Errorf("%w: rows of %d bytes within %v", device.ErrUnsupported, m.Run, m.Extents)
+			return nil, fmt.Errorf("%w: blocks are rows of %d contiguous bytes in the shape %v, which a copy cannot have", device.ErrUnsupported, m.Run, m.Extents)
 		}
 		for q := range m.Members {
 			if max(m.SrcStrides[q][0], m.DstStrides[q][0]) >= 1<<31 {
@@ -101,7 +102,7 @@ func (a copyAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, e
 func enginePushes(share *kernels.Move) Copies {
 	var far, near []nvlib.Rect
 	for k := 1; k <= share.Members; k++ {
-		q := (share.Me + k) % share.Members // each member starts with another receiver
+		q := (share.Me + k) % share.Members // each member begins with a different receiver
 		r := nvlib.Rect{Dst: share.Dst[q], Src: share.Src[q], Width: share.Run, Height: 1}
 		if len(share.Extents) == 1 {
 			r.Height, r.DstPitch, r.SrcPitch = share.Extents[0], share.DstStrides[q][0], share.SrcStrides[q][0]

@@ -9,17 +9,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// spares returns an error for types in which every bit pattern is valid data. The lamport algorithms need one bit
-// pattern that is never sent.
+// spares returns nil for element types that have a bit pattern that is no valid data, and an error for the others. The
+// lamport algorithms need such a bit pattern, to fill memory in which no data has arrived.
 func spares(dt ir.DType) error {
 	if !kernels.Spares(dt) {
-		return fmt.Errorf("%w: lines of %s, of which any bits may be data, cannot be their own flags", device.ErrUnsupported, dt)
+		return fmt.Errorf("%w: in %s any bits may be data, so none can mark memory without data", device.ErrUnsupported, dt)
 	}
 	return nil
 }
 
 // planLamport plans an all_reduce in which arrived data is recognized because it differs from the initial contents of
-// the memory. Each thread of a warp handles unroll lines.
+// the memory. Each thread of a warp handles r.Unroll lines.
 func (a ReduceAlgorithm) planLamport(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	bytes := r.Count * r.DType.Size()
 	rows := ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll))
@@ -32,8 +32,8 @@ func (a ReduceAlgorithm) planLamport(p *Plan, t Team, tune device.Tuning, r *ker
 	p.rest(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
 }
 
-// rest requests memory for received data. The memory has two halves, which initially contain the value that is never
-// sent.
+// rest requests r's memory for received data. The memory has two halves, which initially contain a bit pattern that is
+// never sent.
 func (p *Plan) rest(r *kernels.AllReduce, half int64) {
 	p.resting(half, func(a Area) { r.Data, r.Half = a.At, a.half() })
 }
@@ -42,8 +42,9 @@ func (p *Plan) rest(r *kernels.AllReduce, half int64) {
 // MiB on four H200 this is faster; 8 MiB were not measured.
 const throttleFrom, throttleTo = 7 << 19, 6 << 20
 
-// lamportByHost returns the HostPart of the lamport algorithms. The values were the fastest, measured for operands on
-// two H200 and for results on four. A part that is larger than the bus can transfer in the same time is much slower.
+// lamportByHost returns the part of the data that the lamport algorithms transfer through host memory. Measured were
+// parts of the operands on two H200, and parts of the results on four; these values were the fastest. A part that is
+// larger than the bus can transfer in the same time is much slower.
 func lamportByHost(bytes int64, members int) HostPart {
 	switch small := bytes < 24<<20; {
 	case members == 2 && small:
@@ -56,8 +57,8 @@ func lamportByHost(bytes int64, members int) HostPart {
 	return HostPart{170, 8, 16}
 }
 
-// lamportHostable returns nil if a part of an all_reduce by a lamport algorithm can be transferred through host
-// memory, and otherwise the reason why not.
+// lamportHostable returns nil if a part of an all_reduce by a lamport algorithm can be transferred through host memory,
+// and otherwise an error with the reason why not.
 func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	if t.Members() == 2 {
 		return hostable(t, r, c)
@@ -68,8 +69,8 @@ func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	return nil
 }
 
-// lamportResults is for more than two members. It sets the number of rows that each member reduces, and returns the
-// number of chunks of results that are transferred through host memory. A chunk contains the rows that one thread
+// lamportResults is called for more than two members. It sets the number of rows that each member reduces, and returns
+// the number of chunks of results that are transferred through host memory. A chunk contains the rows that one thread
 // block handles together.
 func lamportResults(t Team, r *kernels.AllReduce) int64 {
 	bytes, members := r.Count*r.DType.Size(), int64(len(r.In))

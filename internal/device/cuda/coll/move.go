@@ -25,13 +25,13 @@ var (
 
 // MoveAlgorithms lists the algorithms in which kernels send blocks to members.
 var MoveAlgorithms = []Entry{
-	{Info{Name: "move-ll", Ops: blocksOnly, Takes: "all collectives except all_reduce and the uneven ones, with blocks of up to 2 MiB",
-		How: "each member writes its blocks into slots at the peers, with flags among the data"},
+	{Info{Name: "move-ll", Ops: blocksOnly, Takes: "all collectives except all_reduce and the uneven ones; blocks of up to 2 MiB",
+		How: "each member writes its blocks into buffers (slots) of the peers; 8 of 16 bytes are flags"},
 		MoveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
 	{Info{Name: "move-push", Formerly: []string{"move-mixed"}, Ops: device.Moves, Memory: device.MemoryFlags,
 		Takes: "collectives that only move data", How: "each member writes its blocks directly into the peers' outputs"},
 		MoveAlgorithm{kernels.MovePush, noMove}},
-	{Info{Name: "move-ll128", Ops: blocksOnly, Takes: "all collectives except all_reduce and the uneven ones, with blocks without gaps of up to 8 MiB",
+	{Info{Name: "move-ll128", Ops: blocksOnly, Takes: "all collectives except all_reduce and the uneven ones; contiguous blocks of up to 8 MiB",
 		How: "as move-ll, but with one flag for each 128 bytes"},
 		MoveAlgorithm{kernels.MoveLL128, kernels.ReduceLL128}},
 	{Info{Name: "move-spread", Ops: []ir.Op{ir.OpBroadcast, ir.OpReduce}, Takes: "broadcast and reduce, with three or more members",
@@ -41,8 +41,8 @@ var MoveAlgorithms = []Entry{
 		How: "each member reads its blocks from the peers' inputs"},
 		MoveAlgorithm{noMove, kernels.ReducePull}},
 	{Info{Name: "move-few", Ops: blocksAdded, Memory: device.MemoryFixed,
-		Takes: "reduce_scatter and reduce; blocks without gaps at multiples of 16 bytes",
-		How:   "the same by few blocks, as few"},
+		Takes: "reduce_scatter and reduce; contiguous blocks at multiples of 16 bytes",
+		How:   "as move-pull, but with few thread blocks, as in the algorithm few"},
 		MoveAlgorithm{noMove, kernels.ReduceSMLimited}},
 }
 
@@ -52,7 +52,7 @@ func (a MoveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {
 		k = a.reduce
 	}
 	if k == noMove {
-		return k, fmt.Errorf("%w: it is not for this op", device.ErrUnsupported)
+		return k, fmt.Errorf("%w: the algorithm does not run this collective", device.ErrUnsupported)
 	}
 	return k, nil
 }
@@ -106,12 +106,12 @@ func launchOf(tune device.Tuning, kind kernels.MoveKind, r blockRows, members in
 	return cmp.Or(tune.Blocks, blocks), cmp.Or(tune.Threads, threads), cmp.Or(tune.Unroll, unroll)
 }
 
-// within returns bytes/each, limited to the range from least to most.
+// within divides bytes by each, and limits the result to the range from least to most.
 func within(bytes, each, least, most int64) int {
 	return int(min(max((bytes+each-1)/each, least), most))
 }
 
-// Plan returns a plan of one launch on each member, or of several launches if a large block passes through slots.
+// Plan returns a plan of one launch on each member, or of several launches if a block is too large for the slots.
 func (a MoveAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	p := &Plan{}
 	m, first, err := a.Shares(p, t, tune, c)
@@ -149,7 +149,7 @@ func (p *Plan) moveMemory(t Team, moves []kernels.Move) (flags, slots *Area) {
 		for _, m := range Parts(&moves[i]) {
 			fit(t, &m)
 			need = max(need, m.SlotBytes())
-			if m.Kind.LL128() { // LL128 data in the same memory could look like flags of packs
+			if m.Kind.LL128() { // flags of packs must not share this memory, because LL128 data could look like them
 				name = "sheets of moves"
 			}
 		}

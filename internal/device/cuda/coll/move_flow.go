@@ -9,8 +9,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// flow describes a collective as blocks that members send to each other. in(i, p) returns the block that member i sends
-// to member p. out(p, i) returns the destination of that block or, in a reduction, the destination of the result.
+// flow describes a collective as blocks that members send to each other. The function in(i, p) returns the block that
+// member i sends to member p. The function out(p, i) returns the destination of that block or, in a reduction, the
+// destination of the result.
 type flow struct {
 	n       int
 	Gives   func(i, p int) bool
@@ -54,10 +55,10 @@ func FlowOf(c *Collective, n int) (*flow, error) {
 	case ir.OpReduce:
 		return &flow{n, toRoot, in, out, true}, nil
 	}
-	return nil, fmt.Errorf("%w: it does not move blocks", device.ErrUnsupported)
+	return nil, fmt.Errorf("%w: this collective does not move blocks between members", device.ErrUnsupported)
 }
 
-// cuts returns an error if the root is not a member, or if operands cannot be split into n blocks.
+// cuts checks c: it returns an error if the root is not a member, or if operands cannot be split into n blocks.
 func (c *Collective) cuts(n int) error {
 	if c.Root < 0 || c.Root >= n {
 		return fmt.Errorf("root %d of %d members", c.Root, n)
@@ -76,7 +77,7 @@ func (c *Collective) cuts(n int) error {
 	return nil
 }
 
-// Pairs calls do for every pair of members between which a block is sent.
+// Pairs is an iterator: it calls do(i, p) for every pair of members for which i sends a block to p.
 func (f *flow) Pairs(do func(i, p int)) {
 	for i := range f.n {
 		for p := range f.n {
@@ -88,12 +89,12 @@ func (f *flow) Pairs(do func(i, p int)) {
 }
 
 // blockRows describes the layout that all views of one shape have in common. Adjacent dimensions are merged if all
-// views are contiguous across them. A run is the number of bytes that are contiguous in all views. The extents are
-// those of the remaining dimensions, innermost first.
+// views are contiguous across them. The field run is the number of bytes that are contiguous in all views. The extents
+// are the sizes of the remaining dimensions, innermost first.
 type blockRows struct {
 	run     int64
 	extents []int64
-	dims    []int // by extent: the dimension of the views
+	dims    []int // dims[i] is the dimension of the views that has extents[i]
 }
 
 func rowsOf(views []strided.View) blockRows {
@@ -145,7 +146,7 @@ func (r blockRows) strides(v *strided.View) (s [3]int64) {
 	return s
 }
 
-// Alike returns an error unless all blocks have the same shape.
+// Alike returns an error unless all views have the same shape.
 func Alike(views []strided.View) error {
 	for i := range views {
 		if !slices.Equal(views[i].Shape, views[0].Shape) {

@@ -11,16 +11,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// HostMove is move-push with a part of each block transferred through host memory. The sender writes this part to its
-// host memory, and the receivers read it there. This uses the bus to the host while stores saturate the links. A block
-// that all members receive is written to host memory only once.
+// HostMove is the algorithm move-push, except that a part of each block is transferred through host memory. The sender
+// writes this part to its host memory, and the receivers read it there. The bus to the host thus adds to the bandwidth
+// of the links, which stores to peers saturate. A block that all members receive is written to host memory only once.
 type HostMove struct{}
 
-// movesByHost returns the HostPart of blocks of the given size. The values are slightly below those at which the time
-// suddenly grew, measured on two and four H200. In an all_gather of four members, each member reads three times as
-// much as it writes, and the bus to the host transfers more in that ratio than if both amounts are equal. Small blocks
-// do not use host memory, because it has a higher latency than the link. Collectives with data in only one direction
-// do not use it either, because copy engines are as fast.
+// movesByHost returns which part of blocks of the given size is transferred through host memory. On two and four H200
+// the time suddenly grew above some part; the values are slightly below it. In an all_gather of four members, each
+// member reads three times as much as it writes, and the bus to the host transfers more in that ratio than if both
+// amounts are equal. Small blocks do not use host memory, because it has a higher latency than the link. Collectives
+// with data in only one direction do not use it either, because copy engines are as fast.
 func movesByHost(op ir.Op, block int64, members int) HostPart {
 	switch {
 	case block < 4<<20:
@@ -47,8 +47,8 @@ func (p HostPart) storedFirst(block int64) int64 {
 	return block * (1000 - p.Permille) / 1000 / mixedGrain * mixedGrain
 }
 
-// Aside returns how many blocks of a grid write to host memory and how many read from it. Together they are at most a
-// third of the grid; both are 0 if the grid is too small for one of each.
+// Aside returns how many thread blocks of a grid write to host memory, and how many read from it. Together they are at
+// most a third of the grid. Both are 0 if a third of the grid is less than two blocks.
 func (p HostPart) Aside(blocks int64) (writers, readers int64) {
 	writers, readers = p.Writers, p.Readers
 	for 3*(writers+readers) > blocks {
@@ -80,8 +80,8 @@ func (HostMove) Supports(t Team, tune device.Tuning, c *Collective) error {
 	return nil
 }
 
-// Pushed plans the part of the data that is stored over the link. The launch has all thread blocks that can run at
-// once; some of them then handle the transfers through host memory instead.
+// Pushed is the algorithm that plans the part of the data that is stored over the link. The launch has all thread
+// blocks that can run at once; some of them then handle the transfers through host memory instead.
 var Pushed = MoveAlgorithm{kernels.MovePush, noMove}
 
 func withBlocks(tune device.Tuning) device.Tuning {
@@ -122,7 +122,7 @@ type hostShares struct {
 	blocks       int
 	writers      int64
 	readers      int64
-	once         []bool // by member: all receivers get the same data, so that the member writes it once
+	once         []bool // by member: whether all receivers get the same data, so that the member writes it once
 	told, host   Area
 }
 

@@ -47,7 +47,7 @@ func (a MoveAlgorithm) plan(t Team, tune device.Tuning, c *Collective) (*MovePla
 		return nil, err
 	}
 	if most := mostInSlots(kind); r.bytes() > most {
-		return nil, fmt.Errorf("%w: blocks of %d bytes; up to %d pass its slots", device.ErrUnsupported, r.bytes(), most)
+		return nil, fmt.Errorf("%w: blocks of %d bytes do not fit into the algorithm's buffers of %d bytes", device.ErrUnsupported, r.bytes(), most)
 	}
 	blocks, threads, unroll := launchOf(tune, kind, r, f.n)
 	for i := range p.Moves {
@@ -64,7 +64,7 @@ func (a MoveAlgorithm) plan(t Team, tune device.Tuning, c *Collective) (*MovePla
 
 func spreads(k kernels.MoveKind) bool { return k == kernels.MoveSpread || k == kernels.ReduceSpread }
 
-// pushes reports whether members write into the results of other members.
+// pushes reports whether members write into other members' results.
 func pushes(k kernels.MoveKind) bool { return k == kernels.MovePush }
 
 // movable returns an error if the kernel does not support the collective, or if the devices do not support the kernel.
@@ -90,7 +90,7 @@ func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
 	var views []strided.View
 	f.Pairs(func(i, q int) { views = append(views, f.In(i, q), f.Out(q, i)) })
 	if len(views) == 0 {
-		return blockRows{}, fmt.Errorf("%w: no member has an operand", device.ErrUnsupported)
+		return blockRows{}, fmt.Errorf("%w: no member sends a block", device.ErrUnsupported)
 	}
 	if err := Alike(views); err != nil {
 		return blockRows{}, err
@@ -104,7 +104,7 @@ func (p *MovePlan) rows(c *Collective, f *flow) (blockRows, error) {
 	}
 	r := rowsOf(views)
 	if len(r.extents) > mostExtents {
-		return r, fmt.Errorf("%w: rows of %d bytes within %v", device.ErrUnsupported, r.run, r.extents)
+		return r, fmt.Errorf("%w: blocks are rows of %d contiguous bytes in the shape %v, which has too many dimensions", device.ErrUnsupported, r.run, r.extents)
 	}
 	return r, nil
 }
@@ -124,10 +124,10 @@ func mostInSlots(k kernels.MoveKind) int64 {
 	return 1 << 62
 }
 
-// mostExtents is the largest number of extents around rows that kernels support.
+// mostExtents is the largest number of dimensions that kernels support in addition to the contiguous bytes of a row.
 const mostExtents = 3
 
-// cutLike returns the first of the n blocks of an input.
+// cutLike splits an input into n blocks as c does, and returns the first block.
 func cutLike(c *Collective, in strided.View, n int) strided.View {
 	if axis := InAxis(c); axis != Whole {
 		return in.Block(axis, 0, n)
@@ -156,7 +156,7 @@ func reach(t Team, f *flow, kind kernels.MoveKind) (err error) {
 			far = f.In(i, q)
 		}
 		if far.Mem != nil && far.Mem.Kind() == device.Private && !t.SharesGPU(i, q) {
-			err = fmt.Errorf("%w: members reach into each other's operands, and one of member %d is private memory", device.ErrUnsupported, far.Mem.Rank())
+			err = fmt.Errorf("%w: members access each other's operands, and an operand of member %d is in private memory", device.ErrUnsupported, far.Mem.Rank())
 		}
 	})
 	return err
@@ -213,7 +213,7 @@ func (f *flow) fill(p *MovePlan, r blockRows) {
 // spreadable requires a broadcast or a reduce with at least two members besides the root.
 func spreadable(c *Collective) error {
 	if c.Op != ir.OpBroadcast && c.Op != ir.OpReduce || len(c.Operands) < 3 {
-		return fmt.Errorf("%w: it is for a broadcast to two others or more, or a reduce from them", device.ErrUnsupported)
+		return fmt.Errorf("%w: the algorithm is for a broadcast to two others or more, or a reduce from them", device.ErrUnsupported)
 	}
 	for p := range c.Operands {
 		if c.Op == ir.OpBroadcast && p != c.Root && !c.Operands[p].Writes {
@@ -238,8 +238,8 @@ func (p *MovePlan) spread(c *Collective) {
 	}
 }
 
-// Parts returns the launches that carry out m. A long block that passes through slots is sent in several launches, one
-// after another.
+// Parts returns the launches that carry out the member's move m. A block that is longer than a slot that passes through
+// slots is sent in several launches, one after another.
 func Parts(m *kernels.Move) []kernels.Move {
 	if !spreads(m.Kind) {
 		return []kernels.Move{*m}
@@ -284,14 +284,14 @@ func (a MoveAlgorithm) Shares(p *Plan, t Team, tune device.Tuning, c *Collective
 			first[i] = append(first[i], Copy{safe, inputs[i]})
 			c.Operands[i].In = safe
 		}
-		if now, err := a.plan(t, tune, c); err == nil { // the same plan with the addresses of the copies
+		if now, err := a.plan(t, tune, c); err == nil { // plans again, with the addresses of the copies
 			*m = *now
 		}
 	})
 	return m, first, nil
 }
 
-// sharedCopy is memory of a copied input. It is marked as shared, on the same device as the input.
+// sharedCopy stands for the memory of a copied input. It is marked as shared, on the same device as the input.
 type sharedCopy struct{ strided.Memory }
 
 func (sharedCopy) Kind() device.MemKind { return device.Shared }

@@ -15,7 +15,7 @@ type multimem struct{ ReduceAlgorithm }
 
 var multimemAlgorithms = []Entry{{Info{Name: "multimem", Ops: allReduce, FreeOrder: true,
 	Takes: "all_reduce: sums of bf16, f16, f32 with order=any",
-	How: "NVLink's switches add each member's share for all, in multicast memory to which operands are copied and results copied " +
+	How: "NVLink's switches compute the sums in multicast memory; operands are copied to it, and results are copied  " +
 		"from; only with HOCKET_MULTICAST=on, and not tested on hardware"},
 	multimem{ReduceAlgorithm{unrolls: []int{1, 2, 4}}}}}
 
@@ -30,9 +30,9 @@ func (a multimem) Supports(t Team, tune device.Tuning, c *Collective) error {
 	dt := DTypeOf(c)
 	switch {
 	case c.Red != ir.Sum || dt != ir.BF16 && dt != ir.F16 && dt != ir.F32:
-		return fmt.Errorf("%w: the switches have sums of bf16, f16 and f32 for it, no %s of %s", device.ErrUnsupported, c.Red, dt)
+		return fmt.Errorf("%w: the switches compute sums of bf16, f16 and f32, but no %s of %s", device.ErrUnsupported, c.Red, dt)
 	case !c.AnyOrder:
-		return fmt.Errorf("%w: the switches add in their own order; order=any allows this", device.ErrUnsupported)
+		return fmt.Errorf("%w: NVLink switches add in an order of their own; order=any allows this", device.ErrUnsupported)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ var NCCL = Info{Name: NCCLName, Formerly: []string{"nccl-window"}, Ops: device.E
 	How: "NVIDIA's library, if it is installed. It adds in its own order, so it is selected only if this cannot change a " +
 		"bit, or with order=any"}
 
-// ncclTypes and the following map are NCCL's names of types and reductions.
+// ncclTypes and ncclReductions are NCCL's numbers of types and reductions.
 var ncclTypes = map[ir.DType]nvlib.NCCLType{
 	ir.F32: nvlib.NCCLF32, ir.F64: nvlib.NCCLF64, ir.F16: nvlib.NCCLF16, ir.BF16: nvlib.NCCLBF16, ir.I32: nvlib.NCCLInt32, ir.I64: nvlib.NCCLInt64,
 	ir.F8E4M3: nvlib.NCCLInt8, ir.F8E5M2: nvlib.NCCLInt8, // only moved, never reduced
@@ -36,8 +36,8 @@ func reduces(op ir.Op) bool {
 	return op == ir.OpAllReduce || op == ir.OpReduceScatter || op == ir.OpReduce
 }
 
-// ncclExact returns an error for reductions in which NCCL's order of summation may differ from the defined order (S11)
-// and change bits.
+// ncclExact returns nil if NCCL's result has the same bits as a sum in the order that the language defines (S11). For
+// other reductions it returns an error.
 func ncclExact(c *Collective, n int) error {
 	dt := DTypeOf(c)
 	switch {
@@ -48,7 +48,7 @@ func ncclExact(c *Collective, n int) error {
 	case c.AnyOrder || dt.IsInt() || c.Red == ir.Sum && n == 2:
 		return nil
 	case c.Red == ir.Sum:
-		return fmt.Errorf("%w: NCCL adds in its own order and rounds each time; order=any allows this", device.ErrUnsupported)
+		return fmt.Errorf("%w: NCCL adds in an order of its own and rounds after each addition; order=any allows this", device.ErrUnsupported)
 	}
 	return fmt.Errorf("%w: NCCL's %s treats NaNs, zeros and tiny numbers in its own way; order=any allows that", device.ErrUnsupported, c.Red)
 }
@@ -56,9 +56,9 @@ func ncclExact(c *Collective, n int) error {
 // NCCLShare is one member's part of an NCCL call. Its operands are dense and consist of one or n blocks. Views that
 // are not dense are copied before and after the call.
 type NCCLShare struct {
-	In, Out      *strided.View // the view in NCCL's layout: one block, or n consecutive blocks; nil if the member has no such operand
-	Pack, Unpack bool          // the operand is copied to dense memory before the call, or the result from it after the call
-	Staged       bool          // the input is copied to other memory, because the result overlaps it
+	In, Out      *strided.View // in NCCL's layout: one or n blocks; nil if the member has no such operand
+	Pack, Unpack bool          // the input is copied to dense memory before the call; the result, from it after the call
+	Staged       bool          // set if the input is copied to other memory because the result overlaps it
 }
 
 // NCCLWork is a collective in the form that NCCL requires.
@@ -154,7 +154,7 @@ func cutView(r strided.View, axis, n int) strided.View {
 	return v
 }
 
-// inPlace reports whether the overlap of input and output is one that NCCL supports as an in-place call.
+// inPlace reports whether input and output overlap in the way that NCCL supports as an in-place call.
 func inPlace(op ir.Op, s *NCCLShare, i int, block int64) bool {
 	switch op {
 	case ir.OpAllReduce, ir.OpReduce, ir.OpBroadcast:
@@ -187,7 +187,7 @@ func (w *NCCLWork) Issue(lib *nvlib.NCCL, c nvlib.Comm, i int, call NCCLCall, s 
 	case ir.OpAllGather:
 		return lib.AllGather(call.In, call.Out, bytes, nvlib.NCCLInt8, c, s)
 	case ir.OpBroadcast:
-		if call.Out == 0 { // NCCL needs a result on the root, which is here its input
+		if call.Out == 0 { // NCCL requires a result on the root; it is the root's input here
 			call.Out = call.In
 		}
 		return lib.Broadcast(call.In, call.Out, bytes, nvlib.NCCLInt8, w.Root, c, s)

@@ -11,8 +11,8 @@ import (
 
 // Norm describes the algorithm of an all_reduce fused with the add and rms_norm after it. It is not among Algorithms,
 // because it cannot be selected by name.
-var Norm = Info{Name: "lamport-norm", OneShot: true, Takes: "all_reduce with the add and the rms_norm after it",
-	How: "one shot as lamport; cannot be asked for by name, only reported"}
+var Norm = Info{Name: "lamport-norm", OneShot: true, Takes: "all_reduce and the add and rms_norm after it",
+	How: "one shot, as lamport; reports name it, but it cannot be selected by name"}
 
 // NormLimit limits the use of one fused launch: with up to Members members and rows of up to Packs packs, the launch
 // is used for at most Rows rows.
@@ -21,11 +21,12 @@ type NormLimit struct {
 	Packs, Rows int64
 }
 
-// NormLimits are from measurements on H200 and H100 (docs/measured). In the fused launch, every member sends its
-// operand to all others. With two members, other all_reduce algorithms send as much, so the fused launch is used for
-// rows of up to 64 MiB in total, which needs staging memory of four times this size. Rows that leave half of a block's
-// threads idle are fused only if the blocks of all rows can run at once. With more members, the limit is where sending
-// operands to all members takes longer than two additional launches.
+// The entries of NormLimits were measured on H200 and H100 (docs/measured). In the fused launch of the all_reduce and
+// the rms_norm, every member sends its operand to all others. With two members, other all_reduce algorithms send as
+// much, so the fused launch is used for rows of up to 64 MiB in total, which needs staging memory of four times this
+// size. Rows that leave half of a block's threads idle are fused only if the blocks of all rows can run at once. With
+// more members, the limit is the number of rows from which sending operands to all members takes longer than two
+// additional launches.
 var NormLimits = []NormLimit{
 	{2, 128, 256},
 	{2, 1024, 4096},
@@ -49,7 +50,7 @@ func NormLimitFor(members int, packs int64) NormLimit {
 // NormPart is a device.NormPart whose views are resolved to addresses.
 type NormPart struct {
 	In, residual, weight, sum, out strided.View
-	across                         bool // a result overlaps an operand at another address
+	across                         bool // set if a result overlaps an operand at another address
 }
 
 // List returns the operands and results, in the order of device.NormPart.
@@ -57,8 +58,8 @@ func (n *NormPart) List() []*strided.View {
 	return []*strided.View{&n.In, &n.residual, &n.weight, &n.sum, &n.out}
 }
 
-// Check returns an error if the kernel does not support n, or if n does not match the first member's part. room is the
-// number of blocks that can run at once.
+// Check returns an error if the kernel does not support n, or if n does not match the first member's part. The argument
+// room is the number of thread blocks that can run at once.
 func (n *NormPart) Check(first *NormPart, room int) error {
 	last := len(n.In.Shape) - 1
 	if last < 0 || n.In.DType.IsInt() || !slices.Equal(n.weight.Shape, n.In.Shape[last:]) {
@@ -80,7 +81,7 @@ func (n *NormPart) Check(first *NormPart, room int) error {
 	}
 	// A thread reads its elements of a row before it writes them, and no other thread reads them, so a result may be at
 	// the same address as an operand. If a result overlaps an operand at another address, all blocks must read before
-	// any block writes. Then all rows must run at once.
+	// any block writes. In that case all rows must be processed at once.
 	for _, w := range []*strided.View{&n.sum, &n.out} {
 		for _, r := range n.List() {
 			switch operand := r == &n.In || r == &n.residual; {
@@ -88,7 +89,7 @@ func (n *NormPart) Check(first *NormPart, room int) error {
 			case operand && n.rows() <= int64(room):
 				n.across = true
 			default:
-				return fmt.Errorf("%w: a result overlaps the weights or the other result, or some of more rows than run at once", device.ErrUnsupported)
+				return fmt.Errorf("%w: a result overlaps the weights or the other result, or it overlaps an operand of more rows than run at once", device.ErrUnsupported)
 			}
 		}
 	}
@@ -133,17 +134,17 @@ func PlanNorm(t Team, norm *device.Norm, all []NormPart) *Plan {
 	return p
 }
 
-// CheckNorm returns nil if one fused launch is faster for these parts, which Check has accepted.
+// CheckNorm returns nil if one fused launch is faster than separate launches for all, which Check has accepted.
 func CheckNorm(t Team, norm *device.Norm, all []NormPart) error {
 	rows, packs := all[0].rows(), all[0].Packs()
 	if norm.Reduced {
 		if slices.ContainsFunc(all, func(n NormPart) bool { return n.across }) {
-			return fmt.Errorf("%w: a result lies across an operand", device.ErrUnsupported)
+			return fmt.Errorf("%w: a result overlaps an operand at another address", device.ErrUnsupported)
 		}
 		return nil
 	}
 	if l := NormLimitFor(t.Members(), packs); rows > l.Rows {
-		return fmt.Errorf("a normalised sum: %w: %d rows of %d bytes among %d members; of more than %d three launches are faster, or not known to be slower",
+		return fmt.Errorf("a normalised sum: %w: %d rows of %d bytes among %d members; with more than %d rows three launches are faster, or not known to be slower",
 			device.ErrUnsupported, rows, 16*packs, t.Members(), l.Rows)
 	}
 	return nil

@@ -13,13 +13,12 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Algorithm plans collectives. It computes the memory and launches of a collective from the team's properties, the
-// tuning and the operands, without any call to a device. The caller reserves the memory and runs the launches, or only
-// inspects them.
+// Algorithm plans collectives. It is a function from the team's properties, the tuning and the operands to the memory
+// and the launches of a collective, and makes no call to a device. The caller reserves the memory and runs the
+// launches, or only inspects them.
 type Algorithm interface {
-	// Supports returns an error if the algorithm cannot run c. The caller has checked c with Info.Check.
-	// Implementations must not let the result depend on memory that the team has already reserved, so that the result
-	// does not change between calls.
+	// Supports returns an error if the algorithm cannot run c. The caller has checked c with Info.Check. The answer
+	// must not depend on memory that the team has already reserved, so that repeated calls return the same.
 	Supports(t Team, tune device.Tuning, c *Collective) error
 	// Plan returns the memory and launches for c. The caller has checked that Supports(t, tune, c) is nil and that c is
 	// not empty.
@@ -65,13 +64,12 @@ func ByName(name string, c *device.Collective) (Algorithm, error) {
 	return nil, fmt.Errorf("%w: there is no algorithm %q", device.ErrUnsupported, name)
 }
 
-// Team provides the properties of a team that algorithms use.
+// Team provides the properties of a team of devices that algorithms use.
 type Team interface {
 	Members() int
-	// Room returns the largest number of blocks of the given number of threads that can run at once on every member's
-	// device.
+	// Room returns how many thread blocks of the given number of threads can run at once on every member's device.
 	Room(threads int) int
-	// BlockShared returns the number of bytes of shared memory that a block can use on every member's device.
+	// BlockShared returns the number of bytes of shared memory that a thread block can use on every member's device.
 	BlockShared() int
 	// SharesGPU reports whether members i and k run on the same GPU.
 	SharesGPU(i, k int) bool
@@ -85,8 +83,8 @@ type Team interface {
 
 // Plan is the memory and the launches with which one algorithm runs a collective.
 type Plan struct {
-	// Memory lists the memory that every member needs. The caller reserves the memory and passes each area to its Use
-	// function before it calls Launches.
+	// Memory lists the memory that every member needs. The caller of a plan reserves the memory, passes each area to
+	// its Use function, and then calls Launches.
 	Memory []Want
 	// Launches returns the actions of each member, in order. The list of a member may be empty.
 	Launches func() ([][]Action, error)
@@ -98,7 +96,7 @@ type MemoryKind uint8
 // These are the kinds of memory.
 const (
 	zeroed MemoryKind = iota // initially zero
-	Halves                   // two halves, initially zero; kernels set them to zero again when epochs wrap around
+	Halves                   // two halves, initially zero; kernels reset them when launch numbers (epochs) wrap around
 	Unsent                   // initially filled with kernels.Unsent
 	Pinned                   // pinned host memory
 	Joined                   // bound to a multicast object
@@ -116,7 +114,7 @@ type Want struct {
 // Area holds the addresses of the memory that was reserved for one Want, for every member.
 type Area struct {
 	At    []nvlib.Ptr // by member
-	Bytes int64       // of each member; at least the requested size
+	Bytes int64       // size of each member's memory; at least the requested size
 	All   nvlib.Ptr   // the multicast address, for Joined
 }
 
@@ -132,8 +130,9 @@ func (p *Plan) halves(name string, half int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Halves, name, 2 * half, use})
 }
 
-// resting requests two halves of at least the given number of bytes each, filled with the value that is never sent.
-// They contain no epochs, so kernels need not reset them when epochs wrap around.
+// resting requests two halves of at least the given number of bytes each, initially filled with a bit pattern that is
+// never sent. Data and flags in them do not depend on the launch's number, so kernels need not reset them when that
+// number wraps around.
 func (p *Plan) resting(half int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Unsent, "lamport", 2 * half, use})
 }
@@ -169,8 +168,8 @@ func (Kernel) isAction() {}
 func (Copy) isAction()   {}
 func (Copies) isAction() {}
 
-// TeamThreads is the number of threads of a team's kernel that always fit on a multiprocessor: a thread uses up to 128
-// of its 64 Ki registers.
+// TeamThreads is a number of threads with which a block of a team's kernel always fits on a multiprocessor: a thread
+// uses up to 128 of the multiprocessor's 64 Ki registers.
 const TeamThreads = 512
 
 // threadsMost is the largest number of threads of a block. A block of more than TeamThreads threads occupies a

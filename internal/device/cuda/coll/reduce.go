@@ -14,7 +14,7 @@ var allReduce = []ir.Op{ir.OpAllReduce}
 // ReduceAlgorithms lists the algorithms for all_reduce.
 var ReduceAlgorithms = []Entry{
 	{Info{Name: "ll", Ops: allReduce, MostBytes: 4 << 20, OneShot: true,
-		How: "one shot; 8 of 16 bytes are flags, so the arrival of the data is the only signal"},
+		How: "one shot; 8 of 16 bytes are flags, by which a receiver sees that the data has arrived"},
 		ReduceAlgorithm{kind: kernels.AllReduceLL{}, unrolls: []int{1, 2, 4}}},
 	{Info{Name: "ll2", Ops: allReduce, MostBytes: 16 << 20, How: "the same in two shots"},
 		ReduceAlgorithm{kind: kernels.AllReduceLL2{}, unrolls: []int{1}, shots: 2}},
@@ -23,37 +23,37 @@ var ReduceAlgorithms = []Entry{
 	{Info{Name: "ll128x2", Ops: allReduce, MostBytes: 64 << 20, How: "the same in two shots"},
 		ReduceAlgorithm{kind: kernels.AllReduceLL128x2{}, unrolls: []int{1, 2, 4}, shots: 2, ll128: true}},
 	{Info{Name: "lamport", Ops: allReduce, MostBytes: 64 << 20, OneShot: true, Takes: "all_reduce of f32, f16 and bf16",
-		How: "one shot without flags: the memory that data is pushed to rests full of one NaN's bits; that NaN is sent " +
-			"as another, so a word that differs has come; whoever has used a line puts the word back"},
+		How: "one shot without flags: receive memory is filled with the bits of one NaN, and that NaN is sent as " +
+			"another NaN, so any other value is data that has arrived; the receiver then restores the fill"},
 		ReduceAlgorithm{kind: kernels.AllReduceLamport{}, unrolls: []int{1, 2}, lamport: true}},
 	{Info{Name: "lamportx2", Ops: allReduce, MostBytes: 64 << 20, Takes: "all_reduce of f32, f16 and bf16",
 		How: "the same in two shots"},
 		ReduceAlgorithm{kind: kernels.AllReduceLamportx2{}, unrolls: []int{1, 2}, shots: 2, lamport: true}},
 	{Info{Name: "lamport-host", Ops: allReduce, MostBytes: 64 << 20, HostLink: true,
-		Takes: "all_reduce of f32, f16 and bf16; operands at multiples of 16 bytes; between two members not in place",
-		How: "of two members as lamport, with some of the data by way of host memory; of more, two shots with results " +
-			"straight into the peers' outputs, some of each share's by way of host memory as in push-host"},
+		Takes: "all_reduce of f32, f16 and bf16; operands at multiples of 16 bytes; of two members not in place",
+		How: "two members: as lamport, but a part of the data goes through host memory; more members: two shots, with " +
+			"results written directly into the peers' outputs, a part of them through host memory as in push-host"},
 		ReduceAlgorithm{kind: kernels.AllReduceLamportHost{}, unrolls: []int{1, 2}, Direct: true, lamport: true}},
 	{Info{Name: "push", Ops: allReduce, Takes: "all_reduce; operands at multiples of 16 bytes",
-		How: "two shots through staging, with a flag for each chunk; results are written directly into the peers' outputs"},
+		How: "two shots through staging memory, with a flag for each chunk; results are written directly into the peers' outputs"},
 		ReduceAlgorithm{kind: kernels.AllReducePush{}, unrolls: []int{1, 2, 4, 8}, Direct: true}},
 	{Info{Name: "pull", Ops: allReduce, Memory: device.MemoryFlags, Takes: "all_reduce; operands at multiples of 16 bytes",
 		How: "each member reads its share from the peers' inputs, and writes the results into their outputs"},
 		ReduceAlgorithm{kind: kernels.AllReducePull{}, unrolls: []int{1, 2, 4}, Direct: true}},
 	{Info{Name: "few", Ops: allReduce, Memory: device.MemoryFixed, Takes: "all_reduce; operands at multiples of 16 bytes",
-		How: "as pull, but with few thread blocks, which keep more loads in flight by loading into shared memory; with four members, some " +
-			"results are copied through host memory from 24 MiB on"},
+		How: "as pull, but with few thread blocks, which keep more loads in flight by loading into shared memory; of four members, from 24 MiB on, " +
+			"some results are copied through host memory"},
 		ReduceAlgorithm{kind: kernels.AllReduceSMLimited{}, unrolls: []int{1, 2, 4}, Direct: true}},
 	{Info{Name: "push-host", Ops: allReduce, HostLink: true,
-		Takes: "all_reduce; operands at multiples of 16 bytes; between two members not in place",
-		How: "push, with some of it by way of host memory: of two members some of the operands; of more the results of " +
-			"some of each share, which blocks of its member write there and blocks of all others read"},
+		Takes: "all_reduce; operands at multiples of 16 bytes; of two members not in place",
+		How: "as push, but a part goes through host memory: a part of the operands of two members; or, of more members, " +
+			"a part of the results: thread blocks of one member write it there, and those of all others read it"},
 		ReduceAlgorithm{kind: kernels.AllReduceHost{}, unrolls: []int{1, 2, 4}, Direct: true}},
 }
 
 // ReduceAlgorithm runs an all_reduce as one kernel on each member.
 type ReduceAlgorithm struct {
-	kind    kernels.ReduceBy // a zero value of the launch's type
+	kind    kernels.ReduceBy // identifies the kernel: the zero value of its launch type
 	unrolls []int
 	shots   int64 // 1 if members exchange whole operands; 2 if each member reduces a share and then distributes it
 	Direct  bool  // members access peers' operands directly, in packs of 16 bytes
@@ -73,7 +73,7 @@ func (a ReduceAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) err
 		return fmt.Errorf("%w: unroll %d; it has %v", device.ErrUnsupported, tune.Unroll, a.unrolls)
 	}
 	if tune.Threads != 0 && (tune.Threads%32 != 0 || tune.Threads < 32 || tune.Threads > threadsMost) {
-		return fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, tune.Threads, threadsMost)
+		return fmt.Errorf("%w: %d threads; threads must be a multiple of 32 up to %d", device.ErrUnsupported, tune.Threads, threadsMost)
 	}
 	if tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost {
 		return fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
@@ -90,16 +90,16 @@ func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective
 	for i := range c.Operands {
 		p := &c.Operands[i]
 		if !p.Reads || !p.Writes {
-			return fmt.Errorf("member %d: an all_reduce reads and writes", i)
+			return fmt.Errorf("member %d: an all_reduce needs an operand and a result", i)
 		}
 		if p.In.N != c.Operands[0].In.N || p.Out.N != p.In.N {
-			return fmt.Errorf("member %d: %d elements into %d, where member 0 has %d", i, p.In.N, p.Out.N, c.Operands[0].In.N)
+			return fmt.Errorf("member %d: %d elements to reduce into %d, but member 0 has %d", i, p.In.N, p.Out.N, c.Operands[0].In.N)
 		}
 		if !p.In.Dense() || !p.Out.Dense() {
-			return fmt.Errorf("%w: member %d: gaps between elements", device.ErrUnsupported, i)
+			return fmt.Errorf("%w: member %d: the elements of an operand are not contiguous", device.ErrUnsupported, i)
 		}
 		if p.In.Overlaps(&p.Out) && p.In.Addr != p.Out.Addr {
-			return fmt.Errorf("%w: member %d: the result overlaps the operand otherwise than by being it", device.ErrUnsupported, i)
+			return fmt.Errorf("%w: member %d: the result overlaps the operand at another address", device.ErrUnsupported, i)
 		}
 		if a.Direct && (p.In.Mem.Kind() != device.Shared || p.Out.Mem.Kind() != device.Shared) {
 			return fmt.Errorf("%w: member %d: peers cannot access its memory", device.ErrUnsupported, i)
@@ -124,13 +124,13 @@ func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective
 	return nil
 }
 
-// is reports whether a's launches have the type K.
+// is is a predicate: it reports whether a's launches have the type K.
 func is[K kernels.ReduceBy](a ReduceAlgorithm) bool {
 	_, ok := a.kind.(K)
 	return ok
 }
 
-// request returns the launch. Its fields are set as far as the tuning and the collective determine them.
+// request returns the launch. The launch has all fields that the tuning and the collective determine.
 func (a ReduceAlgorithm) request(tune device.Tuning, c *Collective) *kernels.AllReduce {
 	first := &c.Operands[0].In
 	r := &kernels.AllReduce{By: a.kind, DType: first.DType, Red: c.Red, Count: first.N, Threads: tune.Threads,
@@ -151,7 +151,7 @@ func (a ReduceAlgorithm) request(tune device.Tuning, c *Collective) *kernels.All
 	return r
 }
 
-// unroll returns the unrolling that was fastest for each size on H200.
+// unroll returns the factor of loop unrolling that was fastest for each size on H200.
 func (a ReduceAlgorithm) unroll(bytes int64, members int) int {
 	switch {
 	case (is[kernels.AllReduceHost](a) || is[kernels.AllReduceLamportHost](a)) && members > 2:
@@ -164,7 +164,7 @@ func (a ReduceAlgorithm) unroll(bytes int64, members int) int {
 	return 1
 }
 
-// Plan determines the grid and requests the memory.
+// Plan determines the number of thread blocks and requests the memory.
 func (a ReduceAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	r, p := a.request(tune, c), &Plan{}
 	switch a.kind.(type) {
@@ -188,7 +188,7 @@ func (a ReduceAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan,
 	return p.meeting(t, r), nil
 }
 
-// meeting completes p with one launch on each member.
+// meeting adds the launches to p, one on each member, and returns p.
 func (p *Plan) meeting(t Team, r *kernels.AllReduce) *Plan {
 	p.Launches = func() ([][]Action, error) {
 		list := make([][]Action, t.Members())
@@ -202,8 +202,7 @@ func (p *Plan) meeting(t Team, r *kernels.AllReduce) *Plan {
 
 func ceil(a, b int64) int64 { return (a + b - 1) / b }
 
-// grid returns the number of thread blocks: the smallest of the number that can run at once, the tuned number, and
-// work.
+// grid returns the number of thread blocks: as many as can run at once, but at most the tuned number, and at most work.
 func grid(t Team, tune device.Tuning, threads int, work int64) int {
 	n := int64(t.Room(threads))
 	if tune.Blocks > 0 {
@@ -212,7 +211,7 @@ func grid(t Team, tune device.Tuning, threads int, work int64) int {
 	return int(max(1, min(n, work)))
 }
 
-// shared returns how much of n each member reduces, and how many shares the receive memory holds.
+// shared returns how much of n each member reduces, and for how many such shares the receive memory has room.
 func (a ReduceAlgorithm) shared(n, members, grain int64) (share, times int64) {
 	if a.shots < 2 {
 		return n, members
@@ -242,7 +241,7 @@ func (a ReduceAlgorithm) planLL128(p *Plan, t Team, tune device.Tuning, r *kerne
 	p.pushed(r, "ll128", times*r.Share*512*int64(r.Unroll))
 }
 
-// ShareOut sets the number of packs of 16 bytes that each member reduces, in whole cache lines.
+// ShareOut sets how many packs of 16 bytes each member reduces: a multiple of a cache line.
 func ShareOut(r *kernels.AllReduce, members int64) {
 	r.Share = ceil(ceil(ceil(r.Count*r.DType.Size(), 16), members), 8) * 8
 }

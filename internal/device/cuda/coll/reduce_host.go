@@ -8,8 +8,9 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// operandsByHost was the fastest HostPart on two H200. Their buses to the host transfer 50 GB/s in one direction, or
-// 39 GB/s in each of both directions.
+// operandsByHost is the part of the operands that goes through host memory if there are two members. It was the fastest
+// on two H200. The bus from an H200 to its host transfers 50 GB/s in one direction, or 39 GB/s in each of both
+// directions.
 var operandsByHost = HostPart{80, 8, 16}
 
 // The number of packs that are sent over the link is a multiple of hostGrain.
@@ -26,9 +27,9 @@ func hostSplit(t Team, bytes int64) int64 {
 	return split
 }
 
-// resultsByHost returns the HostPart of the results of more than two members. The values were the fastest on four
-// H200. Each member reads three times as much as it writes, and its first read has to wait for results. A small
-// all_reduce therefore uses a smaller part.
+// resultsByHost returns the part of the results that goes through host memory if there are more than two members. The
+// values were the fastest on four H200. Each member reads three times as much as it writes, and it can read only after
+// the first results are computed. A small all_reduce therefore uses a smaller part.
 func resultsByHost(bytes int64) HostPart {
 	permille := max(60, 195-1500<<20/max(bytes, 1))
 	if bytes < 24<<20 {
@@ -37,16 +38,16 @@ func resultsByHost(bytes int64) HostPart {
 	return HostPart{permille, 8, 16}
 }
 
-// hostResults returns how many packs of a share, in whole chunks, are transferred through host memory.
+// hostResults returns the number of packs of a share that are transferred through host memory, a multiple of a chunk.
 func hostResults(t Team, r *kernels.AllReduce) int64 {
 	ShareOut(r, int64(len(r.In)))
 	chunk := int64(r.Threads * r.Unroll)
 	return r.Share * t.HostParts().Results(r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
 }
 
-// hostable returns nil if a part of r can be transferred through host memory, and otherwise the reason why not. With
-// two members it is a part of the operands. A result must then not overlap its own operand, because a thread block
-// could overwrite data that another block has not yet sent. With more members it is a part of the results.
+// hostable returns nil if a part of r can be transferred through host memory, and otherwise an error with the reason
+// why not. With two members it is a part of the operands. A result must then not overlap its own operand, because a
+// thread block could overwrite data that another block has not yet sent. With more members it is a part of the results.
 func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	bytes := c.Operands[0].In.Bytes()
 	if t.Members() > 2 && hostResults(t, r) == 0 || t.Members() == 2 && hostSplit(t, bytes) == 0 {
@@ -63,7 +64,8 @@ func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	return nil
 }
 
-// planPushHost is like planPush, and also requests host memory and sets the thread blocks that use it.
+// planPushHost is like planPush, and in addition requests host memory and chooses the thread blocks that transfer
+// through it.
 func planPushHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	part := t.HostParts().Operands
 	if t.Members() > 2 {
@@ -77,7 +79,7 @@ func planPushHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	}
 	host := kernels.ByHost{Writers: part.Writers, Readers: part.Readers}
 	chunk, members := int64(r.Threads*r.Unroll), int64(t.Members())
-	var aboard, told int64 // number of packs that are transferred through host memory, and number of their flags
+	var aboard, told int64 // number of packs that are transferred through host memory, and number of flags for them
 	if members == 2 {
 		bytes := r.Count * r.DType.Size()
 		host.Split = hostSplit(t, bytes)

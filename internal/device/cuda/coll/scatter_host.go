@@ -12,16 +12,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// pushSum runs a reduce_scatter like the first phase of the algorithm push. Members store their parts of each other's
-// blocks into staging memory in chunks, and reduce the chunks that have arrived. The first chunks of each block are
-// transferred through the sender's host memory. Its stores are faster than the loads of move-pull.
+// pushSum runs a reduce_scatter, in the same way as the first phase of the algorithm push. Members store each other's
+// blocks into staging memory in chunks. The receiver reduces the chunks that have arrived. The first chunks of each
+// block are transferred through the sender's host memory. These stores are faster than the loads of the algorithm
+// move-pull.
 type pushSum struct{}
 
 // SumAlgorithms lists the reduction algorithms that use host memory.
 var SumAlgorithms = []Entry{{Info{Name: "move-sum-host", Ops: []ir.Op{ir.OpReduceScatter}, HostLink: true,
-	Takes: "reduce_scatter; blocks of whole 16 bytes one after the other, from some 400 KiB on",
-	How: "blocks pushed into staging memory of the member that adds them up, a flag for each chunk, as the first shot of " +
-		"push, and some of each block by way of host memory"},
+	Takes: "reduce_scatter; contiguous blocks, multiples of 16 bytes, from about 400 KiB on",
+	How: "as the first shot of push: blocks are written into staging memory of the member that adds them, with a flag for each " +
+		"chunk; a part of each block goes through host memory"},
 	pushSum{}}}
 
 // pushSumUnrolls lists the supported unrollings. A thread loads at most pushSumTogether packs at once. With a larger
@@ -39,7 +40,8 @@ func (a pushSum) Supports(t Team, tune device.Tuning, c *Collective) error {
 	return err
 }
 
-// request returns the launch without memory, and how many packs of a share are transferred through host memory.
+// request returns the launch, of which only the memory is not set, and how many packs of a share are transferred
+// through host memory.
 func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (r *kernels.AllReduce, split int64, err error) {
 	f, err := FlowOf(c, t.Members())
 	if err != nil {
@@ -54,7 +56,7 @@ func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (r *kernels.
 	case !slices.Contains(pushSumUnrolls, r.Unroll):
 		return nil, 0, fmt.Errorf("%w: unroll %d; it has %v", device.ErrUnsupported, r.Unroll, pushSumUnrolls)
 	case r.Threads%32 != 0 || r.Threads < 32 || r.Threads > threadsMost:
-		return nil, 0, fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, r.Threads,
+		return nil, 0, fmt.Errorf("%w: %d threads; threads must be a multiple of 32 up to %d", device.ErrUnsupported, r.Threads,
 			threadsMost)
 	case tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost:
 		return nil, 0, fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks,
@@ -74,9 +76,10 @@ func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (r *kernels.
 	return r, split, nil
 }
 
-// addendsByHost returns the HostPart of a reduce_scatter. The values were the fastest on two and four H200. Each
-// member reads as much as it writes, 30 to 37 GB/s in each direction. The bandwidth is highest with few writing thread
-// blocks, because readers then read data that was just written. Large blocks of data need fewer writers.
+// addendsByHost returns the part of a reduce_scatter's data that goes through host memory. The values were the fastest
+// on two and four H200. Each member reads as much as it writes, 30 to 37 GB/s in each direction. The bandwidth is
+// highest with few writing thread blocks, because readers then read data that was just written. Large blocks of data
+// need fewer writers.
 func addendsByHost(members int, bytes int64) HostPart {
 	switch {
 	case members == 2:
@@ -89,7 +92,7 @@ func addendsByHost(members int, bytes int64) HostPart {
 	return HostPart{65, 3, 12}
 }
 
-// hostAddends returns how many packs of a share, in whole chunks, are transferred through host memory.
+// hostAddends returns the number of packs of a share that are transferred through host memory, a multiple of a chunk.
 func hostAddends(t Team, r *kernels.AllReduce) int64 {
 	chunk := int64(r.Threads * r.Unroll)
 	return r.Share * t.HostParts().Addends(len(r.In), r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
@@ -104,7 +107,7 @@ func (pushSum) operands(r *kernels.AllReduce, c *Collective, f *flow) error {
 	for i := range f.n {
 		in, out, own := f.In(i, 0), f.Out(i, 0), f.In(i, i)
 		if !in.Dense() || !out.Dense() {
-			return fmt.Errorf("%w: member %d: gaps between elements", device.ErrUnsupported, i)
+			return fmt.Errorf("%w: member %d: the elements of a block are not contiguous", device.ErrUnsupported, i)
 		}
 		for p := range f.n {
 			if b := f.In(i, p); b.Addr != in.Addr+nvlib.Ptr(int64(p)*bytes) {
@@ -112,10 +115,10 @@ func (pushSum) operands(r *kernels.AllReduce, c *Collective, f *flow) error {
 			}
 		}
 		if bytes%16 != 0 || (in.Addr|out.Addr)%16 != 0 {
-			return fmt.Errorf("%w: member %d: a block is not of whole 16 bytes, or does not begin at a multiple of them", device.ErrUnsupported, i)
+			return fmt.Errorf("%w: member %d: a block does not begin at a multiple of 16 bytes, or has another size than a multiple of them", device.ErrUnsupported, i)
 		}
 		if whole := &c.Operands[i].In; whole.Overlaps(&out) && out.Addr != own.Addr {
-			return fmt.Errorf("%w: member %d: the result overlaps the operand otherwise than by being its block", device.ErrUnsupported, i)
+			return fmt.Errorf("%w: member %d: the result overlaps the operand elsewhere than at its own block", device.ErrUnsupported, i)
 		}
 		r.In, r.Out = append(r.In, in.Addr), append(r.Out, out.Addr)
 	}

@@ -10,24 +10,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scheduled executes schedules that other tools generated. The tuning contains the schedule.
+// scheduled is the algorithm that executes schedules of other tools. The tuning contains the schedule.
 type scheduled struct{}
 
 var scheduleOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll}
 
 var scheduleAlgorithms = []Entry{{Info{Name: "executor", Scheduled: true, Ops: scheduleOps, FreeOrder: true,
-	Takes: "the collective of a schedule of another tool (hocket bench --schedule)",
-	How: "each block executes its list of a proved schedule: copies, sums, signals and packets as MSCCL++'s executor " +
-		"has them; channels are words in the peers' memory, proxies and switches are plain loads and stores"},
+	Takes: "the collective of a schedule that another tool wrote (hocket bench --schedule)",
+	How: "each thread block executes its list of a proved schedule: the copies, sums, signals and packets of " +
+		"MSCCL++'s executor; channels are words in the peers' memory, and plain loads and stores replace proxies and switches"},
 	scheduled{}}}
 
 // The size of a cell is a multiple of scheduleLine bytes.
 const scheduleLine = 16
 
-// layout describes the memory in which a schedule accesses its operands.
+// layout describes the memory through which a schedule accesses the operands of a collective.
 type layout struct {
 	cell    int64 // size of a cell in bytes
-	in, out bool  // whether the schedule uses copies of the operands, and a buffer from which the result is copied
+	in, out bool  // in: it reads copies of the operands; out: it writes a buffer, and the result is copied from there
 }
 
 // Supports returns an error if the schedule cannot run c.
@@ -48,18 +48,18 @@ func scheduleLayout(t Team, tune device.Tuning, c *Collective) (*layout, error) 
 	case s.Op != c.Op:
 		return unsupported("schedule %s is of %s", s.Name, s.Op)
 	case s.Members != t.Members():
-		return unsupported("schedule %s is for %d members, and there are %d", s.Name, s.Members, t.Members())
+		return unsupported("schedule %s is for %d members, but the team has %d", s.Name, s.Members, t.Members())
 	case s.Members > kernels.TeamMost:
 		return unsupported("schedule %s has %d members; at most %d", s.Name, s.Members, kernels.TeamMost)
 	case tune.Blocks != 0 && tune.Blocks < s.Blocks:
-		return unsupported("schedule %s has %d blocks, and %d are allowed", s.Name, s.Blocks, tune.Blocks)
+		return unsupported("schedule %s needs %d thread blocks, but only %d are allowed", s.Name, s.Blocks, tune.Blocks)
 	case threads%32 != 0 || threads < 32 || threads > threadsMost:
-		return unsupported("%d threads; they are multiples of 32 up to %d", threads, threadsMost)
+		return unsupported("%d threads; threads must be a multiple of 32 up to %d", threads, threadsMost)
 	case s.Blocks > kernels.BlocksMost || s.Blocks > t.Room(threads):
-		return unsupported("schedule %s has %d blocks that wait for each other, and %d run at once", s.Name, s.Blocks,
+		return unsupported("schedule %s has %d thread blocks that wait for each other, but only %d run at once", s.Name, s.Blocks,
 			min(t.Room(threads), kernels.BlocksMost))
 	case (c.Op == ir.OpAllReduce || c.Op == ir.OpReduceScatter) && (c.Red != ir.Sum || !c.AnyOrder):
-		return unsupported("the schedule adds in its own order; order=any allows this")
+		return unsupported("the schedule adds in an order of its own; order=any allows this")
 	}
 	if err := s.Check(); err != nil {
 		return unsupported("schedule %s: %w", s.Name, err)
@@ -74,10 +74,10 @@ func scheduleOperands(s *device.Schedule, c *Collective) (*layout, error) {
 		p := &c.Operands[i]
 		switch {
 		case !p.Reads || !p.Writes || p.In.N != first.In.N || p.Out.N != first.Out.N:
-			return nil, fmt.Errorf("%w: member %d has other operands than member 0", device.ErrUnsupported, i)
+			return nil, fmt.Errorf("%w: the operands of member %d and member 0 differ in size", device.ErrUnsupported, i)
 		case !p.In.Dense() || !p.Out.Dense() || !outermost(InAxis(c), p.In.Shape) ||
 			!outermost(OutAxis(c), p.Out.Shape):
-			return nil, fmt.Errorf("%w: member %d: an operand or a block of it has gaps", device.ErrUnsupported, i)
+			return nil, fmt.Errorf("%w: member %d: an operand or one of its blocks is not contiguous", device.ErrUnsupported, i)
 		case p.In.Mem.Kind() != device.Shared || p.In.Addr%scheduleLine != 0 || p.In.Overlaps(&p.Out):
 			l.in = true
 		}
@@ -89,8 +89,8 @@ func scheduleOperands(s *device.Schedule, c *Collective) (*layout, error) {
 	l.cell = bytes / int64(s.In)
 	if l.cell*int64(s.In) != bytes || l.cell*int64(s.Out) != outBytes || l.cell%scheduleLine != 0 {
 		if c.Op != ir.OpAllReduce || s.In != s.Out {
-			return nil, fmt.Errorf("%w: schedule %s divides an operand into %d parts, which have to be multiples of %d "+
-				"bytes, and it has %d bytes", device.ErrUnsupported, s.Name, s.In, scheduleLine, bytes)
+			return nil, fmt.Errorf("%w: schedule %s splits an operand into %d parts, which must be multiples of %d "+
+				"bytes, but the operand has %d bytes", device.ErrUnsupported, s.Name, s.In, scheduleLine, bytes)
 		}
 		l.cell = ceil(ceil(bytes, int64(s.In)), scheduleLine) * scheduleLine
 		l.in, l.out = true, true
@@ -136,7 +136,7 @@ func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 	for a := range k.At {
 		k.At[a] = make([]nvlib.Ptr, s.Members)
 	}
-	// own requests the team's memory for an area of the schedule.
+	// own requests memory for one area of the schedule.
 	own := func(area device.ScheduleArea, name string, cells int) {
 		p.reserve(name, int64(cells)*l.cell, func(a Area) { copy(k.At[area], a.At) })
 	}
@@ -156,7 +156,7 @@ func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 			own(device.ScheduleOut, "results of schedules", s.Out)
 		}
 	}
-	if n := s.Areas[device.ScheduleScratch]; n > 0 { // always in this order, because processes compute each other's addresses
+	if n := s.Areas[device.ScheduleScratch]; n > 0 { // in a fixed order, because processes compute each other's addresses
 		own(device.ScheduleScratch, "scratch of schedules", n)
 	}
 	if n := s.Areas[device.ScheduleMessages]; n > 0 {

@@ -8,8 +8,9 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// SMLimitedLaunch completes the tuning of an SM-limited kernel with the values that were fastest with 8 blocks on two
-// H200. With these values, as many loads are in flight as fit into shared memory.
+// SMLimitedLaunch sets the threads and the unrolling of an SM-limited kernel, where the tuning leaves them open, to the
+// values that were fastest with 8 blocks on two H200. With these values, as many loads are in flight as fit into shared
+// memory.
 func SMLimitedLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 	threads, unroll = TeamThreads, 1
 	switch {
@@ -29,8 +30,8 @@ func smLimitedFits(t Team, tune device.Tuning) error {
 	return nil
 }
 
-// smLimitedRoom returns how many blocks can run at once. Each of them uses all shared memory of a multiprocessor,
-// whatever its number of threads.
+// smLimitedRoom returns how many thread blocks of an SM-limited kernel can run at once. Each block uses all shared
+// memory of a multiprocessor, whatever its number of threads.
 func smLimitedRoom(t Team, threads int) int { return t.Room(max(threads, TeamThreads)) }
 
 // smLimitedByHost returns the part of the results, in thousandths, that members exchange through host memory, and the
@@ -63,9 +64,10 @@ func planSMLimited(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	flagged(p, t, r, by.Slots(r.Blocks))
 }
 
-// SMLimitedTiles returns how r's results are split between the link and host memory. Each thread block sends the same
-// number of tiles through host memory. These tiles are whole on all members, including the last one, whose share may
-// be smaller. The last of these tiles is written early enough to be read before the launch ends.
+// SMLimitedTiles returns how the tiles of r's results are split between the link and host memory. Every thread block
+// sends the same number of tiles through host memory. These tiles have full size on all members, including the last
+// one, whose share of the results may be smaller. Each thread block writes its last such tile early enough to be read
+// before the launch ends.
 func SMLimitedTiles(parts HostParts, r *kernels.AllReduce) (host kernels.ByHost) {
 	members, bytes := int64(len(r.In)), r.Count*r.DType.Size()
 	permille, readers := parts.SMLimited(len(r.In), bytes)

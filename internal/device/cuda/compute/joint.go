@@ -10,10 +10,11 @@ import (
 	"hocket.example/hocket/internal/device/cuda/strided"
 )
 
-// addJoint computes several linears of the same x together. It uses one kernel for all if that was measured to be
-// faster than separate launches, else one batch of cuBLASLt for a gate and its value if that was, else concurrent GEMMs
-// if they are small. Otherwise it returns ErrUnsupported, and the linears are computed one after the other. It does so
-// too if products are fixed, because then bits must not depend on a measurement.
+// addJoint computes several linears of the same x together. Of three ways, addJoint uses the first that applies: one
+// kernel for all linears, if it was measured to be faster than separate launches; one batched GEMM of cuBLASLt for the
+// two linears of a gated pair, if that was faster; concurrent GEMMs, if they are small. Otherwise it returns
+// ErrUnsupported, and the linears are computed one after the other. It also returns ErrUnsupported if products are
+// fixed (Options.FixedProducts), because then bits must not depend on a measurement.
 func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 	decline := func(why string) error { return fmt.Errorf("%w: linears at once: %s", device.ErrUnsupported, why) }
 	linears := op.Count(dk)
@@ -23,7 +24,7 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 	}
 	switch {
 	case linears < 2 || op.Scaled && len(dk.Ins) != 2*linears+2 || len(dk.Outs) != results || op.Gated && linears != 2:
-		return fmt.Errorf("%d operands and %d results are no linears at once", len(dk.Ins), len(dk.Outs))
+		return fmt.Errorf("%d operands and %d results are not those of linears of one operand", len(dk.Ins), len(dk.Outs))
 	case op.Fixed || b.site.FixedProducts:
 		return decline("products are fixed")
 	}
@@ -44,7 +45,7 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 			return err
 		}
 		if !slices.Equal(gate.out.Strides, list[0].out.Strides) {
-			return decline("results that lie otherwise than the gated")
+			return decline("results whose layouts differ from the gated result's")
 		}
 		j.Out = gate.out.Addr
 		outs = append(outs, &gate.out)
@@ -67,7 +68,7 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 		m.Merge()
 		g, ok := m.Problem()
 		if !ok || !b.Reaches(&k.ins[0]) || !b.Reaches(&k.ins[1]) {
-			return decline("operands that cuBLASLt does not take")
+			return decline("operands that cuBLASLt does not support")
 		}
 		g.Timed, g.Constant = op.Timed, op.Constant
 		j.List = append(j.List, g)
@@ -91,7 +92,7 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 		return err
 	}
 	if beside == nil {
-		return decline("one after the other is no slower")
+		return decline("computing them one after the other is as fast")
 	}
 	b.AddProduct(beside)
 	if gate != nil {
@@ -100,8 +101,9 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 	return nil
 }
 
-// inOrder sorts two gated linears by the addresses of their weights. It exchanges the results, which no other computation
-// reads, if their addresses have another order, because a batch has positive steps only.
+// inOrder sorts two gated linears by the addresses of their weights. If the results have another order, it exchanges
+// them, which no other computation reads. The order matters because the steps between the matrices of a batch must be
+// positive.
 func inOrder(j *gemm.Joint, gate *kernel) {
 	one, two := &j.List[0], &j.List[1]
 	if one.B < two.B != (one.Out < two.Out) {
@@ -113,8 +115,8 @@ func inOrder(j *gemm.Joint, gate *kernel) {
 	}
 }
 
-// members returns the computations that joint linears stand for: the linears, and the computation of the gate if they
-// are gated.
+// members returns the computations that the joint linears dk replaces: the linears, and the computation of the gate if
+// they are gated.
 func members(dk *device.Kernel, op device.Linears) (linears []*kernel, gate *kernel) {
 	each := device.Linear{Product: device.Product{Timed: op.Timed}, Constant: op.Constant}
 	n := op.Count(dk)
@@ -131,8 +133,8 @@ func members(dk *device.Kernel, op device.Linears) (linears []*kernel, gate *ker
 	return linears, gate
 }
 
-// addJointOrApart adds joint linears after the processes have agreed on how to compute products. If they agreed to
-// compute the linears one after the other, it adds them so, to the same Launch.
+// addJointOrApart adds joint linears after the processes have agreed on how to compute products. If the agreed choice
+// is to compute the linears one after the other, it adds them in this way, to the same Launch.
 func (b *builder) addJointOrApart(dk *device.Kernel, op device.Linears) error {
 	err := b.addJoint(dk, op)
 	if !errors.Is(err, device.ErrUnsupported) {

@@ -14,7 +14,7 @@ type kernel struct {
 	device.Kernel
 	ins []strided.View
 	out strided.View
-	// stored holds all results except the last, which is out.
+	// stored holds all results except the last one, which is in out.
 	stored []strided.View
 }
 
@@ -32,24 +32,24 @@ func (k *kernel) resolve(l Launch) error {
 	}
 	last = len(k.ins) - 1
 	if last != 2 || !k.ins[last].Same(&k.out) {
-		return fmt.Errorf("rows go into %s%v, which is to be updated in place", k.out.DType, k.out.Shape)
+		return fmt.Errorf("the operand into which rows are copied must be the result's memory, %s%v, and updated in place", k.out.DType, k.out.Shape)
 	}
 	k.ins = k.ins[:last]
 	return nil
 }
 
-// alike checks that all operands have the result's element type.
+// alike returns an error unless all operands have the result's element type.
 func (k *kernel) alike() error {
 	for i := range k.ins {
 		in := &k.ins[i]
 		if in.DType != k.out.DType {
-			return fmt.Errorf("operand %d is %s, the result %s", i, in.DType, k.out.DType)
+			return fmt.Errorf("operand %d has type %s, but the result has type %s", i, in.DType, k.out.DType)
 		}
 	}
 	return nil
 }
 
-// problem returns k in the form that package kernels takes.
+// problem returns k as the Computation from which package kernels generates code.
 func (k *kernel) problem() kernels.Computation {
 	p := kernels.Computation{Op: k.Op, Out: k.out.Operand()}
 	for i := range k.ins {
@@ -61,16 +61,16 @@ func (k *kernel) problem() kernels.Computation {
 	return p
 }
 
-// copies reports whether k is a copy between views of one shape that do not overlap.
+// copies is a predicate: it reports whether k is a copy between views of one shape that do not overlap.
 func (k *kernel) copies() bool {
 	return len(k.ins) == 1 && !k.ins[0].Overlaps(&k.out) && slices.Equal(k.ins[0].Shape, k.out.Shape) &&
 		strided.CheckCopy(&k.out, &k.ins[0]) == nil
 }
 
-// checkOverlap declines a fused kernel with a result that overlaps an operand: some threads would read elements that
-// others have already written. Copying the operand first would cost more than fusing saves. An operand that is the same
-// view as a result is permitted, unless none is set. checkOverlap also declines results that overlap each other,
-// because threads store in any order.
+// checkOverlap returns an error for a fused kernel with a result that overlaps an operand: some threads would read
+// elements that others have already written. Copying the operand first would cost more than fusing saves. An operand
+// that is the same view as a result is permitted, unless the argument none is true. checkOverlap also returns an error
+// for results that overlap each other, because threads store in any order.
 func (k *kernel) checkOverlap(none bool) error {
 	outs := append(k.stored[:len(k.stored):len(k.stored)], k.out)
 	for o := range outs {
@@ -90,7 +90,7 @@ func (k *kernel) checkOverlap(none bool) error {
 	return nil
 }
 
-// reports reports whether a kernel of k checks its data and may report a fault in them.
+// reports is a predicate: it reports whether a kernel of k checks its data and may report a fault in them.
 func (k *kernel) reports() bool {
 	switch k.Op.(type) {
 	case device.Embedding, device.IndexAdd, device.IndexCopy, device.TakeAlong, device.GroupedLinear, device.UnevenMove,

@@ -1,6 +1,6 @@
 // Package compute prepares the computations of one device. Prepare turns a device.Kernel into the steps of a Launch:
-// kernels, copies and GEMMs. It checks operands, copies those that must not be read in place, and chooses the
-// implementation of each step. Package cuda implements Launch and issues the steps.
+// kernels, copies and GEMMs. It checks the operands, adds copies of those that the kernel must not read in place, and
+// chooses the implementation of each step. Package cuda implements Launch and issues the steps.
 package compute
 
 import (
@@ -13,10 +13,10 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Launch collects steps in order, and provides what their preparation needs. Its methods are called with the world's
-// mutex held and the device's context current. They may release the mutex meanwhile.
+// A Launch collects steps in order, and provides what their preparation needs. Its methods are called with the world's
+// mutex held and the device's context current. These methods may unlock the mutex and lock it again.
 type Launch interface {
-	// Resolve checks a view. A view of a peer's memory is refused unless peers is set.
+	// Resolve checks a view. It refuses a view of a peer's memory unless peers is set.
 	Resolve(v device.View, peers bool) (strided.View, error)
 	// Reaches reports whether kernels of the device can access the memory of v.
 	Reaches(v *strided.View) bool
@@ -29,19 +29,19 @@ type Launch interface {
 	AddProblem(p kernels.Problem) error
 	// AddCopy adds a copy between views that were checked and share no bytes.
 	AddCopy(dst, src strided.View) error
-	// AddProduct adds a matrix product by cuBLASLt, AddOwn one by a kernel of hocket.
+	// AddProduct adds a matrix product that cuBLASLt computes, AddOwn one that hocket's kernel computes.
 	AddProduct(*gemm.Launch)
 	AddOwn(*nvlib.Launch)
 	// AddUser adds a kernel of the user. AddUnchanged adds a kernel that checks that memory was not changed.
 	AddUser(u kernels.User) error
 	AddUnchanged(u kernels.Unchanged) error
 
-	// Again stores a function that adds all steps anew. It is called if the processes agree on other choices than those
-	// of the steps added so far; those steps are dropped first.
+	// Again stores a function that can add all steps of the launch again. The function is called if the processes agree
+	// on other choices than those of the steps added so far. The launch drops these steps first.
 	Again(prepare func() error)
 }
 
-// Site is the GPU, and the settings, that choices depend on.
+// Site holds the GPU's properties, and the settings, on which the choice of implementations depends.
 type Site struct {
 	GEMMs         *gemm.Host
 	SMs           int  // of the GPU
@@ -52,10 +52,10 @@ type Site struct {
 type builder struct {
 	Launch
 	site   Site
-	scales [][2]strided.View // pairs of destination and source: copies that are added once cuBLASLt is known to take the scales
+	scales [][2]strided.View // destination and source of copies that are added if cuBLASLt supports the scales
 }
 
-// Prepare adds the steps that compute dk. After an error, l may hold some of the steps.
+// Prepare adds the steps that compute dk. If Prepare returns an error, l may contain some of the steps.
 func Prepare(l Launch, site Site, dk *device.Kernel) error {
 	b := &builder{Launch: l, site: site}
 	switch op := dk.Op.(type) {
@@ -74,7 +74,7 @@ func Prepare(l Launch, site Site, dk *device.Kernel) error {
 }
 
 // Ahead returns the problem that Prepare will add for dk, so that its kernel can be compiled in advance; false if there
-// is none. It returns none for products, which a library mostly computes, and none for kernels of the user.
+// is none. It returns false for matrix products, which a library mostly computes, and for kernels of the user.
 func Ahead(l Launch, dk *device.Kernel) (kernels.Problem, bool) {
 	k := &kernel{Kernel: *dk}
 	switch dk.Op.(type) {
@@ -105,10 +105,10 @@ func (b *builder) build(k *kernel) error {
 	case device.Copy:
 		return b.addCopy(k)
 	case device.Quantize:
-		if op.Max != 0 { // the kernel also writes an operand, so none can be staged
+		if op.Max != 0 { // the kernel also writes an operand, so no operand can be replaced by a copy
 			for i := range k.ins {
 				if k.ins[i].Overlaps(&k.out) || !b.Reaches(&k.ins[i]) || i > 0 && k.ins[0].Overlaps(&k.ins[i]) {
-					return fmt.Errorf("%w: scales and values of operand %d in one launch", device.ErrUnsupported, i)
+					return fmt.Errorf("%w: one launch cannot compute scales and values, because operand %d overlaps another operand or is not accessible", device.ErrUnsupported, i)
 				}
 			}
 		}
@@ -127,9 +127,10 @@ func (b *builder) build(k *kernel) error {
 	return b.addLibrary(k)
 }
 
-// stage copies operands to scratch memory first if the kernel cannot read them in place. These are operands that
-// overlap the result, so that the kernel would read elements it has already overwritten, and operands in memory of GPUs
-// without peer access. An operand that is the same view as the result is not copied if k is aliasable.
+// stage adds steps that copy operands to scratch memory if the kernel cannot read them in place. There are two such
+// kinds of operands: those that overlap the result, of which the kernel would read elements it has already overwritten,
+// and those in memory of GPUs without peer access. An operand that is the same view as the result is not copied if k is
+// aliasable.
 func (b *builder) stage(k *kernel) error {
 	aliasable := k.aliasable()
 	for i := range k.ins {
@@ -189,11 +190,12 @@ func (b *builder) addLibrary(k *kernel) error {
 	return b.AddProblem(p)
 }
 
-// MoveBlocks is the default number of blocks of a kernel that copies. With 32 blocks stores or loads fill a link.
+// MoveBlocks is the default number of blocks of a kernel that copies. With 32 thread blocks, stores or loads use the
+// full bandwidth of a link.
 const MoveBlocks = 32
 
-// Move adds a copy by a kernel of the given number of blocks, which stores to a peer's memory or loads from it. 0
-// blocks means MoveBlocks.
+// Move adds a copy by a kernel with the given number of thread blocks, which stores to a peer's memory or loads from
+// it. If blocks is 0, the number is MoveBlocks.
 func Move(l Launch, dst, src device.View, blocks int) error {
 	to, err := l.Resolve(dst, true)
 	if err != nil {
@@ -210,9 +212,9 @@ func Move(l Launch, dst, src device.View, blocks int) error {
 	case to.N == 0 || to.Same(&from):
 		return nil
 	case !l.Reaches(&to) || !l.Reaches(&from):
-		return fmt.Errorf("%w: a kernel does not reach memory of a GPU that is apart", device.ErrUnsupported)
+		return fmt.Errorf("%w: a kernel cannot access memory of a GPU without peer access", device.ErrUnsupported)
 	case to.Overlaps(&from) || !to.Dense() || !from.Dense():
-		return fmt.Errorf("%w: a kernel copies between views without gaps that share no bytes", device.ErrUnsupported)
+		return fmt.Errorf("%w: a kernel can only copy between contiguous views that do not overlap", device.ErrUnsupported)
 	case blocks <= 0:
 		blocks = MoveBlocks
 	}

@@ -37,7 +37,8 @@ func (k *product) check() error {
 	return device.CheckMatmul(k.out.Shape, shapes, k.ta, k.tb)
 }
 
-// addGEMM computes linear and matmul: by cuBLASLt if it takes the product, else by a plain kernel.
+// addGEMM adds the steps that compute a linear or a matmul: by cuBLASLt if it supports the product, else by a plain
+// kernel.
 func (b *builder) addGEMM(k *product) error {
 	if err := k.check(); err != nil {
 		return err
@@ -66,7 +67,7 @@ func (b *builder) addGEMM(k *product) error {
 	if g, ok := p.Problem(); ok {
 		g.Relu, g.Fixed, g.Timed, g.Constant = k.Relu, b.site.FixedProducts, k.Timed, k.constant
 		// A hint about multiprocessors could select an algorithm that sums in another order, so fixed products ignore
-		// it. The number of all multiprocessors is no restriction.
+		// it. A hint of all multiprocessors is no restriction, and is left out.
 		if !g.Fixed && k.SMs < b.site.SMs {
 			g.SMs = k.SMs
 		}
@@ -84,7 +85,7 @@ func (b *builder) addGEMM(k *product) error {
 		}
 	}
 	if k.Relu {
-		return fmt.Errorf("%w: a relu behind a product that cuBLASLt does not take", device.ErrUnsupported)
+		return fmt.Errorf("%w: relu of a product that cuBLASLt does not support", device.ErrUnsupported)
 	}
 	return b.addLibrary(k.kernel)
 }
@@ -92,9 +93,10 @@ func (b *builder) addGEMM(k *product) error {
 // mostItems is the largest number of launches that a fixed product may take before its rows are made dense.
 const mostItems = 16
 
-// addFixed computes each row with bits that depend on that row and the weight alone. Hocket's kernel for few rows takes
-// a linear, or a matmul of two matrices, if the weight's rows suit it; the plain kernel computes everything else. The
-// choice must not depend on the number of rows, so an x whose rows do not suit is made dense first.
+// addFixed adds steps that compute each row of the product such that its bits depend only on that row and the weight.
+// Hocket's kernel for few rows computes a linear, or a matmul of two matrices, if the layout of the weight's rows suits
+// it; the plain kernel computes everything else. The choice must not depend on the number of rows, so an operand x
+// whose rows do not suit the kernel is made dense first.
 func (b *builder) addFixed(k *product) error {
 	if k.linear || len(k.out.Shape) == 2 {
 		x := &k.ins[0]
@@ -125,7 +127,7 @@ func (b *builder) addFixed(k *product) error {
 		}
 	}
 	if k.Relu {
-		return fmt.Errorf("%w: a relu behind a product that hocket's kernel for few rows does not take",
+		return fmt.Errorf("%w: relu of a product that hocket's kernel for few rows does not support",
 			device.ErrUnsupported)
 	}
 	return b.addLibrary(k.kernel)

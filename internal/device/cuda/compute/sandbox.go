@@ -7,7 +7,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// guardBytes is the size of the guard area before and after each tensor, in which undeclared writes are looked for.
+// guardBytes is the size of the guard area before and after each tensor of a sandbox. A changed guard area shows an
+// undeclared write.
 const guardBytes = 4096
 
 // sandbox runs a kernel of the user on copies of its tensors. The guard areas around the copies, and tensors that the
@@ -18,12 +19,12 @@ type sandbox struct {
 	ins, outs []strided.View // the copies
 	origins   []strided.View // of ins
 	results   []strided.View // of outs
-	poison    nvlib.Ptr      // guardBytes of poison, to compare with
+	poison    nvlib.Ptr      // address of guardBytes bytes of poison, with which guard areas are compared
 	fault     nvlib.Ptr
 	tag       uint64
 }
 
-// sandbox adds the steps before the kernel. The context is current.
+// sandbox adds the steps that run before the user's kernel. The context is current.
 func (b *builder) sandbox(u *device.UserKernel, ins, outs []strided.View) (*sandbox, error) {
 	g := &sandbox{b: b, ins: make([]strided.View, len(ins)), outs: make([]strided.View, len(outs)), origins: ins,
 		results: outs}
@@ -72,8 +73,8 @@ func (g *sandbox) poisoned(bytes int64) (strided.Memory, nvlib.Ptr, error) {
 	return m, at, g.b.AddProblem(kernels.Blank(at, bytes))
 }
 
-// compare adds the steps after the user's kernel: kernels that detect undeclared writes, and copies of its results to
-// their destinations.
+// compare adds the steps that run after the user's kernel: kernels that detect undeclared writes, and copies of its
+// results to their destinations.
 func (g *sandbox) compare(u *device.UserKernel) error {
 	for i, p := range u.Params {
 		if p.In < 0 && p.Out < 0 {

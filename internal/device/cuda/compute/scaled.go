@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// grains checks a linear with scales, and returns which elements of x, and of w, share a scale.
+// grains checks a linear with scales, and returns for x and for w which elements share a scale.
 func (k *product) grains() (x, w device.Grain, err error) {
 	shapes := make([][]int64, len(k.ins))
 	for i := range k.ins {
@@ -22,10 +22,11 @@ func (k *product) grains() (x, w device.Grain, err error) {
 	return device.CheckScaled(&k.Kernel, k.out.Shape, shapes)
 }
 
-// addScaled computes a linear with scales: by cuBLASLt if it takes the product, else by a kernel without tensor cores.
+// addScaled adds the steps of a linear with scales: by cuBLASLt if it supports the product, else by a kernel without
+// tensor cores.
 func (b *builder) addScaled(k *product) error {
 	if k.Relu {
-		return fmt.Errorf("%w: a relu behind a linear with scales", device.ErrUnsupported)
+		return fmt.Errorf("%w: relu of a linear with scales", device.ErrUnsupported)
 	}
 	if k.Fixed {
 		return b.addLibrary(k.kernel)
@@ -68,9 +69,10 @@ func (b *builder) addScaled(k *product) error {
 	return nil
 }
 
-// addDequantizing computes linears of one x that has 16 bits by weights of 8 bits. One kernel of hocket converts the
-// weights while it reads them. gate, unless nil, computes silu of the first result multiplied by the second. The kernel
-// is not compared with another one, since the plain kernel reads weights several times.
+// addDequantizing adds one kernel that computes several linears of the same operand x, which has elements of 16 bits,
+// by weights of 8 bits. The kernel converts the weights while it reads them. If gate is not nil, the kernel stores only
+// the gated result: silu of the first result multiplied by the second. No other kernel is measured for comparison,
+// because the plain kernel reads the weights several times.
 func (b *builder) addDequantizing(constant bool, list []*kernel, gate *kernel) error {
 	if !b.site.GEMMs.Few() {
 		return fmt.Errorf("%w: the kernel for few rows is disabled", device.ErrUnsupported)
@@ -98,7 +100,7 @@ func (b *builder) addDequantizing(constant bool, list []*kernel, gate *kernel) e
 	return b.AddProblem(how)
 }
 
-// otherwise adds the plain kernel for a product that cuBLASLt does not take, unless err is set.
+// otherwise returns err if it is set; else it adds the plain kernel, for a product that cuBLASLt does not support.
 func (b *builder) otherwise(k *product, err error) error {
 	if err != nil {
 		return err
@@ -106,8 +108,8 @@ func (b *builder) otherwise(k *product, err error) error {
 	return b.addLibrary(k.kernel)
 }
 
-// addScaledRows computes a linear whose x is groups of rows with gaps between the groups. It adds one product for each
-// group.
+// addScaledRows adds the steps of a linear whose operand x consists of groups of rows with gaps between the groups. It
+// adds one product for each group.
 func (b *builder) addScaledRows(k *product) error {
 	x := &k.ins[0]
 	if len(x.Shape) < 3 || x.Shape[0] > mostItems {
@@ -129,7 +131,7 @@ func (b *builder) addScaledRows(k *product) error {
 	return nil
 }
 
-// index returns the part of v at index i of the first axis, without that axis.
+// index returns the part of v at index i of the first axis, as a view without that axis.
 func index(v strided.View, i int64) strided.View {
 	v.Addr += nvlib.Ptr(i * v.Strides[0] * v.DType.Size())
 	v.N /= v.Shape[0]
@@ -137,9 +139,10 @@ func index(v strided.View, i int64) strided.View {
 	return v
 }
 
-// layScales sets in g the addresses of the scales in the layout that cuBLASLt takes, and collects the copies that this
-// needs. A single scale is repeated for each row or block, and a scale of a row for each block of the row. laid is
-// false for scales of rows of w together with scales of blocks of x, for which cuBLASLt has no mode.
+// layScales sets in g the addresses of the scales, in the layout that cuBLASLt requires, and collects the copies that
+// produce this layout. A single scale is repeated for each row or block, and the scale of a row is repeated for each
+// block of the row. The result laid is false for scales of rows of w together with scales of blocks of x, for which
+// cuBLASLt has no mode.
 func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) {
 	gx, gw, err := k.grains()
 	if err != nil {
@@ -185,7 +188,7 @@ func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) 
 	return true, err
 }
 
-// rowsMerge reports whether all axes of scales but the last merge to one axis.
+// rowsMerge reports whether all axes of the scales s except the last can be merged to one axis.
 func rowsMerge(s *strided.View) bool {
 	lead := len(s.Shape) - 1
 	step := int64(-1)
@@ -201,8 +204,8 @@ func rowsMerge(s *strided.View) bool {
 	return true
 }
 
-// stridesOf returns the strides of a weight's scales along rows and, if dims is 2, along columns of blocks. A stride is
-// 0 if there is one scale.
+// stridesOf returns the strides of a weight's scales: along rows and, if dims is 2, along the blocks of a row. The
+// strides are 0 if there is one scale.
 func stridesOf(s *strided.View, dims int) [2]int64 {
 	switch {
 	case len(s.Shape) == 0:
@@ -230,15 +233,15 @@ func (k *product) rowStrides(s *strided.View, blocks bool) [2]int64 {
 	return to
 }
 
-// spread views scales as a matrix with the given strides.
+// spread returns a view of scales as a matrix with the given strides.
 func spread(s *strided.View, rows, cols int64, strides [2]int64) strided.View {
 	v := *s
 	v.Shape, v.Strides, v.N = []int64{rows, cols}, []int64{strides[0], strides[1]}, rows*cols
 	return v
 }
 
-// laid returns the address of v with contiguous rows that begin every stride elements. If v is not laid out so, it is
-// the address of a copy.
+// laid returns the address of the elements of v in contiguous rows that begin every stride elements. That is v's own
+// address if v has this layout, and otherwise the address of a copy.
 func (b *builder) laid(v strided.View, stride int64) (nvlib.Ptr, error) {
 	rows, cols := v.Shape[0], v.Shape[1]
 	if (rows == 1 || v.Strides[0] == stride) && (cols == 1 || v.Strides[1] == 1) && v.Addr%16 == 0 {

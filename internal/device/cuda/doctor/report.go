@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// MulticastVariable is the name of an environment variable. The value "on" enables NVLink multicast: hocket may create
+// MulticastVariable is the name of an environment variable whose value "on" enables NVLink multicast: hocket may create
 // multicast objects, NCCL's own variables decide whether NCCL uses NVLS, and the algorithm multimem is available for
 // sums in any order. On a host that is shared with others, a failure of multicast can make GPUs unusable for all.
 const MulticastVariable = "HOCKET_MULTICAST"
@@ -30,8 +30,8 @@ type Report struct {
 	Detours []string `json:"detours,omitempty"`
 	// Exchange describes how processes that drive different GPUs exchange data; empty if there is only one GPU.
 	Exchange string `json:"exchange,omitempty"`
-	// Multicast is "on" if the user has enabled NVLink multicast, "off" if not, or else an error about the variable's
-	// value.
+	// Multicast is "on" if the user has enabled NVLink multicast, "off" if not, or an error message if the variable has
+	// another value.
 	Multicast string `json:"multicast"`
 	// Missing is the reason why the machine cannot be used; empty if it can.
 	Missing string `json:"missing,omitempty"`
@@ -76,7 +76,8 @@ func (r *Report) AddGPUs(s *gpu.System, nvml *nvlib.NVML) {
 	}
 }
 
-// Exchange describes how processes exchange data if why is the reason why their GPUs have no peer access; nil if they have.
+// Exchange describes how processes exchange data. The argument why is the reason why their GPUs have no peer access;
+// nil if they have.
 func Exchange(why error) string {
 	if why == nil {
 		return "peer access"
@@ -91,7 +92,7 @@ func (r *Report) Note(missing string) {
 	}
 }
 
-// Add adds a library, or the reason why it was not found.
+// Add adds a library to the report, or the reason why it was not found.
 func (r *Report) Add(name string, lib interface{ Loaded() nvlib.Loaded }, err error) {
 	if err != nil {
 		r.Libraries = append(r.Libraries, Found{Name: name, Missing: err.Error()})
@@ -101,7 +102,7 @@ func (r *Report) Add(name string, lib interface{ Loaded() nvlib.Loaded }, err er
 	r.Libraries = append(r.Libraries, Found{Name: name, Path: l.Path, Version: l.Version})
 }
 
-// AddMistakes lists known bugs of the library that was added last.
+// AddMistakes adds the known bugs of NCCL, the library that was added last.
 func (r *Report) AddMistakes(lib *nvlib.NCCL) {
 	l := &r.Libraries[len(r.Libraries)-1]
 	for _, k := range lib.Mistakes(r.Multicast == MulticastOn) {
@@ -109,7 +110,7 @@ func (r *Report) AddMistakes(lib *nvlib.NCCL) {
 	}
 }
 
-// describeGPU describes g; nvml may be nil.
+// describeGPU returns the description of g; nvml may be nil.
 func describeGPU(s *gpu.System, g *gpu.GPU, nvml *nvlib.NVML) GPU {
 	out := GPU{Name: g.Name, PCI: g.PCI, Arch: g.Arch, Memory: g.Memory, Multicast: g.Multicasts()}
 	var here nvlib.NVMLDevice

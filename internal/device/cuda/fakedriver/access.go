@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// Access records which device of a fake may access which memory. A copy or kernel that uses memory to which its device
-// was not given access fails the test.
+// Access records which memory each device of a fake driver may access. A copy or kernel that uses memory to which its
+// device was not given access fails the test.
 type Access struct {
 	Apart   func(a, b int32) bool     // reports pairs between which the driver reports no peer access
 	Refuses func(a, b int32) bool     // reports pairs between which the driver reports peer access, but refuses to grant it
@@ -79,7 +79,7 @@ func (f *GPU) check(stream uintptr, at ...uintptr) {
 	}
 }
 
-// copied checks a copy of n bytes.
+// copied checks that a copy of n bytes has access to both its operands.
 func (f *GPU) copied(dst, src uintptr, n int) {
 	copy(cabi.Bytes(dst, n), cabi.Bytes(src, n))
 	if a, b := f.Reach.Of(src), f.Reach.Of(dst); a != nil && b != nil && f.Reach.Mangles(a.Owner, b.Owner) && n > 0 {
@@ -101,11 +101,11 @@ func (f *GPU) grant(a []uintptr) uintptr {
 	return 0
 }
 
-// operands records which memory a kernel uses.
+// operands records which memory the kernel of that name reads and writes.
 func (f *GPU) operands(name string, p kernels.Problem) {
 	var all []kernels.Operand
-	written := -1 // an operand that the kernel also writes
-	results := 1  // number of results, which are last in all
+	written := -1 // index of an operand that the kernel also writes; -1 for none
+	results := 1  // number of results, which are the last elements of all
 	switch p := p.(type) {
 	case kernels.Computation:
 		all, results = append(slices.Concat(p.Ins, p.Stored), p.Out), 1+len(p.Stored)
@@ -126,7 +126,7 @@ func (f *GPU) operands(name string, p kernels.Problem) {
 	}
 }
 
-// launched checks the memory that a kernel uses.
+// launched checks access to the memory that a kernel uses.
 func (f *GPU) launched(stream uintptr, uses []use) {
 	for _, u := range uses {
 		f.check(stream, u.lo)
@@ -135,8 +135,8 @@ func (f *GPU) launched(stream uintptr, uses []use) {
 }
 
 // Order finds races between copies and kernels: two that access the same bytes, at least one of them writing, without
-// an order between them by a stream or an event. It keeps a vector clock per stream, which holds the latest operation
-// of each other stream that is known to be complete.
+// an order between them by a stream or an event. Order keeps a vector clock per stream, which holds the latest
+// operation of each other stream that is known to be complete.
 type Order struct {
 	clocks, events map[uintptr]map[uintptr]int
 	log            []use
@@ -181,7 +181,7 @@ func (o *Order) wait(stream, event uintptr) {
 	}
 }
 
-// inOrder fails the test for an access that is not ordered with respect to an earlier one.
+// inOrder fails the test if the access u is not ordered with respect to an earlier one.
 func (f *GPU) inOrder(stream uintptr, touches ...use) {
 	for _, t := range touches {
 		if f.Order != nil && !f.Order.touch(stream, t) {

@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Array is a tensor in Go, in row-major order. Kernels of the fake read whole operands and write whole results, because
-// tests under the race detector take minutes if elements are accessed one by one.
+// Array is a tensor in Go's memory, in row-major order. Kernels of the fake driver read whole operands and write whole
+// results, because tests under the race detector take minutes if elements are accessed one by one.
 type Array struct {
 	shape []int64
 	X     []float64

@@ -8,17 +8,17 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// LT is a fake cuBLASLt. Its algorithms are numbered from 1. The test sets the time of each algorithm, on a clock that
-// events read. The algorithms do not compute the GEMM; each writes a number.
+// LT is a fake cuBLASLt. The fake's algorithms are numbered from 1. The test sets the time of each algorithm, on a
+// clock that fake events read. The algorithms do not compute the GEMM; each writes a number.
 type LT struct {
 	T       *testing.T
 	Costs   []float32              // time of each algorithm in milliseconds; negative if it fails when it is run
-	Cold    int                    // number of runs, at the beginning, that take twice as long
+	Cold    int                    // the first Cold runs take twice as long
 	Need    uint64                 // workspace bytes
-	Refuse  bool                   // checks whether an algorithm can compute a GEMM fail
-	Batch   float32                // time of a batch in milliseconds; 0 for the sum of its products' times
-	Unequal bool                   // batches write another number than single products
-	Result  func(b uintptr) uint64 // the number that a product of the matrix at b writes; nil for 0
+	Refuse  bool                   // checks whether an algorithm supports a GEMM report failure
+	Batch   float32                // time of a batched GEMM in milliseconds; 0 for the sum of its products' times
+	Unequal bool                   // batched GEMMs write another number than single ones
+	Result  func(b uintptr) uint64 // returns the number that a product with the matrix at b writes; nil for 0
 	Late    int                    // the algorithm whose results differ from those of the others; 0 for none
 	Now     float32
 	Asked   int // number of requests for algorithms
@@ -35,27 +35,27 @@ type LT struct {
 	handles uintptr   // the last one
 	layouts map[uintptr]layout
 	at      map[uintptr]float32
-	GPU     *GPU // decides which calls fail; nil for none
+	GPU     *GPU // the fake driver that decides which calls fail; nil if none fail
 }
 
-// layout is the number of matrices, their distance in elements, and the element type.
+// layout holds the number of matrices of a batch, the distance between them in elements, and the element type.
 type layout struct {
 	batch int32
 	shift int64
 	dtype int32
 }
 
-// Run is a product that was computed.
+// Run is a product that the fake computed.
 type Run struct {
 	Algo      int
 	Out, Work uintptr
-	Shifts    [3]int64 // distances between the matrices of a batch, in elements: of b, a and the result
+	Shifts    [3]int64 // distances between consecutive matrices of a batch, in elements: of b, of a and of the result
 }
 
-// sizes holds the bytes of an element by cuBLASLt's number of its type.
+// sizes maps cuBLASLt's number of an element type to the size of an element in bytes.
 var sizes = map[int32]uintptr{int32(nvlib.LtF32): 4, int32(nvlib.LtF64): 8, int32(nvlib.LtF16): 2, int32(nvlib.LtBF16): 2}
 
-// time makes the driver's events read l's clock.
+// time makes the driver's events read the clock l.Now.
 func (l *LT) time(table map[string]func([]uintptr) uintptr) {
 	record := table["cuEventRecord"]
 	l.at = map[uintptr]float32{}

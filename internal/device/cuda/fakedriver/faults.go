@@ -7,17 +7,18 @@ import (
 	"sync"
 )
 
-// Compile is the name of the compiler's call for Block.
+// Compile is the name under which Block and Gate know the call of the compiler.
 const Compile = "nvrtcCompileProgram"
 
-// Block makes all calls of that name hang until release is called. The calls may be of the driver, cuBLASLt or NCCL, or
-// Compile. On release, hanging calls fail without having done anything. A hanging call does not hold the fake's lock,
-// so other calls proceed, as with a real driver whose other GPUs work.
+// Block makes all calls of the given name hang until release is called. The name may be that of a call of the driver,
+// cuBLASLt or NCCL, or Compile. On release, hanging calls fail without having done anything. A hanging call does not
+// hold the fake's lock, so other calls proceed, as with a real driver whose other GPUs work.
 func (f *GPU) Block(call string) (release func()) {
 	return f.Gate.when(func(name string) bool { return name == call })
 }
 
-// BlockNth makes only the n-th call from now hang. which returns the name of that call after it was made.
+// BlockNth makes only the n-th call from now hang. The result which is a function that returns the name of that call
+// once it was made.
 func (f *GPU) BlockNth(n int) (which func() string, release func()) {
 	made, call := 0, ""
 	release = f.Gate.when(func(name string) bool {
@@ -36,7 +37,7 @@ func (f *GPU) BlockNth(n int) (which func() string, release func()) {
 // gate makes calls hang.
 type gate struct {
 	mu   sync.Mutex
-	held func(call string) bool // reports whether a call hangs; nil for none
+	held func(call string) bool // reports whether a call hangs; nil if no call does
 	done chan struct{}
 }
 
@@ -63,7 +64,8 @@ func (b *gate) Pass(call string) bool {
 	return !held
 }
 
-// At calls tell at the n-th call of any library. The call fails if tell returns true.
+// At arranges that the function tell is called at the n-th call of any library. That library call fails if tell returns
+// true.
 func (f *GPU) At(n int, tell func(call string) bool) {
 	made := 0
 	f.Nth = func(call string) bool {

@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// memoryFiles implements device memory that fakes in other processes can map. cuMemCreate creates a memory file whose
-// name includes the number of the GPU, and mapping the memory maps the file.
+// memoryFiles implements device memory that fakes in other processes can map. The call cuMemCreate creates a memory
+// file whose name includes the number of the GPU, and mapping the memory maps the file.
 type memoryFiles struct {
 	f     *GPU
 	fds   map[uintptr]int // by handle
@@ -27,7 +27,7 @@ func (f *GPU) ShareMemory() {
 	f.share = m.calls
 }
 
-// WantNoFiles checks that no file of fake GPU memory is open. It is called after all fakes of the process were closed.
+// WantNoFiles checks that no file of fake GPU memory is open. Tests call it after all fakes of the process were closed.
 func WantNoFiles(t *testing.T) {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
@@ -85,7 +85,7 @@ func (m *memoryFiles) calls(table map[string]func([]uintptr) uintptr) {
 		name, err := os.Readlink(fmt.Sprint("/proc/self/fd/", a[1]))
 		_, number, ours := strings.Cut(strings.TrimSuffix(name, " (deleted)"), fileName)
 		if err != nil || !ours {
-			return nvlib.CUDAInvalidImage // any error: the file is no memory of a GPU
+			return nvlib.CUDAInvalidImage // any error will do: the file is not memory of a GPU
 		}
 		fd, err := unix.FcntlInt(a[1], unix.F_DUPFD_CLOEXEC, 0)
 		m.must(err)
@@ -105,7 +105,7 @@ func (m *memoryFiles) calls(table map[string]func([]uintptr) uintptr) {
 	}
 	table["cuMemAddressFree"] = func(a []uintptr) uintptr {
 		if f.Reach.ranges[a[0]] != nil {
-			f.Errorf("addresses are given back from which memory is reached")
+			f.Errorf("the address range still has mapped memory when it is freed")
 		}
 		f.Live["addresses"]--
 		m.munmap(a[0], a[1])

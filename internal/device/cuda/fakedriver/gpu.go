@@ -1,5 +1,5 @@
 // Package fakedriver is a CUDA driver written in Go, for tests of what runs on GPUs: memory, streams, events, graphs,
-// cuBLASLt and NCCL, and kernels that are Go functions. Every call can be made to fail, or not to return.
+// cuBLASLt and NCCL, and kernels that are Go functions. Tests can make every call fail, or never return.
 package fakedriver
 
 import (
@@ -21,9 +21,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// GPU is a fake driver that executes all work immediately. This order is permitted, because the machine never makes a
-// device wait for work that was not issued before. The fake refuses a wait for an event that was never recorded. It
-// also reports objects that are never freed.
+// GPU is a fake driver that executes all work immediately. Immediate execution is permitted, because the machine never
+// makes a device wait for work that was not issued before. The fake refuses a wait for an event that was never
+// recorded. It also reports objects that are never freed.
 type GPU struct {
 	testing.TB
 	Mu        sync.Mutex
@@ -31,7 +31,7 @@ type GPU struct {
 	Blocks    map[uintptr]*cabi.Block // memory, by address
 	Live      map[string]int          // number of objects that were created and not freed, by kind
 	hostBytes map[uintptr]uintptr     // sizes of registered host memory, by address
-	events    map[uintptr]int         // the capture in which the event was recorded; 1 for none, 0 if never recorded
+	events    map[uintptr]int         // capture in which the event was recorded; 1: outside captures, 0: never recorded
 	Kernels   map[uintptr]func(params uintptr)
 	Named     map[string]func(params uintptr)
 	Users     map[string]func(params [][]byte) // kernels of the user, by file and name
@@ -40,36 +40,36 @@ type GPU struct {
 	Dead      uintptr                          // status that all calls return; 0 for none
 	Vain      []string                         // names of calls that returned Dead
 	Called    map[string]int                   // number of calls, by name
-	Nth       func(name string) bool           // reports whether a call of any library fails; nil for none
+	Nth       func(name string) bool           // reports whether a call of any library fails; nil if none does
 	Failure   uintptr                          // status of driver calls for which Nth returns true
 	Late      map[string]int                   // number of further calls that return "not ready", by name
 	devices   int
 	Model     string               // name of the GPUs
 	Limit     int64                // memory of a device; 0 for 1 TiB
 	HostLimit int64                // bytes that can be pinned; 0 for no limit
-	Plain     bool                 // omits kernels that take long in Go
+	Plain     bool                 // leave out kernels that take long in Go
 	LT        *LT                  // fake cuBLASLt; nil for one without algorithms
-	last      int                  // number of the last capture; numbers begin at 2
+	last      int                  // number of the last capture; the first has number 2
 	Begun     map[uintptr]*Capture // captures in progress, by origin stream
 	Member    map[uintptr]*Capture // streams in captures
 	Graphs    map[uintptr][]Task
 	running   [][]Task          // remaining nodes of launched graphs
-	joins     map[string]*join  // kernels that raise and await flags (kernels.Join), by name
-	joinOf    map[uintptr]*join // by function: kernels that raise and await flags
+	joins     map[string]*join  // kernels that raise flags and wait for flags (kernels.Join), by name
+	joinOf    map[uintptr]*join // by function: kernels that raise flags and wait for flags
 	Hasty     bool              // waiting kernels time out immediately
 	Mute      bool              // kernels do not raise flags
 	Patient   bool              // with Queues: waiting kernels never time out
 	Reach     Access
 	Ills      map[int32]uintptr // by device: status that calls with its streams return
-	Order     *Order            // detects races of copies and kernels; nil for no check
+	Order     *Order            // detects data races of copies and kernels; nil for no check
 	Multicast Multicast
 	Queues    *Queues                                  // executes work asynchronously; nil for immediate execution
 	share     func(map[string]func([]uintptr) uintptr) // makes memory shareable between processes; nil for none
 	Numbers   []int                                    // by device: number of the GPU on the host; nil for 0, 1, …
-	several   map[string]func(params uintptr) []Task   // with Queues: kernels that consist of several tasks, by name
-	severalOf map[uintptr]func(params uintptr) []Task  // by function: kernels that consist of several tasks
+	several   map[string]func(params uintptr) []Task   // with Queues, by name: kernels that run as several tasks
+	severalOf map[uintptr]func(params uintptr) []Task  // by function: kernels that run as several tasks
 	OnCall    func(name string, a []uintptr)           // called for each call; may be nil
-	Haunted   bool                                     // calls that hang may still use the memory
+	Haunted   bool                                     // calls that hang may still use the memory, so it is not reused
 	Gate      gate                                     // makes calls hang
 	Guests    Guests
 	// Remembered is set once NCCL may have recorded addresses of memory. Addresses are then never freed.
@@ -80,10 +80,10 @@ type GPU struct {
 type Capture struct {
 	id    int
 	work  []Task
-	tails map[uintptr][]int // with Queues: the tasks after which the next task of a stream runs
+	tails map[uintptr][]int // with Queues, by stream: the tasks after which the stream's next task runs
 }
 
-// join is a kernel in two steps: it raises flags, and completes when ready returns true.
+// join is a kernel that runs in two steps: it raises flags, and completes when ready returns true.
 type join struct {
 	raise func()
 	ready func() bool
@@ -93,8 +93,8 @@ type join struct {
 type Task struct {
 	Ready  func() bool
 	Do     func()
-	wait   func(since time.Time) bool // with Queues: like Ready, for waits with a timeout
-	behind []int                      // with Queues: indices of the graph's tasks after which it runs
+	wait   func(since time.Time) bool // with Queues: as Ready, for waits that have a timeout
+	behind []int                      // with Queues: indices of the tasks in the graph after which this task runs
 }
 
 const deviceMemory = 1 << 40
@@ -115,17 +115,17 @@ func New(t testing.TB, devices int) *GPU {
 		}
 		for kind, n := range f.Live {
 			if n != 0 && (kind != "addresses" || !f.Remembered) {
-				t.Errorf("%d × %s were not given back", n, kind)
+				t.Errorf("%d × %s were not freed", n, kind)
 			}
 		}
 		if f.LT != nil && f.LT.Live != 0 {
-			t.Errorf("%d × what describes products was not given back", f.LT.Live)
+			t.Errorf("%d descriptors, layouts or preferences of cuBLASLt were not freed", f.LT.Live)
 		}
 	})
 	return f
 }
 
-// number returns the number of the GPU on the host.
+// number returns the number that the GPU of device dev has on the host.
 func (f *GPU) number(dev int32) int {
 	if f.Numbers == nil {
 		return int(dev)
@@ -146,9 +146,9 @@ func init() {
 	debug.SetMemoryLimit(3 << 29)
 }
 
-// Spare caches blocks that fakes have freed, by size, because allocating a slab under the race detector takes longer
-// than most tests use it. The contents are kept, as on a GPU. At most mostSpare bytes are cached. To make room, blocks
-// of other sizes are dropped first.
+// Spare caches blocks of memory that fakes have freed, by size. Under the race detector, allocating a large block takes
+// longer than most tests use it. A cached block keeps its contents, as memory of a GPU does. At most mostSpare bytes
+// are cached. To make room, blocks of other sizes are dropped first.
 var Spare struct {
 	sync.Mutex
 	Blocks map[int][]*cabi.Block
@@ -179,7 +179,7 @@ func keepBlock(b *cabi.Block) {
 	if size > mostSpare {
 		return
 	}
-	if Spare.Bytes+size > mostSpare { // drop blocks of sizes that earlier tests used
+	if Spare.Bytes+size > mostSpare { // make room: drop the blocks of sizes that earlier tests used
 		clear(Spare.Blocks)
 		Spare.Bytes = 0
 	}
@@ -187,7 +187,7 @@ func keepBlock(b *cabi.Block) {
 	Spare.Blocks[size] = append(Spare.Blocks[size], b)
 }
 
-// blockSlack is extra memory, with which addresses can be aligned.
+// blockSlack is the number of bytes that are allocated in addition, so that addresses can be aligned.
 const blockSlack = 512
 
 func (f *GPU) memory(kind string, n uintptr) uintptr {
@@ -217,8 +217,8 @@ func (f *GPU) forget(kind string, at uintptr) uintptr {
 	return 0
 }
 
-// Abandon caches the memory of a fake that is no longer used. A test keeps its fakes until it ends, and goroutines that
-// hang keep them longer.
+// Abandon caches the memory of a fake that is no longer used. Without it, a test would keep its fakes until it ends,
+// and goroutines that hang would keep them longer.
 func (f *GPU) Abandon() {
 	f.Mu.Lock() // goroutines that hung may still continue
 	defer f.Mu.Unlock()
@@ -230,7 +230,7 @@ func (f *GPU) Abandon() {
 	clear(f.Blocks)
 }
 
-// Die makes every call fail from now on. Objects of calls that hang are then not reported as leaks.
+// Die makes every call fail from now on. Objects that hanging calls have created are then not reported as leaks.
 func (f *GPU) Die() {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -240,7 +240,7 @@ func (f *GPU) Die() {
 // do executes work on a stream, or records it.
 func (f *GPU) do(stream uintptr, work func()) uintptr { return f.await(stream, nil, work) }
 
-// await is like do, for work that waits until ready.
+// await is like do, for work that begins only when ready returns true.
 func (f *GPU) await(stream uintptr, ready func() bool, work func()) uintptr {
 	if f.Queues != nil {
 		return f.Queues.Give(stream, Task{Ready: ready, Do: work})
@@ -250,13 +250,13 @@ func (f *GPU) await(stream uintptr, ready func() bool, work func()) uintptr {
 		return 0
 	}
 	if len(f.running) > 0 || ready != nil && !ready() {
-		f.Error("work beside graphs that wait, or that waits by itself")
+		f.Error("work is issued while graphs wait, or work waits for an event that no other work can cause")
 	}
 	work()
 	return 0
 }
 
-// launch launches a kernel. Programmatic dependent launches do not start early.
+// launch launches a kernel. A programmatic dependent launch does not start early.
 func (f *GPU) launch(function, stream, params uintptr) uintptr {
 	f.launched(stream, f.Reach.usedBy[function])
 	if pieces := f.severalOf[function]; pieces != nil {
@@ -277,7 +277,7 @@ func (f *GPU) launch(function, stream, params uintptr) uintptr {
 func (f *GPU) in(stream uintptr) *Capture {
 	c := f.Member[stream]
 	if c == nil && f.captures() {
-		f.Error("work beside a capture, on a stream that did not join it")
+		f.Error("work is issued during a capture, on a stream that did not join it")
 	}
 	return c
 }
@@ -292,7 +292,7 @@ func (f *GPU) captures() bool {
 	return false
 }
 
-// advance runs the nodes of launched graphs that are ready, each graph in order.
+// advance runs the nodes of launched graphs as far as they are ready, each graph in order.
 func (f *GPU) advance() {
 	for went := true; went; {
 		went = false
@@ -306,7 +306,7 @@ func (f *GPU) advance() {
 	f.running = slices.DeleteFunc(f.running, func(g []Task) bool { return len(g) == 0 })
 }
 
-// resting returns CUDANotReady unless all work is done.
+// resting returns the status CUDANotReady unless all work is done.
 func (f *GPU) resting() uintptr {
 	if f.advance(); len(f.running) > 0 {
 		return nvlib.CUDANotReady
@@ -322,11 +322,11 @@ func (f *GPU) uncapture(stream uintptr) {
 	}
 }
 
-// Set stores the result v of a call at p.
+// Set stores v, a result of a call, at the address p.
 func Set[T any](p uintptr, v T) uintptr { cabi.Store(p, v); return 0 }
 
-// fill stores n words. It is hidden from the race detector, which would take seconds for the LL128 lines of large
-// collectives.
+// fill stores n words. The stores are hidden from the race detector, which would take seconds for the LL128 lines of
+// large collectives.
 //
 //go:norace
 func fill[T uint8 | uint32](at, n uintptr, v T) uintptr {
@@ -335,7 +335,7 @@ func fill[T uint8 | uint32](at, n uintptr, v T) uintptr {
 	if n > 0 {
 		words[0] = v
 	}
-	for done := 1; done < len(words); done *= 2 { // doubling is fast; single elements take seconds
+	for done := 1; done < len(words); done *= 2 { // doubling the filled part is fast; single elements take seconds
 		copy(words[done:], words[:done])
 	}
 	return 0
@@ -409,7 +409,7 @@ func (f *GPU) Calls() map[string]func(a []uintptr) uintptr {
 		"cuMemAddressReserve": func(a []uintptr) uintptr { return Set(a[0], f.memory("addresses", a[1])) },
 		"cuMemAddressFree": func(a []uintptr) uintptr {
 			if f.Reach.ranges[a[0]] != nil {
-				f.Errorf("addresses are given back from which memory is reached")
+				f.Errorf("an address range is freed while memory is mapped to it")
 			}
 			return f.forget("addresses", a[0])
 		},
@@ -447,7 +447,7 @@ func (f *GPU) Calls() map[string]func(a []uintptr) uintptr {
 			f.check(a[3], dst, src)
 			if a[3] != 0 && (f.registered(dst) && (f.registered(src) || f.Reach.Of(src) == nil) ||
 				f.registered(src) && f.Reach.Of(dst) == nil) {
-				f.Errorf("a copy from host memory to host memory blocks its caller until the stream has come to it\n%s", debug.Stack())
+				f.Errorf("a copy from host memory to host memory blocks its caller until the stream has reached it\n%s", debug.Stack())
 			}
 			f.inOrder(a[3], use{lo: src, hi: src + a[2]}, use{lo: dst, hi: dst + a[2], write: true})
 			return f.do(a[3], func() { f.copied(dst, src, n) })
@@ -484,7 +484,7 @@ func (f *GPU) Calls() map[string]func(a []uintptr) uintptr {
 		"cuLaunchKernelEx": func(a []uintptr) uintptr {
 			if n, attr := cabi.Load[uint32](a[0]+48), cabi.Load[uintptr](a[0]+40); n != 1 ||
 				cabi.Load[uint32](attr) != 6 {
-				f.Errorf("a launch with %d attributes, the first is %d", n, cabi.Load[uint32](attr))
+				f.Errorf("a launch has %d attributes, of which the first is %d", n, cabi.Load[uint32](attr))
 			}
 			return f.launch(a[1], cabi.Load[uintptr](a[0]+32), a[2])
 		},
@@ -519,7 +519,7 @@ func (f *GPU) Calls() map[string]func(a []uintptr) uintptr {
 				now = c.id
 			}
 			if f.events[a[1]] != now {
-				f.Errorf("a wait in %d for an event recorded in %d", now, f.events[a[1]])
+				f.Errorf("a wait in capture %d for an event that was recorded in %d (1: no capture)", now, f.events[a[1]])
 			}
 			return 0
 		},
@@ -537,14 +537,14 @@ func (f *GPU) Calls() map[string]func(a []uintptr) uintptr {
 		},
 		"cuEventRecordWithFlags": func(a []uintptr) uintptr { // within a graph
 			if f.in(a[1]) == nil || a[2] != 1 {
-				f.Errorf("an event is recorded with flags %d, in a capture: %v", a[2], f.in(a[1]) != nil)
+				f.Errorf("an event is recorded with flags %d, within a capture: %v", a[2], f.in(a[1]) != nil)
 			}
 			f.events[a[0]] = 1
 			return 0
 		},
 		"cuEventQuery": func(a []uintptr) uintptr {
 			if f.events[a[0]] != 1 {
-				f.Errorf("a question for an event recorded in %d", f.events[a[0]])
+				f.Errorf("a query of an event that was recorded in capture %d", f.events[a[0]])
 			}
 			return f.resting()
 		},
@@ -579,8 +579,8 @@ func (f *GPU) Calls() map[string]func(a []uintptr) uintptr {
 	}
 }
 
-// status executes a call, unless it should fail. After a fatal error all calls fail except cuGetErrorName and
-// cuGetErrorString, as with a real driver.
+// status executes a call and returns its status, unless the call is set to fail. After a fatal error all calls fail
+// except cuGetErrorName and cuGetErrorString, as with a real driver.
 func (f *GPU) status(name string, do func() uintptr) uintptr {
 	f.Called[name]++
 	if strings.HasPrefix(name, "cuGetError") {
@@ -605,13 +605,13 @@ func (f *GPU) status(name string, do func() uintptr) uintptr {
 	return do()
 }
 
-// streamOf is the index of the stream among a call's arguments.
+// streamOf maps the name of a call to the index of the stream among its arguments.
 var streamOf = map[string]int{"cuStreamQuery": 0, "cuStreamSynchronize": 0, "cuStreamWaitEvent": 0, "cuEventRecord": 1,
 	"cuGraphLaunch":      1,
 	"cuMemcpy2DAsync_v2": 1, "cuMemcpyAsync": 3, "cuLaunchKernel": 8}
 
-// ill returns the status of Ills for a call with a stream of such a device, and 0 for other calls. The status "not
-// ready" is for a slow device, and is returned by cuStreamQuery only.
+// ill returns a call's status from f.Ills if the call uses a stream of a device in f.Ills, and 0 for other calls. The
+// status "not ready" models a slow device, so only cuStreamQuery returns it.
 func (f *GPU) ill(name string, a []uintptr) uintptr {
 	i, streams := streamOf[name]
 	if !streams {
@@ -624,8 +624,8 @@ func (f *GPU) ill(name string, a []uintptr) uintptr {
 	return status
 }
 
-// failing makes calls of another library return status if Gate or Nth makes them fail. It calls tell for each call
-// that fails because of Nth.
+// failing changes the calls of another library: a call returns status if Gate or Nth makes it fail. The function tell
+// is called for each call that fails because of Nth.
 func (f *GPU) failing(table map[string]func([]uintptr) uintptr, status uintptr, tell func(name string)) {
 	for name, do := range table {
 		table[name] = func(a []uintptr) uintptr {
@@ -720,8 +720,8 @@ func noAlgorithms(t testing.TB) *nvlib.CuBLASLt {
 	return lib
 }
 
-// Meeting refuses kernels that compute in a meeting, because the fake executes one kernel at a time. A kernel in
-// which members only wait for each other computes nothing; the fake executes it by Queues.
+// Meeting refuses kernels that compute in a meeting, because the fake executes one kernel at a time. A kernel in which
+// members only wait for each other computes nothing; the fake executes it if it has Queues.
 func (f *GPU) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error) {
 	if strings.HasPrefix(m.Body, "moveMeet<") { // members only wait for each other
 		f.Mu.Lock()
@@ -742,7 +742,7 @@ func (f *GPU) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error)
 // computed in float64.
 func (f *GPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
 	if !f.Gate.Pass(Compile) {
-		return nil, errors.New("a compiler that was held up")
+		return nil, errors.New("the compiler hung until it was released")
 	}
 	if _, err := kernels.Sources(p); err != nil {
 		return nil, err
@@ -799,7 +799,7 @@ func (f *GPU) wired(name string, words int) (kernels.Step, error) {
 	return s, nil
 }
 
-// Join implements kernels.Library. Flags are words that Go functions change.
+// Join implements kernels.Library. The flags are words that Go functions read and write.
 func (f *GPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -842,7 +842,8 @@ func (f *GPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 	return stepOf(name), nil
 }
 
-// Holds returns the memory that the fake's devices and host have allocated, as worlds report it.
+// Holds returns how many bytes of device and host memory are allocated on the fake, in the form in which worlds report
+// this.
 func (f *GPU) Holds() (h device.Held) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -864,7 +865,7 @@ func (f *GPU) pinned() int64 {
 	return n
 }
 
-// Taken returns the number of device allocations since the previous call of Taken.
+// Taken returns the number of allocations of device memory since the previous call of Taken.
 func (f *GPU) Taken() int {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -873,7 +874,7 @@ func (f *GPU) Taken() int {
 	return n
 }
 
-// Given returns the number of live objects of the driver and cuBLASLt, by kind.
+// Given returns how many objects of the driver and cuBLASLt exist, by kind.
 func (f *GPU) Given() map[string]int {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -882,7 +883,7 @@ func (f *GPU) Given() map[string]int {
 	return given
 }
 
-// Load returns the handle of a kernel that runs the given function.
+// Load registers a function as a kernel and returns the kernel's handle.
 func (f *GPU) Load(run func(params uintptr)) uintptr {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()

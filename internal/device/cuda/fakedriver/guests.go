@@ -6,12 +6,12 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// Guests are streams of the caller on a fake with Queues. As with PyTorch's captures, a capture of such a stream
+// Guests holds the streams of a caller, on a fake with Queues. As with PyTorch's captures, a capture of such a stream
 // forbids unsafe calls in all threads. Threads must set the relaxed capture mode for themselves to make these calls.
 type Guests struct {
 	streams map[uintptr]bool // captured by the caller
 	relaxed map[int]bool     // by thread: whether it is in relaxed capture mode
-	deps    []uintptr        // for the capture that was queried last: index + 1 of the node that the next node follows
+	deps    []uintptr        // for the capture that was queried last: index + 1 of the node that precedes the next node
 	Foreign map[uintptr]bool // addresses that are unknown to the driver
 	Off     map[uintptr]int  // by address: number of its device, relative to the current device
 	Added   int              // number of graphs added to captures
@@ -21,7 +21,7 @@ type Guests struct {
 var unsafeCalls = []string{"cuMemCreate", "cuMemHostAlloc", "cuMemFreeHost", "cuStreamQuery", "cuEventQuery",
 	"cuStreamSynchronize", "cuModuleLoadData"}
 
-// calls wraps the calls of the table so that they respect captures of the caller.
+// calls changes the calls in the table so that they respect captures of the caller.
 func (g *Guests) calls(f *GPU, table map[string]func([]uintptr) uintptr) {
 	g.streams, g.relaxed = map[uintptr]bool{}, map[int]bool{}
 	for _, name := range unsafeCalls {
@@ -117,7 +117,7 @@ func (g *Guests) calls(f *GPU, table map[string]func([]uintptr) uintptr) {
 	}
 }
 
-// BeginGuest begins a capture of a stream of the caller.
+// BeginGuest begins a capture of one of the caller's streams.
 func (f *GPU) BeginGuest(stream uintptr) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -126,7 +126,7 @@ func (f *GPU) BeginGuest(stream uintptr) {
 	f.Begun[stream], f.Member[stream], f.Guests.streams[stream] = c, c, true
 }
 
-// EndGuest ends the capture and returns the captured work.
+// EndGuest ends the capture of a caller's stream and returns the captured work.
 func (f *GPU) EndGuest(stream uintptr) []Task {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -143,7 +143,7 @@ func (f *GPU) LaunchGuest(work []Task, stream uintptr) {
 	f.Queues.graph(work, stream)
 }
 
-// GiveGuest issues, to a stream of the caller, work that waits until ready.
+// GiveGuest issues work to one of the caller's streams; the work waits until ready returns true.
 func (f *GPU) GiveGuest(stream uintptr, ready func() bool) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()

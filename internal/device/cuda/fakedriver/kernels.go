@@ -22,7 +22,7 @@ func goKernel(p kernels.Problem) (func(), error) {
 	case kernels.Computation:
 		return goComputation(p)
 	}
-	return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p)
+	return nil, fmt.Errorf("%w: the fake driver has no kernel for %s", device.ErrUnsupported, p)
 }
 
 func goComputation(p kernels.Computation) (func(), error) {
@@ -80,14 +80,14 @@ func goComputation(p kernels.Computation) (func(), error) {
 		return goGroupedLinear(p, op), nil
 	}
 	if _, copied := p.Op.(device.Copy); copied && p.Out.DType.IsFloat8() {
-		// Copies of types of one size share a launch (strided.Launches), so the type may be another one. f8e4m3
-		// preserves all codes of a byte.
+		// Copies of all element types of one size share a launch (strided.Launches), so the given type may not be the
+		// data's. The type f8e4m3 preserves all codes of a byte.
 		ins := slices.Clone(p.Ins)
 		ins[0].DType, p.Ins, p.Out.DType = ir.F8E4M3, ins, ir.F8E4M3
 	}
 	f := elementFunction(p.Op, p.Out.DType)
 	if f == nil {
-		return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p)
+		return nil, fmt.Errorf("%w: the fake driver has no kernel for %s", device.ErrUnsupported, p)
 	}
 	if _, cast := p.Op.(device.Cast); !cast && p.Out.DType == ir.I32 { // arithmetic wraps; a cast saturates
 		g := f
@@ -185,7 +185,7 @@ func foldFunction(red ir.Red, dt ir.DType) func(x []float64) float64 {
 	return nil
 }
 
-// elementFunction returns the function of op on elements of a type; nil if op is not elementwise.
+// elementFunction returns the function that op computes on elements of a type; nil if op is not elementwise.
 func elementFunction(op device.Op, dt ir.DType) func(x []float64) float64 {
 	switch op := op.(type) {
 	case device.ReduceOperands:
@@ -210,7 +210,7 @@ func elementFunction(op device.Op, dt ir.DType) func(x []float64) float64 {
 	return nil
 }
 
-// goLinear computes one matrix product. The second matrix is stored as [N, K].
+// goLinear computes one matrix product. The second matrix is stored with shape [N, K].
 func goLinear(ins []kernels.Operand, out kernels.Operand) func() {
 	n, k := out.Shape[len(out.Shape)-1], ins[0].Shape[len(ins[0].Shape)-1]
 	m := int64(1)
@@ -295,7 +295,8 @@ func goAxes(p kernels.Computation, op device.ReduceAxes) func() {
 	}
 }
 
-// goSlots adds slots one after another, with rounding after each. The sum starts with the accumulator, if any.
+// goSlots adds the values in the slots of an operand one after another, with rounding after each addition. The sum
+// starts with the accumulator, if any.
 func goSlots(p kernels.Computation, op device.ReduceSlots) func() {
 	return func() {
 		in, out := Read(p.Ins[0]), NewArray(p.Out.Shape)
@@ -314,13 +315,13 @@ func goSlots(p kernels.Computation, op device.ReduceSlots) func() {
 	}
 }
 
-// goChain computes links one after another, with rounding after each.
+// goChain computes the operations of a chain (links) one after another, with rounding after each.
 func goChain(p kernels.Computation, op device.Chain) (func(), error) {
 	var fs []func([]float64) float64
 	for _, l := range op.Links {
 		f := elementFunction(device.OpOf(l.Op, ir.Attrs{Numbers: l.Numbers}), l.DType)
 		if f == nil {
-			return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, l.Op)
+			return nil, fmt.Errorf("%w: the fake driver has no kernel for %s", device.ErrUnsupported, l.Op)
 		}
 		fs = append(fs, f)
 	}

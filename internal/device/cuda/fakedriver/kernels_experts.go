@@ -94,7 +94,7 @@ func goConcat(p kernels.Computation, op device.Concat) func() {
 	}
 }
 
-// report writes a fault to the fault record of p, unless one was written before.
+// report writes a fault to the fault record of p, unless the record already holds a fault.
 func report(p kernels.Computation, kind kernels.FaultKind, x, y, z int64) {
 	b := cabi.Bytes(uintptr(p.Fault), kernels.FaultBytes)
 	if binary.LittleEndian.Uint64(b) != 0 {
@@ -106,7 +106,7 @@ func report(p kernels.Computation, kind kernels.FaultKind, x, y, z int64) {
 	ring(uintptr(p.Fault))
 }
 
-// ring sets the bell of a fault record, so that the host reads it.
+// ring sets the bell of a fault record: a word that makes the host read the record.
 func ring(fault uintptr) {
 	if bell := cabi.Load[uint64](fault + kernels.FaultBell); bell != 0 {
 		cabi.StoreAtomic(uintptr(bell), 1)

@@ -32,7 +32,7 @@ func goLengths(p kernels.Computation, queries []int64, keys int64) Array {
 	return out
 }
 
-// goIndexCopy copies rows unless a position is out of range.
+// goIndexCopy copies rows to the positions in an operand, unless a position is out of range.
 func goIndexCopy(p kernels.Computation, op device.IndexCopy) func() {
 	return func() {
 		rows, at, out, axis := Read(p.Ins[0]), Read(p.Ins[1]), Read(p.Out), op.Axis
@@ -64,7 +64,7 @@ func goIndexCopy(p kernels.Computation, op device.IndexCopy) func() {
 	}
 }
 
-// goRope rotates pairs, token by token.
+// goRope rotates the pairs of features of each token.
 func goRope(p kernels.Computation, op device.Rope) func() {
 	n := len(p.Out.Shape)
 	dh := p.Out.Shape[n-1]

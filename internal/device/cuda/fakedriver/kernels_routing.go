@@ -21,7 +21,7 @@ func goIota(p kernels.Computation, op device.Iota) func() {
 	}
 }
 
-// goSorted sorts rows. Equal elements keep their order, and a NaN is larger than any number.
+// goSorted sorts rows. The order is stable: equal elements keep their order, and a NaN is larger than any number.
 func goSorted(p kernels.Computation, op device.Sorted) func() {
 	return func() {
 		in, out := Read(p.Ins[0]), NewArray(p.Out.Shape)

@@ -13,7 +13,7 @@ import (
 func (f *GPU) User(_ kernels.Target, u kernels.User) (kernels.Step, error) {
 	do := f.Users[u.File+":"+u.Entry]
 	if do == nil {
-		return kernels.Step{}, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, u.Entry)
+		return kernels.Step{}, fmt.Errorf("%w: the fake driver has no kernel %s", device.ErrUnsupported, u.Entry)
 	}
 	s := f.step("user", func() { do(u.Params) })
 	s.Shape, s.Params = u.Shape, u.Params

@@ -41,28 +41,28 @@ func (j *Multicast) Calls(f *GPU, table map[string]func([]uintptr) uintptr) {
 	}
 	table["cuMulticastAddDevice"] = func(a []uintptr) uintptr {
 		o := j.Objects[a[0]]
-		check(!slices.Contains(o.members, a[1]) && len(o.bound) == 0, "a device is added twice, or late: ", a)
+		check(!slices.Contains(o.members, a[1]) && len(o.bound) == 0, "a device is added to a multicast object twice, or after memory was bound: ", a)
 		o.members = append(o.members, a[1])
 		return 0
 	}
 	table["cuMulticastBindMem"] = func(a []uintptr) uintptr {
 		o, dev := j.Objects[a[0]], uintptr(f.Reach.created[a[2]])
 		check(len(o.members) == int(o.devices) && slices.Contains(o.members, dev) && o.bound[dev] == 0,
-			"memory is bound too early, twice, or of no member: ", a)
+			"memory is bound before all devices are added, twice, or of a device that is not added: ", a)
 		check(a[1] == 0 && a[3] == 0 && a[4] == o.bytes && a[5] == 0, "other bytes are bound: ", a)
 		o.bound[dev] = a[2]
 		return 0
 	}
 	table["cuMulticastUnbind"] = func(a []uintptr) uintptr {
 		o := j.Objects[a[0]]
-		check(o.bound[a[1]] != 0 && a[2] == 0 && a[3] == o.bytes, "what is not bound is unbound: ", a)
+		check(o.bound[a[1]] != 0 && a[2] == 0 && a[3] == o.bytes, "memory is unbound that is not bound: ", a)
 		delete(o.bound, a[1])
 		return 0
 	}
 	release := table["cuMemRelease"]
 	table["cuMemRelease"] = func(a []uintptr) uintptr {
 		if o := j.Objects[a[0]]; o != nil {
-			check(len(o.bound) == 0, "an object goes with memory bound: ", a)
+			check(len(o.bound) == 0, "a multicast object is freed while memory is bound to it: ", a)
 			delete(j.Objects, a[0])
 		}
 		for _, o := range j.Objects {
@@ -82,7 +82,7 @@ func (j *Multicast) Calls(f *GPU, table map[string]func([]uintptr) uintptr) {
 	table["cuMemMap"] = func(a []uintptr) uintptr {
 		if o := j.Objects[a[3]]; o != nil {
 			check(len(o.bound) == int(o.devices) && a[1] == o.bytes && aligned[a[0]] == Grain,
-				"an object is mapped before all memory is bound, not whole, or anywhere: ", a)
+				"a multicast object is mapped before all memory is bound, in part, or at an address without its alignment: ", a)
 		}
 		return mapped(a)
 	}

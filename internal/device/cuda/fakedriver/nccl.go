@@ -9,14 +9,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// NCCL is a libnccl in Go that works on the memory of a fake GPU. Like the real library, it requires that a group
-// contains the calls of all ranks, each rank on a separate stream.
+// NCCL is a libnccl in Go that works on the memory of a fake GPU driver. Like the real library, it requires that a
+// group has the calls of all ranks, and that each rank uses a separate stream.
 type NCCL struct {
 	GPU     *GPU
 	Teams   [][]uintptr // communicators by rank
 	depth   int
 	calls   []Call
-	broken  bool // a call of the group failed
+	broken  bool // a call of the current group failed
 	Aborted []uintptr
 	Left    []uintptr // destroyed communicators
 	Async   int32     // result of ncclCommGetAsyncError
@@ -126,7 +126,7 @@ func (x *NCCL) drop() {
 	x.depth, x.calls, x.broken = 0, nil, false
 }
 
-// rank returns the team and rank of a communicator.
+// rank returns the index of a communicator's team and its rank in it.
 func (x *NCCL) rank(c uintptr) (team, rank int) {
 	for t, comms := range x.Teams {
 		for r, o := range comms {
@@ -139,7 +139,7 @@ func (x *NCCL) rank(c uintptr) (team, rank int) {
 	return 0, 0
 }
 
-// end performs a group: it computes the calls of all ranks once all streams have reached them.
+// end ends a group: it executes the calls of all ranks once all streams have reached them.
 func (x *NCCL) end() {
 	calls := x.calls
 	x.calls = nil
@@ -157,7 +157,7 @@ func (x *NCCL) end() {
 	for _, c := range calls {
 		t, r := x.rank(c.comm)
 		if o, twice := streams[c.stream]; t != team || twice && o != r {
-			x.GPU.Errorf("calls of two teams in a group, or of two ranks on a stream")
+			x.GPU.Errorf("a group has calls of two teams, or of two ranks on one stream")
 		}
 		streams[c.stream] = r
 		by[r] = append(by[r], c)
@@ -261,7 +261,7 @@ func (x *NCCL) exchange(by [][]Call) {
 			}
 			p := pair{c.peer, r}
 			if len(sent[p]) == 0 || len(sent[p][0]) != int(c.n) {
-				x.GPU.Fatalf("rank %d receives %d bytes from %d, which does not send them", r, c.n, c.peer)
+				x.GPU.Fatalf("rank %d receives %d bytes from rank %d, which does not send them", r, c.n, c.peer)
 			}
 			copy(cabi.Bytes(c.out, int(c.n)), sent[p][0])
 			sent[p] = sent[p][1:]
@@ -269,7 +269,7 @@ func (x *NCCL) exchange(by [][]Call) {
 	}
 	for p, left := range sent {
 		if len(left) > 0 {
-			x.GPU.Fatalf("%d sends from %d to %d are not received", len(left), p.from, p.to)
+			x.GPU.Fatalf("%d sends from rank %d to rank %d are not received", len(left), p.from, p.to)
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // sharedNCCL lets NCCL fakes in several processes execute collectives together. Each rank writes its calls and their
-// input data to a file in a shared directory. It computes once the files of all ranks exist.
+// input data to a file in a shared directory. Once the files of all ranks exist, each rank computes its results.
 type sharedNCCL struct {
 	x    *NCCL
 	dir  string
@@ -68,7 +68,7 @@ func (s *sharedNCCL) calls(table map[string]func([]uintptr) uintptr) {
 	table["ncclCommInitRankConfig"] = func(a []uintptr) uintptr {
 		size, magic, blocking := cabi.Load[uint64](a[3]), cabi.Load[uint32](a[3]+8), cabi.Load[int32](a[3]+16)
 		if size != 40 || magic != 0xcafebeef || blocking != 0 {
-			s.x.GPU.Errorf("a configuration of %d bytes, %x, blocking %d", size, magic, blocking)
+			s.x.GPU.Errorf("an ncclConfig_t has size %d, magic number %x, blocking %d", size, magic, blocking)
 		}
 		words := a[6:22]
 		id := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(nvlib.UniqueID{}))
@@ -115,7 +115,7 @@ func (c *sharedComm) file(what string, rank int) string {
 	return filepath.Join(c.dir, fmt.Sprintf("%s %d", what, rank))
 }
 
-// all reports whether all ranks have written their file.
+// all is a predicate: it reports whether all ranks have written their file.
 func (c *sharedComm) all(what string) bool {
 	for r := range c.size {
 		if _, err := os.Stat(c.file(what, r)); errors.Is(err, fs.ErrNotExist) {
@@ -136,7 +136,7 @@ func (s *sharedNCCL) leave(path string, data []byte) {
 	}
 }
 
-// reads returns how many bytes the call reads in a team of n ranks, and writes how many it writes.
+// reads returns how many bytes the call reads in a team of n ranks; the method writes returns how many it writes.
 func (c *Call) reads(n int) int {
 	return c.bytes(n, c.name == "reduce_scatter", c.name != "recv")
 }
@@ -160,7 +160,7 @@ func (c *Call) bytes(n int, times, any bool) int {
 	}
 }
 
-// give issues the calls of a group, which may be of several ranks of this process.
+// give issues the calls of a group; they may be of several ranks of this process.
 func (s *sharedNCCL) give(calls []Call) {
 	by := map[uintptr][]Call{}
 	var order []uintptr
@@ -177,7 +177,7 @@ func (s *sharedNCCL) give(calls []Call) {
 		s.mu.Lock()
 		c := s.comms[handle]
 		s.mu.Unlock()
-		var what string // different in each launch of a graph
+		var what string // a number that differs in each launch of a graph
 		s.x.GPU.do(list[0].stream, func() {
 			s.mu.Lock()
 			c.calls++
@@ -202,7 +202,7 @@ func (s *sharedNCCL) isGone(c *sharedComm) bool {
 	return c.gone
 }
 
-// post writes the file with a rank's calls.
+// post writes the file that holds a rank's calls.
 func (s *sharedNCCL) post(c *sharedComm, what string, list []Call) {
 	var out []sharedCall
 	for i := range list {

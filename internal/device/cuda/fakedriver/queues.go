@@ -13,22 +13,22 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Queues make a fake execute work asynchronously, as a device does. A stream is a queue, and a wait for another
-// process blocks the queue, not the call that issued the wait. Each piece of work is a node that runs after other
-// nodes: the previous node of its stream, and those for which the stream waits. Graphs consist of the same nodes. The
-// fake's mutex guards all fields.
+// Queues make a fake execute work asynchronously, as a device does. A stream is a queue, and a wait for another process
+// blocks the queue, not the call that issued the wait. Each piece of work is a node that runs after other nodes: the
+// previous node of its stream, and those for which the stream waits. Graphs consist of the same nodes. The mutex of the
+// fake driver guards all fields.
 type Queues struct {
 	f       *GPU
-	tails   map[queueKey][]*node // nodes that the next node of a stream follows
+	tails   map[queueKey][]*node // by stream: nodes after which the stream's next node runs
 	events  map[uintptr][]*node
-	indexes map[uintptr][]int // of events within a capture: indices of nodes of the graph
+	indexes map[uintptr][]int // by event that was recorded in a capture: indices of nodes of the graph
 	pending []*node
 	given   *sync.Cond // signals that nodes are pending
 	over    bool
 	ended   chan struct{}
 }
 
-// queueKey identifies a stream. Each device has a null stream.
+// queueKey identifies a stream. The device is part of the key because each device has a null stream.
 type queueKey struct {
 	h   uintptr
 	dev int32
@@ -37,8 +37,8 @@ type queueKey struct {
 // node is issued work.
 type node struct {
 	Task
-	deps  []*node   // nodes that it follows and that have not run yet
-	since time.Time // time when the last of deps had run
+	deps  []*node   // nodes after which it runs and that have not run yet
+	since time.Time // time when the last node of deps had run
 	done  bool
 }
 
@@ -130,7 +130,7 @@ func (n *node) can() bool {
 	return (n.Ready == nil || n.Ready()) && (n.wait == nil || n.wait(n.since))
 }
 
-// asked returns CUDANotReady unless all nodes are done.
+// asked returns the status CUDANotReady unless all nodes are done.
 func (q *Queues) asked(nodes []*node) uintptr {
 	q.Advance()
 	if slices.ContainsFunc(nodes, func(n *node) bool { return !n.done }) {
@@ -182,7 +182,7 @@ func (q *Queues) calls(table map[string]func([]uintptr) uintptr) {
 		}
 		return 0
 	})
-	// The event is recorded by a graph node. A query of the event then waits for the whole graph.
+	// The driver records this event in a node of a graph. A query of the event then waits for the whole graph.
 	also("cuEventRecordWithFlags", func(a []uintptr) uintptr { delete(q.events, a[0]); return 0 })
 	also("cuStreamWaitEvent", func(a []uintptr) uintptr {
 		if c := f.Member[a[0]]; c != nil {
@@ -237,12 +237,12 @@ func undone(nodes []*node) []*node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n.done })
 }
 
-// word returns a word of memory that other processes or threads change.
+// word returns a pointer to a word of memory that other processes or threads change.
 func word(at uintptr) *uint64 {
 	return (*uint64)(unsafe.Pointer(unsafe.SliceData(cabi.Bytes(at, 8))))
 }
 
-// peek reads a word that the host writes, as a device does: hidden from the race detector.
+// peek reads a word that the host writes, as a device would: the race detector does not see the read.
 //
 //go:norace
 func peek(at uintptr) uint64 { return *word(at) }
@@ -250,7 +250,8 @@ func peek(at uintptr) uint64 { return *word(at) }
 //go:norace
 func poke(at uintptr, v uint64) { *word(at) = v }
 
-// wiredWork creates the task of a raise or await kernel. It reads the kernel's arguments at the launch.
+// wiredWork creates the task of a raise or await kernel. wiredWork reads the kernel's arguments when the kernel is
+// launched.
 func (f *GPU) wiredWork(name string, params uintptr) Task {
 	at := cabi.Load[uintptr](params)
 	if name == "raise" {
