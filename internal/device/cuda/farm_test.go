@@ -14,12 +14,12 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// farm is a Compiler that compiles in other processes. NVRTC uses little more than four threads of one process, and
-// most of the time of tests on GPUs is compilation.
+// farm is a Compiler that compiles in other processes. Several processes are faster, because NVRTC uses little more
+// than four threads of one process, and compilation takes most of the time of tests on GPUs.
 type farm struct {
-	kernels.Compiler // of this process: for its version, and as a fallback
+	kernels.Compiler // the compiler of this process: for its version, and if a worker fails
 	with             string
-	workers          chan *worker // nil for a worker that has not been started
+	workers          chan *worker // nil elements are workers that have not been started
 }
 
 // worker is a process that compiles one source at a time.
@@ -109,7 +109,7 @@ func (f *farm) close() {
 	}
 }
 
-// farmed returns the library of kernels that tests on GPUs share, and its cache.
+// farmed returns the library of kernels, and its cache, that all tests on GPUs share.
 var farmed = sync.OnceValues(func() (*kernels.Library, *kernels.Cache) {
 	cache := kernels.OpenCache(nil)
 	return kernels.New(newFarm(kernels.NVRTC(), "nvrtc", min(max(runtime.GOMAXPROCS(0)/2, 1), 16)), cache), cache
@@ -146,7 +146,7 @@ func TestFarmWorker(t *testing.T) {
 	}
 }
 
-// toyCompiler returns the source as the image.
+// toyCompiler is a compiler for tests: it returns the source as the compiled image.
 type toyCompiler struct{ here bool }
 
 func (c toyCompiler) Compile(source string, options []string) ([]byte, string, error) {
@@ -158,7 +158,7 @@ func (c toyCompiler) Compile(source string, options []string) ([]byte, string, e
 
 func (toyCompiler) Version() string { return "toy" }
 
-// TestFarm checks that workers return the results of the sources they receive, and the text of errors. A source is
+// TestFarm checks that workers return the images of the sources that they receive, and the text of errors. A source is
 // compiled in this process if its worker dies.
 func TestFarm(t *testing.T) {
 	f := newFarm(toyCompiler{here: true}, "toy", 2)

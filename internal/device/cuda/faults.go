@@ -17,7 +17,7 @@ func readFaults(w *world) {
 		kind, err := readFault(s)
 		switch {
 		case err == nil:
-		case kind == kernels.FaultAborted: // another kernel's fault stopped this kernel, and that fault's report is more precise
+		case kind == kernels.FaultAborted: // another kernel's fault stopped this one, and its report is more precise
 			told = err
 		case first == nil:
 			first = err

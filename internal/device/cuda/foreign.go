@@ -9,8 +9,8 @@ type foreignDev struct {
 	dev *dev
 }
 
-// foreignStream is a stream of a foreignDev. It consists of a name only, and exists because teams need one stream for
-// each member.
+// foreignStream is a stream of a foreignDev. It has only a name, and exists because teams need one stream for each
+// member.
 type foreignStream struct {
 	device.ForeignStream
 	dev *dev
@@ -29,7 +29,7 @@ func (d foreignDev) NewCounters(n int) (device.Counters, error) {
 	return d.dev.makeCounters(n)
 }
 
-// Borrow returns a Memory for memory that only the device's own process accesses.
+// Borrow returns a Memory for memory that only the process of the device accesses.
 func (d foreignDev) Borrow(lent device.Memory) (device.Memory, error) {
 	m, ok := lent.(*memory)
 	if !ok || m == nil || m.dev.rank != d.dev.rank {

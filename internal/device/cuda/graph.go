@@ -10,15 +10,15 @@ import (
 )
 
 // A graph is recorded in one section that covers all GPUs, or in one section for each GPU. The capture of a section
-// begins on the section's origin, a stream that exists for this purpose. Every other stream waits for the beginning of
-// the capture when the stream first receives work, which makes the stream part of the capture. At the end of the
-// capture, the origin waits for all these streams. All work that a captured stream receives becomes nodes of the
+// begins on the section's origin stream, which exists for this purpose. Every other stream waits for the beginning of
+// the capture when it first receives work. The wait makes the stream part of the capture. At the end of the capture,
+// the origin stream waits for all captured streams. All work that a captured stream receives becomes nodes of the
 // graph. Waits for events and counters become edges within a section, and flags between sections (see graph_flags.go).
 // Waits for work that was issued before the capture are omitted, because the world was idle then.
 
 // The following names are the forms of a graph. The driver takes a long time to launch one graph with edges between
-// GPUs, and such an edge takes longer than a flag. Separate graphs for each GPU, on the other hand, require several
-// launches, and kernels that wait on the devices.
+// GPUs, and an edge between GPUs takes longer than a flag. Separate graphs for each GPU, on the other hand, require
+// several launches, and kernels that wait on the devices.
 const (
 	formOne  = "one"  // one graph over all GPUs
 	formEach = "each" // one graph for each GPU, joined by flags
@@ -27,10 +27,10 @@ const (
 // capture holds the state of a recording in progress.
 type capture struct {
 	sections []*section
-	totals   map[*counter]int64 // by counter: value before the recording
-	flags    *flags             // connect the sections; nil if there is only one section
-	bound    bool               // a recorded call involves several GPUs, which must be in one section
-	teams    map[*stream]int    // by stream: the largest number of blocks of a kernel of a team
+	totals   map[*counter]int64 // by counter: its value before the recording
+	flags    *flags             // the flags that connect the sections; nil if there is only one section
+	bound    bool               // some recorded call involves several GPUs, so these must be in one section
+	teams    map[*stream]int    // by stream: the number of thread blocks of its largest kernel of a team
 	waits    map[*stream]bool   // streams that wait for flags
 	replay   timeline.Replay
 }
@@ -43,7 +43,7 @@ type section struct {
 	joined []*stream
 }
 
-// of returns the section that contains the streams of a GPU.
+// of returns the section that contains the streams of the GPU s.
 func (c *capture) of(s *site) *section {
 	for _, p := range c.sections {
 		if p.origin.dev.site == s {
@@ -56,7 +56,7 @@ func (c *capture) of(s *site) *section {
 // refuses returns an error if task t cannot be recorded in a graph.
 func (c *capture) refuses(t *task) error {
 	if c != nil && (t.kind == uploading || t.kind == downloading || t.kind == calling) {
-		return fmt.Errorf("%w: an upload, a download or a call within a graph", device.ErrUnsupported)
+		return fmt.Errorf("%w: a graph cannot contain an upload, a download or a call of a host function", device.ErrUnsupported)
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func (c *capture) bind(what string) error {
 // section ends only after all other sections have ended.
 type graphRun struct{ ends []*mark }
 
-// of returns the mark that later work on a GPU waits for.
+// of returns the mark (the recorded position) that later work on the GPU s waits for.
 func (g *graphRun) of(s *site) *mark {
 	for _, m := range g.ends {
 		if m.stream.dev.site == s {
@@ -97,7 +97,7 @@ func forgetLatest(w *world) {
 	w.latest = nil
 }
 
-// graph holds a recording in one or more forms, each ready to launch.
+// graph holds the recording of a program's work in one or more forms, each ready to launch.
 type graph struct {
 	w      *world
 	forms  []*form
@@ -107,7 +107,7 @@ type graph struct {
 	closed bool
 }
 
-// form holds a recording in one of the forms.
+// form holds a recorded graph in one of the forms.
 type form struct {
 	name     string
 	sections []ready
@@ -115,7 +115,7 @@ type form struct {
 	replay   timeline.Replay
 }
 
-// ready holds a section that can be launched.
+// ready holds a recorded section of a graph that can be launched.
 type ready struct {
 	origin *stream
 	exec   nvlib.GraphExec
@@ -131,8 +131,8 @@ func (f *form) originOf(s *site) *stream {
 	return f.sections[0].origin
 }
 
-// follow makes s part of the current capture. If there is no capture, follow makes s wait for the most recent graph
-// launch. The context is current.
+// follow makes the stream s part of the current capture. If there is no capture, follow makes s wait for the most
+// recent launch of a graph. The context is current.
 func (s *stream) follow() error {
 	w := s.dev.w
 	if c := w.capture; c != nil {

@@ -12,19 +12,19 @@ import (
 )
 
 // flags holds the flags that connect the sections of a graph. A flag is a word in the memory of the GPU that waits. A
-// small kernel on the other GPU raises the flag. A small kernel on the waiting stream waits for the flag and lowers it
-// again, so that replays of the graph need no sequence numbers. A waiting kernel occupies at most one warp and few
-// registers. Every wait has a time limit, and ends when the world ends.
+// small kernel on the GPU that is waited for raises the flag. A small kernel on the waiting stream waits for the flag
+// and lowers it again, so that replays of the graph need no sequence numbers. A waiting kernel occupies at most one
+// warp and few registers. Every wait has a time limit, and ends when the world ends.
 //
-// A wait never prevents the work that it waits for from running. A device runs the branches of a graph concurrently, up
-// to a fixed number of kernels (see mostWaits), independent of the number of its hardware queues. Kernels of teams
-// leave multiprocessors free for flags (see crowded).
+// A waiting kernel never prevents the work that it waits for from running. A device runs the branches of a graph
+// concurrently, up to a fixed number of kernels (see mostWaits), which does not depend on the number of its hardware
+// queues. Kernels of teams leave multiprocessors free for kernels that raise and await flags (see crowded).
 type flags struct {
 	w        *world
 	sections []*section
 	board    signal.Board
 	raises   map[*mark]*signal.List
-	entries  []signal.Meeting // synchronize the sections at their beginnings and ends
+	entries  []signal.Meeting // flags that synchronize the sections at their beginnings and ends
 	exits    []signal.Meeting
 	loads    []*nvlib.Launch
 	freed    bool
@@ -58,7 +58,8 @@ func newFlags(w *world, sections []*section) (*flags, error) {
 	return f, err
 }
 
-// issue launches the kernel that carries out the join j on stream s. The context is current.
+// issue launches, on stream s, the kernel that raises flags and waits for a flag as the join j specifies. The context
+// is current.
 func (f *flags) issue(s *stream, j kernels.Join) error {
 	site := s.dev.site
 	st, err := f.w.m.opts.Kernels.Join(site.target(), j)
@@ -74,7 +75,7 @@ func (f *flags) issue(s *stream, j kernels.Join) error {
 	return f.w.drv.Launch(l, s.h)
 }
 
-// await returns the join that makes stream s wait for flag.
+// await returns the kernels.Join that makes stream s wait for flag.
 func (f *flags) await(s *stream, what string, flag nvlib.Ptr, count int64) (kernels.Join, error) {
 	j := kernels.Join{Flag: flag, Count: count, Abort: f.w.abort, Timeout: f.w.m.opts.teamTimeout()}
 	l := &launch{dev: s.dev, name: what, stream: s.name, id: s.open.Innermost()}
@@ -99,8 +100,8 @@ func (f *flags) meet(p *section, at []signal.Meeting) error {
 	return nil
 }
 
-// waitAcross makes later work on s wait for the mark m, which belongs to another section. The caller's context is
-// current before and after the call.
+// waitAcross makes later work on s wait for the mark m (a position in a stream), which belongs to another section. The
+// caller's context is current before and after the call.
 func (f *flags) waitAcross(s *stream, m *mark) error {
 	flag, err := f.board.Flag(s.dev.site.signals)
 	if err != nil {
@@ -119,7 +120,7 @@ func (f *flags) waitAcross(s *stream, m *mark) error {
 	return f.issue(s, j)
 }
 
-// awaits records that s contains kernels that wait for flags.
+// awaits records in the capture that s contains kernels that wait for flags.
 func (c *capture) awaits(s *stream) {
 	if c.waits == nil {
 		c.waits = map[*stream]bool{}
@@ -127,8 +128,8 @@ func (c *capture) awaits(s *stream) {
 	c.waits[s] = true
 }
 
-// listFor returns a list of flags, not yet full, for the mark m. When m is reached, a kernel raises these flags. The
-// kernel runs on a separate stream, so that it does not delay m's own stream.
+// listFor returns a list of flags, with room for another flag, that are raised when the mark m is reached. A kernel
+// raises these flags. The kernel runs on a separate stream, so that it does not delay m's own stream.
 func (f *flags) listFor(m *mark) (*signal.List, error) {
 	if l := f.raises[m]; l != nil && !l.Full() {
 		return l, nil
@@ -156,14 +157,14 @@ func (f *flags) listFor(m *mark) (*signal.List, error) {
 	})
 }
 
-// launched records that the waiting kernels may report faults.
+// launched records that waiting kernels of a graph now run and may report faults.
 func (f *flags) launched() {
 	for _, p := range f.sections {
 		p.origin.dev.site.report.Armed = true
 	}
 }
 
-// free frees the flags. No work that uses them may be running.
+// free frees the flags. When flags are freed, no work that uses them may be running.
 func (f *flags) free() error {
 	if f == nil || f.freed {
 		return nil

@@ -19,14 +19,14 @@ func (g *graph) Forms() []string {
 	return names
 }
 
-// Choose selects the form with index i for later launches.
+// Choose selects the form of the graph with index i for later launches.
 func (g *graph) Choose(i int) {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
 	g.use = i
 }
 
-// Keep selects the form with index i and frees the other forms.
+// Keep selects the form of the graph with index i and frees the other forms.
 func (g *graph) Keep(i int) error {
 	defer g.w.guard.Exclusive()()
 	var errs []error
@@ -51,7 +51,7 @@ func (g *graph) Launch(ctx context.Context) error {
 	return g.enqueue()
 }
 
-// enqueue does the work of Launch within a batch. The sections of the graph wait for each other.
+// enqueue does the work of Launch within World.Batch. The sections of the graph wait for each other.
 func (g *graph) enqueue() error {
 	w := g.w
 	w.mu.Lock()
@@ -60,10 +60,10 @@ func (g *graph) enqueue() error {
 		return err
 	}
 	if g.closed || w.capture != nil {
-		return errors.New("a graph that was closed, or that is within another, cannot be launched")
+		return errors.New("a graph cannot be launched if it was closed, or while another graph is recorded")
 	}
 	if b := w.flight.blocked(); len(b) > 0 || w.flight.calls > 0 {
-		return fmt.Errorf("a graph is launched while work is held back: %w", &device.Deadlock{Blocked: b})
+		return fmt.Errorf("a graph cannot be launched while work that was enqueued before is not issued: %w", &device.Deadlock{Blocked: b})
 	}
 	f := g.forms[g.use]
 	for _, s := range w.flight.streams {
@@ -90,8 +90,8 @@ func (g *graph) enqueue() error {
 	return nil
 }
 
-// joinOrigin makes the origin stream of s's GPU wait for all work that s has received. The origin stream need not wait
-// for work on other GPUs, because the sections wait for each other at their beginnings.
+// joinOrigin makes the origin stream of s's GPU wait for all work that the stream s has received. Work on other GPUs
+// needs no wait, because the sections wait for each other at their beginnings.
 func (f *form) joinOrigin(s *stream) error {
 	origin := f.originOf(s.dev.site)
 	if origin.dev.site == s.dev.site {
@@ -162,7 +162,7 @@ func (g *graph) Close() error {
 	return g.drop()
 }
 
-// drop frees the resources of the graph. It does so only once.
+// drop frees the resources of the graph g. It does so only once.
 func (g *graph) drop() error {
 	if g.closed {
 		return nil
@@ -175,7 +175,7 @@ func (g *graph) drop() error {
 	return errors.Join(errs...)
 }
 
-// forgetReplay returns the events of f's marks to their pools.
+// forgetReplay returns the timing events of the form f to their pools.
 func forgetReplay(w *world, f *form) {
 	if w.marked == f {
 		w.marked = nil

@@ -9,7 +9,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Capture records the work that issue enqueues on streams. It calls issue once for each form.
+// Capture records, as a graph, the work that the function issue enqueues on streams. It calls issue once for each form
+// of the graph.
 func (w *world) Capture(issue func() error) (device.Graph, error) {
 	defer w.guard.Exclusive()()
 	if err := admitCapture(w); err != nil {
@@ -19,7 +20,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	for _, name := range formsWanted(w) {
 		bound, err := g.record(name, issue)
 		if err != nil {
-			// Streams still refer to the incomplete recording, so the world cannot continue.
+			// After a failure, streams still refer to the incomplete recording, so the world cannot continue.
 			w.end(err)
 			return nil, errors.Join(err, g.drop())
 		}
@@ -31,11 +32,11 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	return g, nil
 }
 
-// admitCapture returns an error if no graph can be recorded now. All processes call it at the same position of the
-// program. The caller holds the world exclusively.
+// admitCapture returns an error if no graph can be recorded now. All processes call admitCapture at the same position
+// of the program. The caller holds the world exclusively.
 func admitCapture(w *world) error {
 	if w.Transport() != "" {
-		return fmt.Errorf("%w: graphs with processes on several nodes; run without graphs", device.ErrUnsupported)
+		return fmt.Errorf("%w: graphs are not possible with processes on several nodes; run without graphs", device.ErrUnsupported)
 	}
 	if err := w.err(); err != nil {
 		return err
@@ -54,9 +55,9 @@ func admitCapture(w *world) error {
 	return nil
 }
 
-// formsWanted returns the names of the forms in which graphs are recorded. Flags need peer access between all GPUs and
-// at most one rank on each GPU. In a test with two ranks on one GPU, while other programs used that GPU, a rank waited
-// for a flag that was never raised; the cause is not known.
+// formsWanted returns the names of the forms in which graphs are recorded. The form with one graph for each GPU uses
+// flags. Flags need peer access between all GPUs and at most one rank on each GPU. In a test with two ranks on one GPU,
+// while other programs used that GPU, a rank waited for a flag that was never raised. The cause is not known.
 func formsWanted(w *world) []string {
 	switch {
 	case len(w.sites) == 1, w.peers != nil:
@@ -69,8 +70,8 @@ func formsWanted(w *world) []string {
 	return []string{formOne, formEach}
 }
 
-// record records the graph in one more form. It returns bound = true if no other form is possible. The caller holds mu,
-// which record releases while issue runs.
+// record records the graph in one more form. The result bound is true if no other form is possible. The caller holds
+// mu, which record unlocks while issue runs.
 func (g *graph) record(name string, issue func() error) (bound bool, err error) {
 	w := g.w
 	if err := beginCapture(w, name); err != nil {
@@ -99,14 +100,14 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 }
 
 // roomForFlags is the number of multiprocessors of a device that kernels of teams must leave free for flags, in
-// addition to those that they leave free for all other kernels. Kernels that handle flags have separate
-// multiprocessors because other GPUs wait for the flags.
+// addition to those that they leave free for all other kernels. These multiprocessors are additional because other GPUs
+// wait for the flags.
 const roomForFlags = 2 * roomForOthers
 
-// crowded returns an error if kernels that raise flags may find no free multiprocessor on a device. Kernels of teams
-// may occupy all multiprocessors and wait there for kernels that themselves wait for a flag. The edges of a single
-// graph occupy no multiprocessor. A device also limits the number of kernels that run at once, and all of those may be
-// waiting.
+// crowded returns an error if, on some device, kernels that raise flags may find no free multiprocessor. Kernels of
+// teams may occupy all multiprocessors and wait there for kernels that themselves wait for a flag. A single graph needs
+// no flags, and its edges occupy no multiprocessor. A device also limits the number of kernels that run at once, and
+// all of these may be kernels that wait.
 func (c *capture) crowded() error {
 	if c.flags == nil || len(c.flags.raises) == 0 {
 		return nil
@@ -136,12 +137,12 @@ func (c *capture) crowded() error {
 }
 
 // mostWaits is the largest number of streams of one device on which kernels may wait for flags. A device of compute
-// capability 7.0 or higher runs 128 kernels concurrently, and kernels that do not wait need some of these slots. The
-// number of hardware queues is no limit (see TestQueuesReal): branches of one device's graph do not share a queue, and
-// the work of streams is issued in an order in which no queue can cause a deadlock (see together).
+// capability 7.0 or higher runs 128 kernels concurrently, and kernels that do not wait need some of these 128 slots.
+// The number of hardware queues is no limit (see TestQueuesReal): branches of one device's graph do not share a queue,
+// and the work of streams is issued in an order in which no queue can cause a deadlock (see together).
 const mostWaits = 96
 
-// meets records that a team's kernel is launched on stream s.
+// meets records in the capture that a team's kernel is launched on stream s.
 func (c *capture) meets(l *launch, s *stream) {
 	if c == nil {
 		return
@@ -152,8 +153,8 @@ func (c *capture) meets(l *launch, s *stream) {
 	c.teams[s] = max(c.teams[s], mostBlocks(l.steps))
 }
 
-// mostBlocks returns the number of thread blocks of the largest kernel among the steps of a member's launch. It does
-// not count kernels of vendor libraries, because their sizes are not known.
+// mostBlocks returns the number of thread blocks of the largest kernel in steps, the steps of a member's launch. It
+// does not count kernels of vendor libraries, because their sizes are not known.
 func mostBlocks(steps []step) int {
 	most := 0
 	for _, st := range steps {
@@ -184,7 +185,7 @@ func (s *site) openOrigin() error {
 	return nil // no rank uses this GPU
 }
 
-// beginCapture begins the capture of each section on its origin stream.
+// beginCapture begins to capture each section on its origin stream.
 func beginCapture(w *world, name string) error {
 	c := &capture{totals: map[*counter]int64{}}
 	sites := w.sites
@@ -219,8 +220,8 @@ func beginCapture(w *world, name string) error {
 	return nil
 }
 
-// abandon ends a failed capture. The first begun sections had begun, the last of them perhaps only in part. abandon
-// also destroys the nodes that the driver has recorded for the captured streams.
+// abandon ends a failed capture. Of its sections, captures of the first begun ones had been started, the last of them
+// perhaps only in part. abandon also destroys the nodes that the driver has recorded for the captured streams.
 func (c *capture) abandon(begun int) error {
 	w := c.sections[0].origin.dev.w
 	c.sections = c.sections[:begun]
@@ -262,7 +263,7 @@ func (p *section) beginOn(c *capture) error {
 	})
 }
 
-// endCapture ends the capture and instantiates the graphs of its sections.
+// endCapture ends the captures and instantiates the graphs of the sections.
 func (g *graph) endCapture(name string) (*form, error) {
 	c := g.w.capture
 	f, raws, err := g.finishCapture(name)
@@ -277,8 +278,8 @@ func (g *graph) endCapture(name string) (*form, error) {
 	return f, err
 }
 
-// finishCapture joins all streams to their origins and ends the capture. It returns the graphs of the sections, which
-// the caller must destroy.
+// finishCapture lets the origin streams wait for all captured streams, and ends the captures. It returns the captured
+// graph of each section, which the caller must destroy.
 func (g *graph) finishCapture(name string) (*form, []nvlib.Graph, error) {
 	w := g.w
 	c := w.capture
@@ -286,7 +287,7 @@ func (g *graph) finishCapture(name string) (*form, []nvlib.Graph, error) {
 		if by := ctr.total - before; by > 0 {
 			g.raises[ctr] = by
 			ctr.forget(len(ctr.log))
-			ctr.total, ctr.base = before, before // the capture has not executed anything
+			ctr.total, ctr.base = before, before // captured work has not been executed
 		}
 	}
 	for _, s := range w.sites {
@@ -311,7 +312,7 @@ func destroyGraph(w *world, g nvlib.Graph) error {
 	return w.drv.DestroyGraph(g)
 }
 
-// end joins all streams to their origins and ends the captures of all sections.
+// end lets the origin streams wait for all captured streams, and ends the captures of all sections.
 func (c *capture) end() (raws []nvlib.Graph, err error) {
 	raws = make([]nvlib.Graph, len(c.sections))
 	for i, p := range c.sections {
@@ -329,7 +330,7 @@ func (c *capture) end() (raws []nvlib.Graph, err error) {
 		site := p.origin.dev.site
 		site.clock.Free(p.begin)
 		for _, s := range p.joined {
-			s.dirty, s.led = false, false // the stream has no work to execute
+			s.dirty, s.led = false, false // the captured work was not executed, so the stream has no work
 		}
 	}
 	return raws, err
@@ -350,7 +351,7 @@ func (p *section) joinAll() error {
 	return errors.Join(errs...)
 }
 
-// make instantiates the section's graph, so that it can be launched. The context is current.
+// make instantiates the section's captured graph, so that it can be launched. The context is current.
 func (r *ready) make(raw nvlib.Graph) (err error) {
 	drv := r.origin.dev.w.drv
 	if r.nodes, err = drv.GraphNodes(raw); err != nil {

@@ -16,8 +16,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// exchanged is a world of two fake GPUs. Each rank negates a number and sends it to the other rank, which adds it to
-// its own. The tests record this work as graphs.
+// exchanged is a world of two fake GPUs, of which one rank each exchanges numbers with the other. Each rank negates a
+// number and sends it to the other rank, which adds it to its own. The tests record this work as graphs.
 type exchanged struct {
 	*testing.T
 	f        *fakedriver.GPU
@@ -26,7 +26,7 @@ type exchanged struct {
 	own, got [2]device.View
 	neg, add [2]device.Launch
 	c        [2]device.Counters
-	told     int64 // signals that each counter received before
+	told     int64 // number of signals that each counter has received so far
 }
 
 func newExchanged(t *testing.T, opts Options) *exchanged {
@@ -66,7 +66,7 @@ func (x *exchanged) must(err error) {
 	}
 }
 
-// issue issues the work: with a signal after numbers are sent, and a signal after they are used.
+// issue is one round of the exchange: it has a signal after numbers are sent, and a signal after they are used.
 func (x *exchanged) issue() error {
 	var errs []error
 	for r := range 2 {
@@ -83,8 +83,8 @@ func (x *exchanged) issue() error {
 	return errors.Join(errs...)
 }
 
-// TestFormsWanted checks that GPUs shared by several ranks use one graph over all GPUs, unless another form is
-// requested.
+// TestFormsWanted checks that a program whose ranks share GPUs is recorded as one graph over all GPUs, unless another
+// form is requested.
 func TestFormsWanted(t *testing.T) {
 	for _, c := range []struct {
 		gpus, per int
@@ -106,7 +106,7 @@ func TestFormsWanted(t *testing.T) {
 	}
 }
 
-// TestGraphForms replays the same work in both forms, and counts the driver calls of each launch.
+// TestGraphForms replays the same work in both forms of a graph, and counts the driver calls of each launch.
 func TestGraphForms(t *testing.T) {
 	x := newExchanged(t, Options{})
 	captured, err := x.w.Capture(x.issue)
@@ -148,7 +148,7 @@ func TestGraphForms(t *testing.T) {
 	x.must(captured.Launch(t.Context()))
 	x.must(x.w.Sync(t.Context()))
 	x.told += 14
-	x.must(x.issue()) // without a graph; counters have advanced
+	x.must(x.issue()) // a round without a graph advances the counters
 	x.must(x.w.Sync(t.Context()))
 	x.must(captured.Close())
 	x.must(captured.Close())
@@ -200,8 +200,8 @@ func TestCrowdedGraph(t *testing.T) {
 	x.must(x.w.Close())
 }
 
-// TestGraphAsked checks that another world, which waits for the devices, may ask whether this world is idle while it
-// records. The answer is no, and recording continues.
+// TestGraphAsked checks that, while a world records a graph, another world that waits for the devices may query whether
+// the first is idle. The answer is that it is not idle, and the recording continues.
 func TestGraphAsked(t *testing.T) {
 	x := newExchanged(t, Options{})
 	asked := 0
@@ -221,7 +221,7 @@ func TestGraphAsked(t *testing.T) {
 	x.must(x.w.Close())
 }
 
-// told is an observer that lists the marks it receives.
+// told is an observer that lists the marks (begins and ends of commands) that it is called with.
 type told struct{ list []string }
 
 func (o *told) Began(rank int, stream string, id, ns int64) {
@@ -232,8 +232,8 @@ func (o *told) Ended(rank int, stream string, id, ns int64) {
 	o.list = append(o.list, fmt.Sprintf("%d %s ends %d", rank, stream, id))
 }
 
-// TestGraphMarks checks that marks within a graph are reported to an observer after each launch, in the form that was
-// launched. Of consecutive launches only the last is reported. The events are freed.
+// TestGraphMarks checks that an observer is called for the marks within a graph after each launch, in the form that was
+// launched. Of consecutive launches, only the marks of the last one are reported. The events are freed.
 func TestGraphMarks(t *testing.T) {
 	x := newExchanged(t, Options{})
 	var o told
@@ -280,8 +280,8 @@ func TestGraphMarks(t *testing.T) {
 	x.must(x.w.Close())
 }
 
-// TestFlagTimeout: when a section of a graph times out waiting for a flag, the world ends with the rank and the mark
-// of the wait.
+// TestFlagTimeout checks that, when a section of a graph times out waiting for a flag, the world ends with an error
+// that names the rank and the mark of the wait.
 func TestFlagTimeout(t *testing.T) {
 	x := newExchanged(t, Options{Graphs: formEach, TeamTimeout: time.Second})
 	g, err := x.w.Capture(x.issue)
@@ -298,7 +298,7 @@ func TestFlagTimeout(t *testing.T) {
 	x.must(x.w.Close())
 }
 
-// TestFlagAbort checks that the end of a world ends the waits within its graphs.
+// TestFlagAbort checks that kernels of a world's graphs stop waiting when the world ends.
 func TestFlagAbort(t *testing.T) {
 	x := newExchanged(t, Options{Graphs: formEach})
 	g, err := x.w.Capture(x.issue)
@@ -314,7 +314,8 @@ func TestFlagAbort(t *testing.T) {
 	x.must(x.w.Close())
 }
 
-// TestGraphRefused checks that a form that cannot be recorded returns an error, and that nothing stays allocated.
+// TestGraphRefused checks that recording a graph in an impossible form returns an error, and that nothing stays
+// allocated.
 func TestGraphRefused(t *testing.T) {
 	for _, call := range []string{"cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags", "cuGraphLaunch"} {
 		x := newExchanged(t, Options{Graphs: formEach})

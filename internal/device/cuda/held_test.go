@@ -46,8 +46,8 @@ func loadText(t *testing.T, m device.Machine, name, text string, opts exec.Optio
 	return prog, in
 }
 
-// TestHeld compares the memory that a program reports as held with what the driver has allocated: after loading, after
-// runs with and without graphs, and after closing, when both are zero.
+// TestHeld compares the amount of memory that a program reports as allocated with what the driver has allocated: after
+// loading, after runs with and without graphs, and after closing, when both are zero.
 func TestHeld(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -98,8 +98,8 @@ func isMismatch(err error) bool {
 	return errors.As(err, &m)
 }
 
-// TestRegions checks the sizes of a heap's regions: they begin small and double up to a slab. A larger allocation has a
-// region of its size.
+// TestRegions checks the sizes of a heap's regions: the first is small, and each further one is twice as large, up to a
+// limit (slab). An allocation beyond this limit has a region of its own size.
 func TestRegions(t *testing.T) {
 	const mib = 1 << 20
 	f := fakedriver.New(t, 1)
@@ -147,7 +147,7 @@ func TestRegionsAlike(t *testing.T) {
 	}
 }
 
-// fourProducts makes each rank compute products on four streams.
+// fourProducts is a program in which each rank computes products on four streams.
 const fourProducts = `mesh tp[2]
 func f(%x: bf16[64, 16], %w: bf16[16, 16]) -> bf16[64, 16] {
   %y = alloc bf16[64, 16]
@@ -192,8 +192,8 @@ func TestFirstRunTakesNoMemory(t *testing.T) {
 	}
 }
 
-// TestFaultsAreReadWithoutMemory checks that Sync reads the faults that kernels report without allocating. There may be
-// no memory, or an allocation may wait for devices that wait for another world.
+// TestFaultsAreReadWithoutMemory checks that Sync reads the faults that kernels report without allocating. An
+// allocation could fail for lack of memory, or wait for devices that wait for another world.
 func TestFaultsAreReadWithoutMemory(t *testing.T) {
 	must := mustOf(t)
 	f := fakedriver.New(t, 1)

@@ -32,14 +32,13 @@ func stagingBuffer(s *stream, n int64) (nvlib.Ptr, int64, error) {
 	return buf, size, err
 }
 
-// awaitTransfer waits for a free buffer: it completes every transfer that has ended. The caller holds mu.
-// awaitTransfer releases mu for some time, so that a context that is done can end the world. It may change the current
-// context.
+// awaitTransfer waits for a free buffer: it completes every transfer that has ended. The caller holds mu. It unlocks mu
+// at times, so that a context that is done can end the world. It may change the current context.
 func awaitTransfer(w *world, began time.Time) error {
 	if w.staging.Land() {
 		return nil
 	}
-	w.flight.poll() // the mark of a failed transfer is never reached, so poll must detect the failure
+	w.flight.poll() // a failed transfer never reaches its mark (its recorded end), so poll must detect the failure
 	if w.cause == nil {
 		w.mu.Unlock()
 		gpu.Pause(time.Since(began))
@@ -58,7 +57,7 @@ func (w *world) Stage(transfers []int64, times int) error {
 	return d.bound(func() error { return w.staging.Stage(d.site.heaps[device.Pinned], transfers, times) })
 }
 
-// noteTransfer records a transfer that was just issued.
+// noteTransfer adds a transfer that was just issued to those in flight.
 func noteTransfer(s *stream, buf nvlib.Ptr, size int64, dst []byte) error {
 	s.worked()
 	m, err := s.here()
@@ -87,7 +86,7 @@ func uploadView(s *stream, dst *strided.View, src []byte) error {
 	if err := s.copy(dst, &from); err != nil {
 		return err
 	}
-	s.led = false // kernels that begin early may read a constant before they wait: see device.Linear
+	s.led = false // an early kernel may read a constant before it waits: see device.Linear
 	return noteTransfer(s, buf, size, nil)
 }
 

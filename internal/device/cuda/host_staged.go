@@ -11,21 +11,21 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// A copy between GPUs without peer access is made through pinned host memory, in pieces. The copy engine of one GPU
-// writes a piece while the copy engine of the other reads the previous piece. Each piece is transferred by two copies.
-// The copies of the other GPU run on a separate stream that is used only for this purpose. They start after the work
-// already on the copying stream, and later work of the copying stream waits for them. A graph can record all this,
-// because it consists only of copies and events. If a kernel reads memory of a GPU to which its own GPU has no peer
-// access, the memory is first copied to the kernel's own GPU.
+// A copy between GPUs without peer access goes through pinned host memory, in pieces. The copy engine of one GPU writes
+// a piece while the copy engine of the other reads the previous piece. Two copies transfer each piece: one to the host,
+// one from it. The copies that the other GPU makes run on a separate stream, which is used only for this purpose. These
+// copies start after the work already on the copying stream, and later work of the copying stream waits for them. A
+// graph can record such a copy, because it consists only of copies and events. If a kernel reads memory of a GPU to
+// which its own GPU has no peer access, the memory is first copied to the kernel's own GPU.
 
 // hostStagedPiece is the largest size in bytes of a piece that is copied through host memory; tests lower it. On two
 // H200 GPUs, pieces of 2 MiB were faster than pieces of 1 MiB for large views, and faster than pieces of 4 MiB for
 // views of a few MiB.
 var hostStagedPiece int64 = 2 << 20
 
-// hostStaged is the state of a stream for copies through host memory. It cannot be created while work is issued (see
-// package guard), so every stream has one if its GPU has no access to some other GPU. Its buffer is large enough for
-// the copies that were prepared on the device, and small if none were prepared.
+// hostStaged is the state of a stream for copies through host memory. This state cannot be created while work is issued
+// (see package guard), so every stream has it if its GPU has no access to some other GPU. Its buffer is large enough
+// for the copies that were prepared on the device, and small if none were prepared.
 type hostStaged struct {
 	buffer nvlib.Ptr // pinned, for two pieces
 	piece  int64     // bytes
@@ -35,7 +35,7 @@ type hostStaged struct {
 // openHostStaged creates s.staged if s's GPU lacks access to another GPU. The caller holds the world exclusively.
 func openHostStaged(s *stream) error {
 	here := s.dev.site
-	if len(here.unreachable) == 0 || here.w.hosted { // in a hosted world peers access host memory only
+	if len(here.unreachable) == 0 || here.w.hosted { // in a hosted world, the memory that peers access is host memory
 		return nil
 	}
 	s.staged = &hostStaged{far: map[*site]*stream{}}
@@ -71,7 +71,7 @@ func widenHostStaged(s *stream, piece int64) error {
 	return nil
 }
 
-// widenHostStaged enlarges the buffers of all streams of d for a copy of the given number of bytes.
+// widenHostStaged enlarges the buffers of all streams of the device d for a copy of the given number of bytes.
 func (d *dev) widenHostStaged(bytes int64) error {
 	d.piece = max(d.piece, min(staging.Size(bytes), hostStagedPiece))
 	for _, s := range d.w.flight.streams {
@@ -84,7 +84,7 @@ func (d *dev) widenHostStaged(bytes int64) error {
 	return nil
 }
 
-// near returns the stream whose GPU can access the view r: s or the stream on the other GPU that copies for s.
+// near returns the stream whose GPU can access the view r: s, or the stream on the other GPU that makes copies for s.
 func (s *stream) near(r *strided.View) *stream {
 	if s.dev.site.reaches(r) {
 		return s
@@ -114,9 +114,9 @@ func copyHostStaged(s *stream, dst, src *strided.View) error {
 	return err
 }
 
-// copyInPieces copies src to dst through s's buffer. The stream from copies into the buffer after it has reached the
-// mark begun, and the stream to copies out of the buffer. copyInPieces releases begun, and returns a mark for the end
-// of the copy.
+// copyInPieces copies src to dst through s's buffer. The stream called from copies into the buffer after it has reached
+// the mark begun, and the stream called to copies out of the buffer. copyInPieces releases the mark begun, and returns
+// a mark for the end of the copy.
 func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.View) (*mark, error) {
 	free := [2]*mark{begun}
 	t, i := s.staged, 0
@@ -136,8 +136,8 @@ func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.Vi
 	return last, err
 }
 
-// copyBehind copies src to dst after the mark m, which may be nil. The GPU of s must be able to access dst. copyBehind
-// releases m and returns a mark that follows all work issued to s so far.
+// copyBehind copies src to dst on stream s after the mark m, which may be nil. The GPU of s must be able to access dst.
+// copyBehind releases m and returns a mark for the end of all work issued to s so far.
 func copyBehind(s *stream, m *mark, dst, src *strided.View) (end *mark, err error) {
 	err = s.dev.bound(func() error {
 		if err := s.follow(); err != nil {

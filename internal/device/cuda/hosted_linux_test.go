@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// openHosted opens a world of two ranks in two processes whose GPUs have no peer access, and returns this process's
-// fake of NCCL and its world.
+// openHosted opens a world of two ranks in two processes whose GPUs have no peer access. It returns this process's NCCL
+// fake and its world.
 func openHosted(t *testing.T, p *peerMember, dir string) (*world, error) {
 	p.f.Reach.Apart = all
 	sys := system(p.f)
@@ -34,8 +34,8 @@ func openHosted(t *testing.T, p *peerMember, dir string) (*world, error) {
 	return w.(*world), nil
 }
 
-// TestHostedCalls checks that NCCL runs collectives on the caller's streams and memory, also captured, if the GPUs of two
-// processes have no peer access.
+// TestHostedCalls checks collectives on the caller's streams and memory if the GPUs of two processes have no peer
+// access. NCCL runs them, directly and in CUDA graphs that the caller captures.
 func TestHostedCalls(t *testing.T) {
 	dir := t.TempDir()
 	for rank, err := range runMembers(t, alike(2, peerJob{GPUs: 2}), func(p *peerMember) error {
@@ -85,7 +85,7 @@ func TestHostedCalls(t *testing.T) {
 		p.f.LaunchGuest(work, stream)
 		err = c.Close()
 		x.Release()
-		// Two sums in place, then one by the graph: each doubles the sum over the ranks.
+		// Two all_reduces in place, then one by the graph: each doubles the data, since both ranks have the same.
 		if got := ints(out, 4); err == nil && !slices.Equal(got, []int32{40, 48, 56, 64}) {
 			err = fmt.Errorf("the sums are %v", got)
 		}
@@ -98,7 +98,7 @@ func TestHostedCalls(t *testing.T) {
 }
 
 // TestHostedWorld checks a world of two processes whose GPUs have no peer access: its shared memory is host memory that
-// both processes see, the reason is reported, and the caller's memory cannot be adopted.
+// both processes access, it reports the reason for this, and memory of the caller cannot be used in place.
 func TestHostedWorld(t *testing.T) {
 	dir := t.TempDir()
 	for rank, err := range runMembers(t, alike(2, peerJob{GPUs: 2}), func(p *peerMember) error {

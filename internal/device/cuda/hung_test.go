@@ -27,9 +27,9 @@ import (
 // haste has short time limits for driver calls.
 var haste = gpu.Patience{Call: time.Minute, Late: 250 * time.Millisecond, Close: time.Second}
 
-// hangs executes a life in which the n-th call never returns. It returns the name of the call, what went wrong, and
-// whether a GPU was lost. Executions end soon after their deadline, closing ends too, no result is wrong, and a world
-// on the other GPU is not affected.
+// hangs executes a life in which the n-th library call never returns. It returns the name of the call, what went wrong,
+// and whether a GPU was lost. It checks that executions end soon after their deadline, closing ends too, no result is
+// wrong, and a world on the other GPU is not affected.
 func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string, lost bool) {
 	t.Helper()
 	f, m := l.begin(t)
@@ -69,11 +69,11 @@ func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string,
 	if wrong != "" {
 		return call, wrong, lost
 	}
-	f.Mu.Lock() // otherwise the fake would report a capture that was not ended
+	f.Mu.Lock() // otherwise the fake driver would report a capture that was not ended
 	clear(f.Begun)
 	clear(f.Member)
 	f.Mu.Unlock()
-	// It has one rank, on GPU 0.
+	// The other world has one rank, on GPU 0.
 	beside := &life{name: l.name + " beside", text: livesAlone, gpus: 1, opts: l.opts}
 	began := time.Now()
 	got, besideErrs := beside.live(t.Context(), t, m)
@@ -94,8 +94,8 @@ const livesAlone = `func f(%x: f32[16]) -> f32[16] {
 }
 `
 
-// liveShort is live with deadlines of 50 ms and without a grace period. It also returns how long executions and closing
-// took.
+// liveShort is like live, with deadlines of 50 ms and without a grace period. It also returns how long executions and
+// closing took.
 func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []error, took map[string]time.Duration) {
 	t.Helper()
 	took = map[string]time.Duration{}
@@ -139,7 +139,7 @@ func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []erro
 		timed(fmt.Sprint("run ", run), func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			if run == 0 { // with a short deadline most loads would be interrupted
+			if run == 0 { // with a short deadline, most loads would not complete
 				load, stop := context.WithTimeout(t.Context(), time.Second)
 				defer stop()
 				if err := model.Prepare(load, nil); err != nil {
@@ -164,7 +164,7 @@ func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []erro
 	return out, errs, took
 }
 
-// TestCallsHang makes library calls of lives never return, one per life.
+// TestCallsHang executes lives in each of which one library call never returns.
 func TestCallsHang(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -188,8 +188,8 @@ func TestCallsHang(t *testing.T) {
 	})
 }
 
-// sideBySide runs a subtest for each case, n at a time. It is for subtests that mostly wait, because the number of
-// parallel subtests is limited to the number of cores.
+// sideBySide runs a subtest for each case, n subtests at a time. It is for subtests that mostly wait. The testing
+// package limits the number of parallel subtests to the number of cores.
 func sideBySide[T any](t *testing.T, n int, cases []T, name func(T) string, test func(t *testing.T, c T)) {
 	t.Helper()
 	var running sync.WaitGroup
@@ -204,8 +204,8 @@ func sideBySide[T any](t *testing.T, n int, cases []T, name func(T) string, test
 	running.Wait()
 }
 
-// TestHangsBeside makes a call never return while three lives with deadlines execute concurrently on one machine. Each
-// returns correct results, or an error that names the lost GPU or the deadline.
+// TestHangsBeside executes three lives with deadlines concurrently on one machine, in which one call never returns.
+// Each life returns correct results, or an error that names the lost GPU or the deadline.
 func TestHangsBeside(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -215,7 +215,7 @@ func TestHangsBeside(t *testing.T) {
 	var first, last held
 	for round := 0; round == 0 || time.Since(began) < *soakTime; round++ {
 		fit := slices.DeleteFunc(lives(), func(l *life) bool {
-			return l.load.Graph || l.nccl || l.products // the fakes support only one world at a time
+			return l.load.Graph || l.nccl || l.products // these fakes support only one world at a time
 		})
 		seeds := map[*life]uint64{}
 		for _, l := range fit {
@@ -247,19 +247,19 @@ func TestHangsBeside(t *testing.T) {
 // soakTime is the minimum duration of TestHangsBeside.
 var soakTime = flag.Duration("soak", 0, "how long TestHangsBeside runs; 0 for one round")
 
-// held is the number of goroutines and the heap memory of the process.
+// held is what the process occupies: the number of goroutines and the size of Go's heap.
 type held struct {
 	goroutines int
 	bytes      int64 // of Go's heap
 }
 
-// more reports whether h exceeds an earlier value by more than the usual variation.
+// more reports whether h exceeds the earlier measurement first by more than the usual variation.
 func (h held) more(first held) bool {
 	return h.goroutines > first.goroutines+4 || h.bytes > first.bytes+4<<20
 }
 
-// holds measures held. It empties the pool of the fakes' memory first, because a block occupies more of the heap than
-// its size.
+// holds measures held. It empties the pool of the fakes' memory before it measures, because a block occupies more of
+// the heap than its size.
 func holds() held {
 	fakedriver.Spare.Lock()
 	clear(fakedriver.Spare.Blocks)
@@ -302,7 +302,7 @@ func (l *life) hangBeside(t *testing.T, n int, want [][]float64) {
 	}
 }
 
-// hungOr returns the first error that reports neither a hanging call nor a deadline.
+// hungOr returns the first error that is neither of a hanging call nor of a deadline.
 func hungOr(errs []error) error {
 	for _, err := range errs {
 		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, device.ErrDeviceLost) && !errors.Is(err, hocket.ErrClosed) &&
@@ -313,8 +313,8 @@ func hungOr(errs []error) error {
 	return nil
 }
 
-// TestHangTold checks how a hanging call is reported. While it hangs, the flight record names it. After the deadline
-// and the grace period, the error and the record of the failure name the call, the GPU and the time.
+// TestHangTold checks which reports name a driver call that hangs. While the call hangs, the flight record names it.
+// After the deadline and the grace period, the error and the record of the failure name the call, the GPU and the time.
 func TestHangTold(t *testing.T) {
 	calls := []string{"cuStreamQuery", "cuLaunchKernel", "cuMemcpyAsync"}
 	sideBySide(t, len(calls), calls, strings.Clone, func(t *testing.T, call string) {
@@ -344,7 +344,7 @@ func TestHangTold(t *testing.T) {
 		for !strings.Contains(shown.String(), "is in "+call+", a call of the driver") {
 			shown.Reset()
 			mustOf(t)(machine.Dump(&shown))
-			if time.Since(began) > 50*time.Second { // less than the minute after which the call is given up without a deadline
+			if time.Since(began) > 50*time.Second { // less than the time limit of a call without a deadline
 				t.Errorf("%s: the flight record does not show the call: %s", call, shown.String())
 				break
 			}
@@ -352,7 +352,7 @@ func TestHangTold(t *testing.T) {
 		began = time.Now()
 		ctx.lapse()
 		err = <-ended
-		// Ten times the grace period and a second.
+		// The limit is ten times the grace period and a second.
 		if took := time.Since(began); took > 13*time.Second {
 			t.Errorf("%s: the run takes %v", call, took)
 		}
@@ -375,9 +375,9 @@ func TestHangTold(t *testing.T) {
 	})
 }
 
-// TestHangsUnopened checks two cases. A world that is not opened because one of its GPUs is lost makes no calls for the
-// other GPUs, which might not return. A world that ends because a call hangs before a GPU is known blames some GPU, and its
-// locks are released.
+// TestHangsUnopened checks two cases. The first: a world that is not opened because one of its GPUs is lost makes no
+// calls for the other GPUs, which might not return. The second: a world that ends because a call hangs before its GPU
+// is known reports some GPU as lost, and its locks are released.
 func TestHangsUnopened(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	m := newMachine(system(f), Options{Kernels: f})

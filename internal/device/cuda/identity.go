@@ -13,7 +13,7 @@ import (
 func (w *world) Identity() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	g := w.all[0].gpu // the first rank's GPU: all processes have the same model
+	g := w.all[0].gpu // the first rank's GPU represents all: all processes have the same model
 	version, _ := w.drv.Version()
 	gpus := gpusOf(w.all)
 	links := make([]string, 0, len(gpus))
@@ -28,7 +28,7 @@ func (w *world) Identity() string {
 		g.Name, g.Arch, len(gpus), strings.Join(links, "/"), w.m.opts.RanksPerGPU, version/1000, version%1000/10, kernels.MeetingsHash())
 }
 
-// gpusOf returns one site for each GPU.
+// gpusOf returns one of the given sites for each GPU.
 func gpusOf(sites []*site) (list []*site) {
 	for _, s := range sites {
 		if !slices.ContainsFunc(list, func(o *site) bool { return o.gpu == s.gpu }) {
@@ -38,8 +38,8 @@ func gpusOf(sites []*site) (list []*site) {
 	return list
 }
 
-// linkOf returns a letter for the path by which a accesses b's memory: 's' if both are on the same device, 'n' for
-// NVLink, 'p' for a bus without atomic operations on peer memory, and 'h' for host memory.
+// linkOf returns a letter for the path by which the GPU a accesses the memory of b: 's' if both are on the same device,
+// 'n' for NVLink, 'p' for a bus without atomic operations on peer memory, and 'h' for host memory.
 func linkOf(w *world, a, b *site) byte {
 	switch {
 	case a == b, a.gpu == b.gpu && !w.hosted:
@@ -53,8 +53,8 @@ func linkOf(w *world, a, b *site) byte {
 	return 'p'
 }
 
-// Multiprocessors returns the smallest number of multiprocessors of the world's GPUs. A GEMM can use this number on
-// every GPU.
+// Multiprocessors returns the smallest number of multiprocessors of the world's GPUs. A GEMM can use this number of
+// multiprocessors on every GPU.
 func (w *world) Multiprocessors() int {
 	least := 0
 	for i, s := range w.sites {
@@ -65,8 +65,8 @@ func (w *world) Multiprocessors() int {
 	return least
 }
 
-// Held implements device.Status. It adds up the sizes of the heaps' regions, including unused parts, and the memory
-// that is bound to multicast objects.
+// Held implements device.Status. The size in bytes is the sum of the heaps' regions, including unused parts, and the
+// memory that is bound to multicast objects.
 func (w *world) Held() device.Held {
 	if !w.guard.LockLive() {
 		return device.Held{} // unknown, because the mutex was not available

@@ -18,8 +18,8 @@ type flight struct {
 	calls   int       // number of host functions (Stream.Call) that run or wait to run
 }
 
-// look checks which work the devices have completed since the last call. It reports whether they have completed all
-// work. The caller holds mu.
+// look checks which work the devices have completed since the last call. It reports whether all issued work is
+// completed. The caller holds mu.
 func (f *flight) look() (idle bool) {
 	f.asking(func() {
 		idle = f.poll()
@@ -29,8 +29,8 @@ func (f *flight) look() (idle bool) {
 	return idle
 }
 
-// asking runs ask while some context is current. The driver requires a current context for queries about streams and
-// events, but any context will do.
+// asking calls the function ask while some context is current. The driver requires a current context for queries about
+// streams and events, but any context will do.
 func (f *flight) asking(ask func()) {
 	if err := f.w.drv.Bind(f.w.sites[0].ctx); err == nil {
 		defer f.w.drv.Unbind()
@@ -41,12 +41,12 @@ func (f *flight) asking(ask func()) {
 // poll reports whether the devices have completed all work. It records errors. The caller holds mu.
 func (f *flight) poll() bool {
 	if f.w.capture != nil {
-		return false // the driver refuses queries about captured streams, so other callers wait for the end of the capture
+		return false // the driver refuses queries about captured streams; so callers wait for the end of the capture
 	}
 	for range f.streams {
 		s := f.streams[f.asked%len(f.streams)]
-		// The next poll starts at the next stream, even if this stream is busy. This stream may be waiting for a stream
-		// that has failed, and would then stay busy forever.
+		// The next poll starts at the next stream, even if this stream is busy. This stream s may be waiting for a
+		// stream that has failed, and would then stay busy forever.
 		f.asked = s.index + 1
 		if !s.dirty {
 			continue
@@ -64,20 +64,20 @@ func (f *flight) poll() bool {
 	return true
 }
 
-// rested records that s has completed all work that it has received.
+// rested records that the stream s has completed all work that it has received.
 func (s *stream) rested() {
 	s.dirty, s.reached = false, s.pos
 	s.track.Rested()
 }
 
-// wake schedules a flush of the streams whose work was held back. The flush runs once the current context is no longer
-// needed.
+// wake schedules the streams in held, whose work was held back, to be flushed. The flush runs once the current context
+// is no longer needed.
 func (f *flight) wake(held *[]*stream) {
 	f.woken = append(f.woken, *held...)
 	*held = (*held)[:0]
 }
 
-// flushWoken flushes the scheduled streams, and the streams that these flushes schedule.
+// flushWoken flushes the streams that wake has scheduled, and those that are scheduled meanwhile.
 func (f *flight) flushWoken() {
 	for len(f.woken) > 0 {
 		s := f.woken[len(f.woken)-1]
@@ -113,7 +113,7 @@ func (w *world) Standings() []device.Standing {
 	})
 }
 
-// standings describes the current work of each stream that has any. The caller holds mu.
+// standings describes, for each stream that has work, its current work. The caller holds mu.
 func (f *flight) standings() []device.Standing {
 	var list []device.Standing
 	for _, s := range f.streams {
@@ -143,7 +143,7 @@ func isUnfinished(s *stream) bool {
 	return err == nil && !idle
 }
 
-// drain waits until all devices are idle and no host function runs. The caller holds mu, which drain releases while it
+// drain waits until all devices are idle and no host function runs. The caller holds mu, which drain unlocks while it
 // waits.
 func (f *flight) drain() (errs []error) {
 	began := time.Now()

@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// TestInputContents tests the checks of ids, positions, lengths and counts before executions on fake GPUs.
+// TestInputContents tests that the values of inputs are checked before executions on fake GPUs: ids, positions, lengths
+// and counts.
 func TestInputContents(t *testing.T) {
 	for _, graph := range []bool{false, true} {
 		t.Run(fmt.Sprint("graph ", graph), func(t *testing.T) {
@@ -32,9 +33,9 @@ func TestInputContentsOnGPU(t *testing.T) {
 	}
 }
 
-// TestEnqueueInputContents checks a wrong id in device memory that an enqueued execution reads. It is reported as an
-// InputError that says that the execution had begun. Later calls report that the state is lost, until it is bound
-// again.
+// TestEnqueueInputContents checks an enqueued execution that reads a wrong id from device memory. The wrong id is
+// reported as an InputError that says that the execution had begun. Later calls report that the state is lost, until it
+// is bound again.
 func TestEnqueueInputContents(t *testing.T) {
 	c := &caller{T: t, f: fakedriver.New(t, 2)}
 	c.f.Queue()

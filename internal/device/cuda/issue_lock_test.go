@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// slowly is a library that compiles only when the test permits it.
+// slowly is a library of kernels that compiles only when the test permits it.
 type slowly struct {
 	*fakedriver.GPU
 	asked, goOn chan bool
@@ -32,7 +32,7 @@ func (l *slowly) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, err
 }
 
 // TestCompileAside checks that a world and other worlds accept work while a kernel compiles. A world that is closed
-// meanwhile gets neither the kernel nor memory for it.
+// while a kernel compiles gets neither the kernel nor memory for it.
 func TestCompileAside(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		lib := &slowly{fakedriver.New(t, 1), make(chan bool), make(chan bool)}
@@ -76,8 +76,9 @@ func TestCompileAside(t *testing.T) {
 	}
 }
 
-// TestIssueLock checks that calls that may wait for idle devices wait until batches of all worlds are issued
-// completely, and batches wait for these calls. Within a batch of the same world they do not wait.
+// TestIssueLock checks that driver calls that may wait for idle devices wait until batches of all worlds are issued
+// completely, and that batches wait for these calls. Such calls do not wait for the batch of the same world within
+// which they are made.
 func TestIssueLock(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	m := newMachine(system(f), Options{Kernels: f})
@@ -157,8 +158,8 @@ func TestStage(t *testing.T) {
 	}
 }
 
-// TestNoBuffers: waiting for a staging buffer returns an error if transfers fail, and if the context ends before the
-// transfers do.
+// TestNoBuffers checks that waiting for a staging buffer returns an error if transfers fail, and if the context ends
+// before the transfers do.
 func TestNoBuffers(t *testing.T) {
 	for status, want := range map[uintptr]string{700: "CUDA_ERROR_FAKE", nvlib.CUDANotReady: "context deadline exceeded"} {
 		f := fakedriver.New(t, 1)

@@ -46,7 +46,7 @@ func (r *line) must(err error) {
 	}
 }
 
-// run issues n launches, each within a mark.
+// run issues n launches, each between its own begin mark and end mark.
 func (r *line) run(n int) {
 	for id := range int64(n) {
 		r.must(r.s.Begin(id))
@@ -61,7 +61,7 @@ type nobody struct{}
 func (nobody) Began(int, string, int64, int64) {}
 func (nobody) Ended(int, string, int64, int64) {}
 
-// TestCallsAnOp counts the driver calls per operation: one cheap call to make the context current, and the launch.
+// TestCallsAnOp counts the driver calls for one launch: one cheap call to make the context current, and the launch.
 // Events are recorded only for an observer.
 func TestCallsAnOp(t *testing.T) {
 	const n = 8 * timeline.Sparse
@@ -71,7 +71,7 @@ func TestCallsAnOp(t *testing.T) {
 		events := 8
 		if observed {
 			r.w.Observe(nobody{})
-			events = n + 1 // an end and the next begin share an event
+			events = n + 1 // the end of one launch and the begin of the next share an event
 		}
 		clear(f.Called)
 		r.run(n)
@@ -82,7 +82,8 @@ func TestCallsAnOp(t *testing.T) {
 		}
 		clear(f.Called)
 		r.must(r.w.Sync(t.Context()))
-		// The stream is idle, so events need no queries. With an observer, the time of each event is read once.
+		// The stream is known to be idle, so its events need no queries. With an observer, the time of each event is
+		// read once.
 		if q, e := f.Called["cuEventQuery"], f.Called["cuEventElapsedTime"]; q != 0 || observed && e != n+1 ||
 			!observed && e != 0 {
 			t.Errorf("observed %v: %d event queries, %d event times read", observed, q, e)
@@ -100,8 +101,8 @@ func TestCallsAnOp(t *testing.T) {
 	}
 }
 
-// TestIssuedAtOnce checks that work that another stream waits for is issued before the wait, so that the wait needs not
-// be held back.
+// TestIssuedAtOnce checks that work for which another stream waits is issued before that wait, so that the wait needs
+// not be held back.
 func TestIssuedAtOnce(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	r := newLine(t, f)
@@ -130,7 +131,7 @@ func TestIssuedAtOnce(t *testing.T) {
 	r.must(r.w.Close())
 }
 
-// TestLandingAsksNothing checks that transfers on a stream that is known to be idle need no event queries.
+// TestLandingAsksNothing checks that finished transfers on a stream that is known to be idle need no event queries.
 func TestLandingAsksNothing(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	r := newLine(t, f)
@@ -156,8 +157,8 @@ func TestLandingAsksNothing(t *testing.T) {
 	r.must(r.w.Close())
 }
 
-// TestMilestones checks faults without an observer: the error names two marks between which the fault occurred, and the
-// streams that it may concern.
+// TestMilestones checks error messages of faults in a world without an observer: they name two marks between which the
+// fault occurred, and the streams that it may concern.
 func TestMilestones(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	r := newLine(t, f)
@@ -193,7 +194,8 @@ func TestMilestones(t *testing.T) {
 	r.must(r.w.Close())
 }
 
-// TestExpiredStands checks that the error of a world that ends with its context includes the positions of its streams.
+// TestExpiredStands checks that the error of a world that ends because its context is done includes the positions of
+// its streams.
 func TestExpiredStands(t *testing.T) {
 	at := device.Standing{Rank: 1, Stream: "s", ID: 3, Last: 9, Does: "still runs"}
 	e := &device.Expired{Err: errors.New("late"), At: make([]device.Standing, 9)}

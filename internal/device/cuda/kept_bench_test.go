@@ -9,7 +9,7 @@ import (
 )
 
 // BenchmarkKept times operations on tensors that stay on the devices, in 10 consecutive calls. It also reports the
-// number of bytes that they must move.
+// number of bytes that these operations must move.
 func BenchmarkKept(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)

@@ -17,12 +17,12 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// slack is the number of steps of rows by which the largest batch may be smaller than planned, because libraries and
-// kernels use memory that is not part of the plan.
+// slack is a tolerance, in steps of rows: the largest batch that runs may be smaller than planned by it, because
+// libraries and kernels use memory that is not part of the plan.
 const slack = 32
 
-// TestLargestBatch checks that the largest batch planned for the free memory of two GPUs runs there, within slack, and
-// that the next larger batch runs out of memory. A dummy allocation leaves 4 GiB free on each GPU.
+// TestLargestBatch plans the largest batch for the free memory of two GPUs, and checks that it runs there, within
+// slack, and that the next larger batch runs out of memory. A dummy allocation leaves 4 GiB free on each GPU.
 func TestLargestBatch(t *testing.T) {
 	m := real(t, Options{})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
@@ -74,7 +74,7 @@ func TestLargestBatchFake(t *testing.T) {
 	})
 }
 
-// byAlgorithms returns the algorithms of a run's collectives.
+// byAlgorithms returns the algorithms by which the collectives of a run were executed.
 func byAlgorithms(r *hocket.Report) string {
 	var names []string
 	for _, o := range r.Overlap {
@@ -101,8 +101,8 @@ func shardedLayers(layers int64) string {
 	return b.String()
 }
 
-// largestBatches tests batch sizes, in steps of rows, for a number of layers of dim × dim weights. leave reserves
-// memory so that the given number of bytes is left on each device.
+// largestBatches tests the largest batch of a model with the given number of layers, with weights of dim × dim. The
+// function leave reserves memory so that the given number of bytes is free on each device.
 func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, graphs []bool, leave func(int64) func()) {
 	machine := modeltest.Open(t, m)
 	whole, err := os.ReadFile("../../../examples/forum.hkt")
@@ -165,7 +165,7 @@ func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, gr
 				held = machine.Stats().Plans.Device
 				return held, errors.Join(err, model.Close())
 			}
-			if _, err := load(min(fits, 32*rows)); err != nil { // libraries allocate once at first use
+			if _, err := load(min(fits, 32*rows)); err != nil { // libraries allocate memory at their first use
 				t.Fatal(err)
 			}
 			release := leave(bytes)

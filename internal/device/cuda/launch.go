@@ -20,13 +20,14 @@ type launch struct {
 	steps    []step
 	scratch  []*memory
 	released bool
-	agreeing bool // processes may later agree on another algorithm for this launch
-	// looked is set if a kernel of the launch can report faults. stream and id then describe the most recent launch.
+	agreeing bool // the processes may later agree on another algorithm for this launch
+	// The field looked is set if a kernel of the launch can report faults. The fields stream and id describe the most
+	// recent launch.
 	looked bool
 	stream string
 	id     int64
-	member *member   // the member of a team whose launch it is; nil for none
-	meets  *attendee // the member's part of a collective launch; nil if the launch is not part of one
+	member *member   // the team member that runs the launch; nil for none
+	meets  *attendee // the member's part of a collective; nil if the launch is not part of one
 }
 
 // step is one operation of a launch. The method run issues the operation; the context is current.
@@ -55,7 +56,7 @@ func (l *launch) run(s *stream) error {
 	return nil
 }
 
-// Release frees the launch. No issued work may still use it.
+// Release frees the launch. Release requires that no issued work still uses the launch.
 func (l *launch) Release() {
 	defer l.dev.w.guard.Exclusive()()
 	l.drop()
@@ -85,12 +86,12 @@ func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	})
 }
 
-// PrepareMove prepares a kernel that copies by stores to a peer's memory or by loads from it.
+// PrepareMove prepares a copy by a kernel, which stores to a peer's memory or loads from it.
 func (d *dev) PrepareMove(dst, src device.View, blocks int) (device.Launch, error) {
 	return d.prepare("copy", func(l *launch) error { return compute.Move(l, dst, src, blocks) })
 }
 
-// prepare returns a launch with the steps that build adds to it.
+// prepare returns a launch whose steps the function build adds.
 func (d *dev) prepare(name string, build func(l *launch) error) (device.Launch, error) {
 	w := d.w
 	defer w.guard.Exclusive()()
@@ -156,7 +157,8 @@ func (l *launch) AddCopy(dst, src strided.View) error {
 	return err
 }
 
-// Again registers prepare, which replaces the steps of the launch if the processes agree on different algorithms.
+// Again stores the function prepare, which replaces the steps of the launch if the processes agree on different
+// algorithms.
 func (l *launch) Again(prepare func() error) {
 	if l.dev.w.peers == nil || l.dev.site.gemms.Adopted() {
 		return
@@ -175,7 +177,7 @@ func (l *launch) Again(prepare func() error) {
 // AddProduct adds a GEMM that cuBLASLt computes.
 func (l *launch) AddProduct(p *gemm.Launch) { l.steps = append(l.steps, gemmLaunch{p}) }
 
-// AddOwn adds one of hocket's own kernels, which may begin early.
+// AddOwn adds a kernel of hocket, which may begin before earlier work has ended.
 func (l *launch) AddOwn(n *nvlib.Launch) { l.steps = append(l.steps, &kernelStep{l: n, f: closely}) }
 
 // AddUser adds a kernel that the user wrote.
@@ -204,7 +206,7 @@ func (l *launch) AddUnchanged(u kernels.Unchanged) error {
 	return err
 }
 
-// make calls f to compile a kernel. It releases the world's mutex meanwhile.
+// make calls f, which compiles a kernel. make unlocks the world's mutex while f runs.
 func (l *launch) make(f func(kernels.Target) (kernels.Step, error)) (st kernels.Step, err error) {
 	err = l.dev.w.guard.Aside(func() (err error) {
 		st, err = f(l.dev.site.target())
@@ -213,7 +215,7 @@ func (l *launch) make(f func(kernels.Target) (kernels.Step, error)) (st kernels.
 	return st, err
 }
 
-// copySteps returns the steps that copy src to dst. The views share no bytes and have been checked. The caller holds
+// copySteps returns the steps that copy src to dst. The views do not overlap and have been checked. The caller holds
 // the world exclusively, and the context is current.
 func (d *dev) copySteps(dst, src strided.View) ([]step, error) {
 	if dst.N == 0 {
@@ -234,7 +236,7 @@ func (d *dev) copySteps(dst, src strided.View) ([]step, error) {
 	return steps, err
 }
 
-// copyStep copies with a copy engine.
+// copyStep is a step that copies with a copy engine.
 type copyStep struct{ dst, src strided.View }
 
 func (c *copyStep) run(s *stream) error { return s.copy(&c.dst, &c.src) }
@@ -244,7 +246,7 @@ func (c *copyStep) free()               {}
 type kernelStep struct {
 	l     *nvlib.Launch
 	f     following
-	meets bool // it waits for kernels on other devices
+	meets bool // NCCL's call contains kernels that wait for kernels on other devices
 }
 
 func (k *kernelStep) run(s *stream) error { return s.kernel(k.l, k.f) }

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// copiesStep holds the copies of a team member. Some of them run on the member's own stream, and others on additional
-// streams.
+// copiesStep is a step with the copies that a team member makes by copy engines. Some copies run on the member's own
+// stream, and others on additional streams.
 type copiesStep struct {
 	dev   *dev
 	own   []nvlib.Rect  // copies on the member's own stream
@@ -24,7 +24,7 @@ type sideCopies struct {
 	join nvlib.Event
 }
 
-// push returns the step that makes the copies c.
+// push returns the step that makes the copies c of a member.
 func (m *member) push(c coll.Copies) (*copiesStep, error) {
 	p := &copiesStep{dev: m.dev, own: c.Own}
 	for k, list := range c.Beside {
@@ -52,9 +52,9 @@ func (p *copiesStep) takeEvents() error {
 	})
 }
 
-// sideStream returns the member's additional stream number k. As soon as work is issued to it, the member's own stream
-// waits for that work. Teams do not share additional streams. Otherwise the copies of one team, which wait for peers,
-// could delay copies of another team for which these peers wait.
+// sideStream returns the member's additional stream number k. Whenever work is issued to it, the member's own stream
+// waits for that work. Teams do not share additional streams. If they did, the copies of one team, which wait for
+// peers, could delay copies of another team for which these peers wait.
 func (m *member) sideStream(k int) (*stream, error) {
 	d := m.dev
 	for len(m.sides) <= k {

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// gemmLaunch is a step that runs a GEMM of cuBLASLt.
+// gemmLaunch is a step that runs a GEMM by cuBLASLt.
 type gemmLaunch struct{ *gemm.Launch }
 
 func (g gemmLaunch) run(s *stream) error {
@@ -26,9 +26,10 @@ func (g gemmLaunch) run(s *stream) error {
 
 func (g gemmLaunch) free() { g.Launch.Free() }
 
-// PrepareLaunches implements device.Stream. Each stream that runs GEMMs has its own workspace, because concurrent
-// GEMMs must not share one. The workspace is as large as the largest GEMM requires. It is reserved before execution.
-// During execution, a call that maps memory may wait for kernels that themselves wait for work that is not yet issued.
+// PrepareLaunches implements device.Stream. Each stream that runs GEMMs has its own workspace, because concurrent GEMMs
+// must not share one. The workspace is as large as the largest GEMM requires. It is reserved before execution. It is
+// reserved in advance: during execution, a call that maps memory may wait for kernels that themselves wait for work
+// that is not yet issued.
 func (s *stream) PrepareLaunches(list []device.Launch) error {
 	need := int64(0)
 	for _, l := range list {
@@ -47,8 +48,8 @@ func (s *stream) PrepareLaunches(list []device.Launch) error {
 	return reserveWorkspace(s, need, need)
 }
 
-// workspace returns the number of bytes of workspace that the GEMMs of l need. It includes GEMMs for which processes
-// may still agree on another algorithm.
+// workspace returns the number of bytes of workspace that the GEMMs of the launch l need. It includes GEMMs for which
+// processes may still agree on another algorithm.
 func (l *launch) workspace() int64 {
 	need := int64(0)
 	if l.agreeing {
@@ -62,16 +63,16 @@ func (l *launch) workspace() int64 {
 	return need
 }
 
-// reserveWorkspace ensures that s has a workspace of at least need bytes. If not, it reserves a workspace of the given
-// number of bytes. It does not free the old workspace before the world ends, because a graph or unfinished work may
-// use it.
+// reserveWorkspace ensures that the stream s has a workspace of at least need bytes. If it has not, reserveWorkspace
+// reserves a workspace of the given number of bytes. It does not free the old workspace before the world ends, because
+// a graph or unfinished work may use it.
 func reserveWorkspace(s *stream, need, bytes int64) error {
 	if s.workspace != nil && s.workspace.bytes >= need {
 		return nil
 	}
 	m, err := s.dev.alloc(bytes, device.Private)
 	if err != nil {
-		return fmt.Errorf("a workspace for products on stream %s: %w", s.name, err)
+		return fmt.Errorf("allocating a workspace for products on stream %s: %w", s.name, err)
 	}
 	s.workspace = m
 	return nil
@@ -95,13 +96,13 @@ func (s *site) Recording() bool { return s.w.capture != nil }
 // NewClock returns a timing event from the pool.
 func (s *site) NewClock() (nvlib.Event, error) { return s.clock.Event(true) }
 
-// FreeClocks returns events that NewClock returned to the pool.
+// FreeClocks returns to the pool the events that NewClock returned.
 func (s *site) FreeClocks(list []nvlib.Event) { s.clock.FreeTimed(list...) }
 
 // Compile compiles the kernels for p and returns their launches.
 func (s *site) Compile(p kernels.Problem) ([]*nvlib.Launch, error) { return s.compile(p, nil) }
 
-// CompileAside is like Compile, but releases the world's mutex while the compiler runs.
+// CompileAside is like Compile, but unlocks the world's mutex while the compiler runs.
 func (s *site) CompileAside(p kernels.Problem) ([]*nvlib.Launch, error) {
 	return s.compileAside(p, nil)
 }

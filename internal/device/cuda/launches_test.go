@@ -28,7 +28,7 @@ type launchTrace struct {
 	count map[string]int
 }
 
-// name returns the name of a handle of the given kind.
+// name returns the text that replaces a handle of the given kind.
 func (l *launchTrace) name(kind string, h uintptr) string {
 	if l.names[h] == "" {
 		l.count[kind]++
@@ -37,7 +37,7 @@ func (l *launchTrace) name(kind string, h uintptr) string {
 	return l.names[h]
 }
 
-// at returns the name of an address; other numbers are unchanged.
+// at returns the text that replaces an address; other numbers are unchanged.
 func (l *launchTrace) at(v uintptr) string {
 	for base, b := range l.Blocks {
 		if v >= base && v < base+uintptr(len(b.Bytes())) {
@@ -78,7 +78,7 @@ func (l *launchTrace) driver(name string, a []uintptr) {
 		r := cabi.Load[[16]uint64](a[0])
 		fmt.Fprintln(&l.out, "rows", l.at(uintptr(r[11])), l.at(uintptr(r[4])), r[13], r[6], r[14], r[15], stream(a[1]))
 	case "cuMemsetD32Async", "cuMemsetD8Async":
-		fmt.Fprintln(&l.out, "fill", l.at(a[0]), a[2]) // the value is omitted, because it may be half of an address
+		fmt.Fprintln(&l.out, "fill", l.at(a[0]), a[2]) // omitted: the value, which may be half of an address
 	case "cuEventRecord":
 		fmt.Fprintln(&l.out, "record", l.name("e", a[0]), stream(a[1]))
 	case "cuStreamWaitEvent":
@@ -88,7 +88,7 @@ func (l *launchTrace) driver(name string, a []uintptr) {
 	}
 }
 
-// hash returns a hash of the records since its last call, and the number of lines.
+// hash returns a hash of the launches recorded since its last call, and the number of lines.
 func (l *launchTrace) hash(t *testing.T, what string) string {
 	text := l.out.String()
 	l.out.Reset()
@@ -155,7 +155,7 @@ func TestLaunches(t *testing.T) {
 	golden.File(t, "testdata/launches.txt", all.String())
 }
 
-// launchCases returns a few cases, with sizes that algorithms handle differently.
+// launchCases returns a few collectives, with sizes that algorithms handle differently.
 func launchCases(op ir.Op, algo string, n int, large bool) []teamCase {
 	list := casesOf(op, algo, n, [][]int64{{7}, {4096}, {16, 128}})
 	if !large {
@@ -203,7 +203,7 @@ func (l *launchTrace) issue(r *teamRig, c teamCase, tune device.Tuning) {
 	fmt.Fprintln(&l.out, "the team has", r.team.Bytes())
 }
 
-// norm prepares a normalised sum of the given number of rows, in place and not in place.
+// norm prepares an all_reduce fused with rms_norm, of the given number of rows, in place and not in place.
 func (l *launchTrace) norm(r *teamRig, rows int64) {
 	for _, inPlace := range []bool{false, true} {
 		n := &device.Norm{Eps: 1e-5}

@@ -9,8 +9,8 @@ import (
 // Library compiles kernels.
 type Library = gpu.Library
 
-// compileAside compiles for a caller that holds the world exclusively. It releases the world's mutex while the
-// compiler runs.
+// compileAside compiles the kernels for p while the caller holds the world exclusively. It unlocks the world's mutex
+// while the compiler runs.
 func (s *site) compileAside(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	var steps []kernels.Step
 	err := s.w.guard.Compiling(func() (err error) {

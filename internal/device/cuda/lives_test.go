@@ -25,8 +25,8 @@ type life struct {
 	opts       Options
 	load       hocket.LoadOptions
 	nccl       bool
-	products   bool // computed by a fake cuBLASLt that only records calls
-	meets      bool // computed by kernels that are only recorded
+	products   bool // products are computed by a fake cuBLASLt, which only records its calls
+	meets      bool // collectives are computed by kernels that are only recorded
 	apart      func(a, b int32) bool
 	in         []map[string]*hocket.Tensor // inputs of each run, created once
 }
@@ -116,10 +116,10 @@ func lives() []*life {
 
 func (l *life) String() string { return l.name }
 
-// blind reports whether results are meaningless, because the fakes compute nothing.
+// blind reports whether the results of a life have no meaning, because the fakes compute nothing.
 func (l *life) blind() bool { return l.products || l.meets }
 
-// begin creates the fakes, and a machine on them.
+// begin creates the fake libraries of a life, and a machine that uses them.
 func (l *life) begin(t *testing.T) (*fakedriver.GPU, *machine) {
 	f := fakedriver.New(t, l.gpus)
 	if l.apart != nil {
@@ -144,7 +144,7 @@ func (l *life) begin(t *testing.T) (*fakedriver.GPU, *machine) {
 }
 
 // live opens the machine, runs the program three times and closes everything, even after failures. It returns the
-// results of the runs, nil for failed ones, and all errors.
+// results of the runs, with nil for failed ones, and all errors.
 func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]float64, errs []error) {
 	t.Helper()
 	keep := func(err error) bool {
@@ -178,7 +178,7 @@ func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]floa
 			l.in = append(l.in, in)
 		}
 		in := maps.Clone(l.in[run])
-		if w := in["w"]; w != nil { // w is a weight; the second run uses the weight bound for the first
+		if w := in["w"]; w != nil { // w is a weight; the second run uses the weight that was bound for the first
 			delete(in, "w")
 			if run != 1 {
 				if err := model.Bind("w", w); err != nil {
@@ -198,9 +198,10 @@ func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]floa
 	return out, errs
 }
 
-// callsToFail returns numbers of calls to make fail, and the results of the runs without failures. The candidates are
-// the first and the last call of each call stack. Long tests use all candidates, others some. A call that makes a
-// context current during a capture is excluded, because the capture would then not be ended.
+// callsToFail returns the numbers of the library calls that tests let fail, and the results of the runs without
+// failures. The candidates are, for each distinct call stack, the first and the last call. Long tests use all
+// candidates, other tests some of them. A call that makes a context current during a capture is excluded, because the
+// capture would then not be ended.
 func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 	f, m := l.begin(t)
 	places := map[uint64]*[2]int{}
@@ -244,8 +245,8 @@ func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 	return few, want
 }
 
-// releases reports whether something stays allocated if the call fails: what the call should free, or what is freed in
-// the context that it should make current.
+// releases reports whether something stays allocated if the call of this name fails: what the call should free, or what
+// is freed in the context that it should make current.
 func releases(call string) bool {
 	for _, s := range []string{"cuCtxSetCurrent", "Destroy", "Free", "Release", "Unmap", "Unload", "Deregister", "Abort"} {
 		if strings.Contains(call, s) {
@@ -265,7 +266,7 @@ func (l *life) wrong(out, want [][]float64) string {
 	return ""
 }
 
-// again executes a life on a machine on which a life ended early, and returns what went wrong.
+// again executes another life on a machine on which a life ended early, and returns what went wrong.
 func (l *life) again(t *testing.T, m *machine, want [][]float64) string {
 	t.Helper()
 	out, errs := l.live(t.Context(), t, m)

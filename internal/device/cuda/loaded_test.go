@@ -49,8 +49,8 @@ func TestKernelsAreLoaded(t *testing.T) {
 	}
 }
 
-// TestSharedMemory checks that the dynamic shared memory allowed for a kernel is the largest that any of its launches
-// needs, in whatever order the launches are created.
+// TestSharedMemory checks that a kernel is permitted as much dynamic shared memory as any of its launches needs, in
+// whatever order the launches are prepared.
 func TestSharedMemory(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	g := system(f).GPUs[0]

@@ -17,8 +17,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// faulty opens a world on a fake with two GPUs. The last rank begins mark 5 and uploads; refused is the error of the
-// upload.
+// faulty opens a world on a fake driver with two GPUs. The last rank records the begin of command 5 and uploads; the
+// result refused is the error of the upload.
 func faulty(t *testing.T, f *fakedriver.GPU, ranks int, before func()) (m *machine, w device.World, refused error) {
 	t.Helper()
 	m = newMachine(system(f), Options{Kernels: f})
@@ -56,8 +56,8 @@ func isLost(t *testing.T, err error, words ...string) {
 	}
 }
 
-// TestDeviceLost makes work fail with every fatal status. The world ends, closing it makes no driver calls, and no
-// other world opens.
+// TestDeviceLost makes work fail with every fatal status. The world must end, closing it must make no driver calls, and
+// no other world can open.
 func TestDeviceLost(t *testing.T) {
 	for code := range gpu.Fatal {
 		f := fakedriver.New(t, 1)
@@ -70,7 +70,7 @@ func TestDeviceLost(t *testing.T) {
 		if !errors.As(err, &fault) || fault.Rank != 0 || fault.Stream != "main" || fault.ID != 5 || nvlib.CUDACode(err) != code || !errors.Is(err, device.ErrAborted) {
 			t.Fatalf("%d: got %v", code, err)
 		}
-		f.Vain = nil // of Sync, which found the failure
+		f.Vain = nil // forget the calls of Sync, which found the failure
 		if err := w.Close(); err != nil || len(f.Vain) > 0 {
 			t.Errorf("status %d: closing: %v; driver calls after the loss: %v", code, err, f.Vain)
 		}
@@ -84,7 +84,7 @@ func TestDeviceLost(t *testing.T) {
 	}
 }
 
-// TestPeerLost checks that a fault on the second of two GPUs also affects the first one in the fake.
+// TestPeerLost checks a fault on the second of two GPUs, which in the fake driver also affects the first one.
 func TestPeerLost(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	m, w, err := faulty(t, f, 2, func() { f.Kills["cuMemcpyAsync"] = 719 })
@@ -104,7 +104,8 @@ func TestPeerLost(t *testing.T) {
 	isLost(t, err, "GPU 0, fake", "while a world was opened")
 }
 
-// illness makes GPU 1 of a fake lost from now on. Calls for streams of other GPUs return the statuses in also.
+// illness makes calls for GPU 1 of a fake fail from now on, as if it were lost. Calls for streams of the GPUs in also
+// return the statuses given there.
 func illness(t *testing.T, f *fakedriver.GPU, also map[int32]uintptr) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -113,8 +114,8 @@ func illness(t *testing.T, f *fakedriver.GPU, also map[int32]uintptr) {
 	t.Cleanup(func() { f.Dead = 1 }) // its memory is not freed
 }
 
-// onlySecond checks that a world ended by a fault of rank 1 and that its GPU is lost. The first GPU must not be lost,
-// and other worlds can be opened on it.
+// onlySecond checks that a fault of rank 1 ended the world and that this rank's GPU is lost. The first GPU must not be
+// lost, and other worlds can be opened on it.
 func onlySecond(t *testing.T, m *machine, w device.World, err error) {
 	t.Helper()
 	var fault *device.Fault
@@ -136,7 +137,7 @@ func onlySecond(t *testing.T, m *machine, w device.World, err error) {
 	}
 }
 
-// TestLostBehindBusy checks the loss of a GPU while another GPU waits for its work forever.
+// TestLostBehindBusy checks that the loss of a GPU is found while another GPU waits for its work forever.
 func TestLostBehindBusy(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	m := newMachine(system(f), Options{Kernels: f})
@@ -157,8 +158,8 @@ func TestLostBehindBusy(t *testing.T) {
 	onlySecond(t, m, w, err)
 }
 
-// TestLostUnseen makes a GPU fail without a Sync, or with nothing in flight. The first operation that uses it reports
-// the loss.
+// TestLostUnseen makes a GPU fail while no Sync is called, or with nothing in flight. The first operation that uses the
+// GPU reports the loss.
 func TestLostUnseen(t *testing.T) {
 	for _, call := range []string{"cuStreamQuery", "cuStreamDestroy_v2", "cuMemUnmap"} {
 		f := fakedriver.New(t, 1)
@@ -178,7 +179,7 @@ func TestLostUnseen(t *testing.T) {
 	isLost(t, err, "GPU 0, fake")
 }
 
-// TestLostHandles frees memory of a lost GPU, in the open world and afterwards.
+// TestLostHandles checks that memory of a lost GPU can be freed, in the open world and afterwards.
 func TestLostHandles(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	_, w, err := faulty(t, f, 1, func() {})
@@ -205,7 +206,7 @@ func TestLostHandles(t *testing.T) {
 }
 
 // TestDeviceFault makes a call fail with a status that is not fatal. The world ends and frees everything, and another
-// world works.
+// world can be used.
 func TestDeviceFault(t *testing.T) {
 	for _, code := range []uintptr{1, 2, 400, 701, 713, 720, 801} {
 		f := fakedriver.New(t, 2)
@@ -230,7 +231,7 @@ func TestDeviceFault(t *testing.T) {
 	}
 }
 
-// TestHang closes a world whose work does not end.
+// TestHang closes a world whose work on the devices does not end.
 func TestHang(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	m, w, err := faulty(t, f, 1, func() { f.Returns["cuStreamQuery"] = nvlib.CUDANotReady })
@@ -244,8 +245,8 @@ func TestHang(t *testing.T) {
 	f.Dead = 1 // its memory is not freed
 }
 
-// TestLostByLaunch checks that a graph launch fails if one of its GPUs was lost before without notice, whichever GPU
-// reports it.
+// TestLostByLaunch checks that the launch of a graph fails if one of its GPUs was lost and no call has reported it yet,
+// whichever GPU reports it.
 func TestLostByLaunch(t *testing.T) {
 	for _, form := range []string{formOne, formEach} {
 		x := newExchanged(t, Options{Graphs: form})
@@ -260,7 +261,7 @@ func TestLostByLaunch(t *testing.T) {
 	}
 }
 
-// TestLostDetour checks that a copy to the memory of a GPU that was lost without notice fails.
+// TestLostDetour checks that a copy fails if it goes to the memory of a GPU whose loss no call has reported yet.
 func TestLostDetour(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Reach.Apart = all
@@ -276,8 +277,8 @@ func TestLostDetour(t *testing.T) {
 	onlySecond(t, m, w, s[0].Copy(v[1], v[0]))
 }
 
-// TestLostBuffers: waiting for a staging buffer returns the loss of a GPU, even if another GPU's transfer is waited
-// for first, and does not blame that other GPU.
+// TestLostBuffers checks that waiting for a staging buffer returns the loss of a GPU, even if another GPU's transfer is
+// waited for first, and does not report that other GPU as lost.
 func TestLostBuffers(t *testing.T) {
 	for _, first := range []int{0, 1} {
 		f := fakedriver.New(t, 2)

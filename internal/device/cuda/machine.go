@@ -3,14 +3,14 @@
 //
 // # Order
 //
-// The machine never issues a wait before the work that the wait depends on. If the record of an event or the signals
-// of a counter have not been issued yet, the host holds back the wait and all later work of its stream until they are
-// issued. Signals and counter waits become event records and event waits, which the driver can schedule. Streams that
-// share a hardware queue cannot deadlock each other. If no remaining call can release the work that is held back, the
-// machine reports a deadlock without delay.
+// The machine never issues a wait before the work that the wait depends on. If an event's record or a counter's signals
+// have not been issued yet, the host holds back the wait and all later work of the stream until they are issued.
+// Signals, and waits for counters, become event records and event waits, which the driver can schedule. Therefore
+// streams that share a hardware queue cannot deadlock each other. If no remaining call can release the work that is
+// held back, the machine reports a deadlock without delay.
 //
-// Three kinds of work do wait on devices: kernels of teams, for each other (see team.go); graphs of one GPU each, for
-// flags that the others raise (see graph_flags.go); and streams, for counters of other processes (see
+// Three kinds of work do wait on devices. Kernels of teams wait for each other (see team.go). Graphs of one GPU each
+// wait for flags that the others raise (see graph_flags.go). Streams wait for counters of other processes (see
 // peer_counters.go). These waits have a time limit, and end when the world ends. The work that they wait for is issued
 // before any call that could block the driver (see package guard), or another process issues this work in the order of
 // the same plan.
@@ -18,14 +18,14 @@
 // # Host memory
 //
 // No device reads or writes Go memory: uploads and downloads go through pinned buffers. A download is copied to the
-// caller's bytes during Sync. GPUs without peer access (see peer_access.go) copy through such buffers too (see
-// host_staged.go).
+// caller's bytes during Sync. Copies between GPUs without peer access (see peer_access.go) go through pinned buffers,
+// too (see host_staged.go).
 //
 // # Faults
 //
-// An error of a device ends the world. After an error of a call another world can be opened. After an error of work,
-// such as an illegal address, the driver answers every call about that device with the same error until the process
-// ends: the device is lost, worlds on it end, and Open fails with device.ErrDeviceLost, naming the cause.
+// An error of a device ends the world. After an error of a driver call, another world can be opened. After an error of
+// work on a device, such as an illegal address, the driver answers every call about that device with the same error
+// until the process ends: the device is lost, worlds on it end, and Open fails with device.ErrDeviceLost and the cause.
 package cuda
 
 import (
@@ -47,8 +47,8 @@ import (
 type Options struct {
 	// Kernels makes the kernels. If nil, package kernels is used, which compiles with NVRTC and caches on disk.
 	Kernels Library
-	// RanksPerGPU is the largest number of ranks that share a GPU. Tests of programs that need more ranks than there
-	// are GPUs set it. 0 means 1.
+	// RanksPerGPU is the largest number of ranks that share a GPU. Tests set it for programs that need more ranks than
+	// there are GPUs. 0 means 1.
 	RanksPerGPU int
 	// FixedProducts selects, for each GEMM, the first algorithm that cuBLASLt proposes and that does not split sums,
 	// instead of timing several algorithms. Timing may select different algorithms on different machines or on
@@ -66,18 +66,18 @@ type Options struct {
 	// GPU, joined by flags. If empty, both forms are recorded, so that the caller can measure both and select one.
 	Graphs string
 	// TeamTimeout limits how long a team's kernel waits for a peer, how long a graph's section waits for the section of
-	// another GPU, and how long NCCL may take to load for its first call. The world ends when the limit is exceeded.
+	// another GPU, and how long NCCL may take to load for its first call. The world ends if a wait exceeds this limit.
 	// 0 means 30 seconds.
 	TeamTimeout time.Duration
 	// Peers represents the processes that share the ranks of every world; nil if this process runs all ranks. All of
 	// these processes must open a machine with Peers set, and open the same worlds in the same order.
 	Peers *procs.World
 
-	teamsLate bool // a team's kernel begins only after the previous kernel has ended
+	teamsLate bool // a team's kernel never begins before the previous kernel has ended
 	// teamsApart issues each member's kernel when it is the next task of its stream, without waiting for the other
 	// members.
 	teamsApart bool
-	hostParts  *coll.HostParts // replaces the measured values; nil to use the measured values
+	hostParts  *coll.HostParts // replaces the measured sizes of parts that go through host memory; nil to use these
 }
 
 func (o *Options) teamTimeout() time.Duration {
@@ -146,7 +146,7 @@ func (m *machine) Caps() device.Caps {
 		Concurrent: true,
 		Deadlocks:  true,
 		Traces:     true,
-		// Each GPU has a separate clock: see base.
+		// Each GPU has a separate clock: see the field base.
 		DeviceClocks: true,
 		Precompile:   m.precompiles(),
 		ScaleColumns: true,

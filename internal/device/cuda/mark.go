@@ -7,26 +7,26 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// mark represents a position in a stream's order, after everything issued before it. Once that work has been issued to
-// the driver, a driver event records the position. The world's mutex guards the mark.
+// mark represents a position in a stream, after everything issued to the stream before it. Once that work has been
+// issued to the driver, a driver event records the position. The world's mutex guards the mark.
 type mark struct {
 	stream *stream
 	issued bool // the driver event ev has been recorded for it
-	done   bool // the device is known to have reached it
+	done   bool // the device is known to have reached the position
 	pos    int64
 	ev     nvlib.Event
 	refs   int       // number of references
 	in     *capture  // the capture that contains it; nil for none
-	seen   []int64   // copy of the stream's field seen at this position
+	seen   []int64   // copy of the field seen of the stream at this position
 	held   []*stream // streams that are held back until the mark is issued
 }
 
-// text describes the mark for an error message.
+// text describes a mark that is not issued, for an error message.
 func (m *mark) text() string {
 	return fmt.Sprintf("an event of rank %d, stream %s, that is not recorded yet", m.stream.dev.rank, m.stream.name)
 }
 
-// Release drops one reference. Dropping the last reference returns the event to the pool.
+// Release drops one reference. If it was the last reference, Release returns the event to the pool.
 func (m *mark) Release() {
 	m.refs--
 	if m.refs == 0 && m.issued {
@@ -74,7 +74,7 @@ func (s *stream) here() (*mark, error) {
 	return m, nil
 }
 
-// stamp records an event for the mark m. The context is current.
+// stamp records a driver event for the mark m. The context is current.
 func (s *stream) stamp(m *mark) error {
 	ev, err := s.dev.site.clock.Event(false)
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *stream) stamp(m *mark) error {
 	return nil
 }
 
-// record records the driver event ev after all work issued to s so far. The context is current.
+// record lets the driver record the event ev after all work issued to s so far. The context is current.
 func (s *stream) record(ev nvlib.Event) error {
 	s.gave(0)
 	s.led = s.led && s.dev.w.capture != nil // in a graph, the record is not a node
@@ -97,8 +97,8 @@ func (s *stream) record(ev nvlib.Event) error {
 
 // waitFor makes later work on s wait for the mark m, which has been issued. The context is current.
 func (s *stream) waitFor(m *mark) error {
-	// Work issued before a capture has ended, and work within a capture ends before any work that follows the graph's
-	// launch. In neither case is a wait needed.
+	// Work that was issued before a capture has ended. Work within a capture ends before any work that follows the
+	// graph's launch. In neither case is a wait needed.
 	if m.stream == s || s.isBehind(m) || m.in != s.dev.w.capture {
 		return nil
 	}
@@ -123,9 +123,9 @@ func (s *stream) isBehind(m *mark) bool {
 	return m.stream.index < len(s.seen) && s.seen[m.stream.index] >= m.pos
 }
 
-// learn records that s waits for m. If all is set, s thereby also waits for all work that m's stream waited for. For a
-// flag between sections, all is false. Earlier work on s's own GPU then keeps its edge in the graph, so that this
-// order does not depend only on the flag.
+// learn records that the stream s waits for the mark m. If all is set, s thus also waits for all work that m's stream
+// had waited for. If the wait is for a flag between sections, all is false. Earlier work on s's own GPU then keeps its
+// edge in the graph, so that this order does not depend only on the flag.
 func (s *stream) learn(m *mark, all bool) {
 	if all {
 		for i, pos := range m.seen {
@@ -142,7 +142,8 @@ func (s *stream) raiseSeen(i int, pos int64) {
 	s.seen[i] = max(s.seen[i], pos)
 }
 
-// event refers to the mark of its most recent record. The world's mutex guards it.
+// event is a device.Event; it refers to the mark (position in a stream) of its most recent record. The world's mutex
+// guards it.
 type event struct {
 	dev      *dev
 	latest   *mark
@@ -159,7 +160,7 @@ func (e *event) Release() {
 	e.released, e.latest = true, nil
 }
 
-// set makes e refer to m. The caller's reference to m becomes e's reference.
+// set makes the event e refer to the mark m. The caller's reference to m becomes e's reference.
 func (e *event) set(m *mark) {
 	if e.latest != nil {
 		e.latest.Release()

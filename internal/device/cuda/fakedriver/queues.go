@@ -295,8 +295,8 @@ func sum(at, n uintptr) (sum int64) {
 	return sum
 }
 
-// joined returns the tasks of a join: one raises flags, and one waits until its own flag has reached the count and
-// subtracts the count.
+// joined returns the tasks of a join kernel: one raises flags of other streams; the other waits until its own flag has
+// reached the count, and subtracts the count.
 func (f *GPU) joined(j kernels.Join) []Task {
 	now := func() int64 { return sum(uintptr(j.Flag), uintptr(max(j.Words, 1))) }
 	var began time.Time
@@ -329,7 +329,7 @@ func (f *GPU) joined(j kernels.Join) []Task {
 	return []Task{raise, take}
 }
 
-// reportWait writes the fault of a wait that timed out, and aborts all other waits.
+// reportWait writes the fault report of a wait that timed out, and aborts all other waits.
 func reportWait(fault, abort uintptr, tag uint64, words0, words1 int64, waited time.Duration) {
 	kind := kernels.FaultAborted
 	if peek(abort) == 0 {
@@ -345,8 +345,8 @@ func reportWait(fault, abort uintptr, tag uint64, words0, words1 int64, waited t
 	}
 }
 
-// meet returns the tasks of a kernel in which the members of a team only meet: each waits until all others have begun
-// as many launches. The fake does not implement kernels that compute in a meeting.
+// meet returns the tasks of a kernel that only synchronizes a team: each member waits until all others have begun as
+// many launches. The fake does not implement kernels of teams that also compute.
 func (f *GPU) meet(m kernels.Meeting) []Task {
 	t := m.Team
 	word := func(i int, off uintptr) *uint32 {

@@ -2,6 +2,6 @@
 
 package fakedriver
 
-// thread cannot identify threads on this system. Tests with several worlds at once may therefore report accesses of the
-// wrong device.
+// thread cannot identify threads on this system. Tests with several worlds at once may therefore report an access as
+// that of another device.
 func thread() int { return 0 }

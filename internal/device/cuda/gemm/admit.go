@@ -13,9 +13,9 @@ import (
 
 // admit runs every candidate once, and drops candidates that fail. It also drops candidates that add the bias to a sum
 // that is already rounded, because sums may be rounded only once (S11). The first candidate adds the bias before
-// rounding (see addsBiasOnce). The operands are chosen so that f32 holds all sums exactly, in any order. All
-// candidates that add the bias before rounding therefore compute the same bits as the first. Hocket's own kernel is
-// also dropped if its bits differ.
+// rounding (see addsBiasOnce). The operands are chosen so that f32 holds all sums exactly, in any order. So all
+// candidates that add the bias before rounding compute the same bits as the first. Hocket's own kernel is also dropped
+// if its result has other bits.
 func (t *trial) admit(cands []Candidate) error {
 	own := func(c Candidate) bool { return c.own }
 	compared := t.st.Problem.Bias != 0 && t.st.Problem.DType.Size() < 4 || slices.ContainsFunc(cands, own)
@@ -43,11 +43,11 @@ func (t *trial) admit(cands []Candidate) error {
 	return nil
 }
 
-// sampled is the largest number of bytes of a result that are compared. A candidate that adds the bias too late
-// changes a few percent of all elements.
+// sampled is the largest number of bytes of a result that are compared with another result. This suffices: a candidate
+// that adds the bias too late changes a few percent of all elements.
 const sampled = 64 << 10
 
-// result runs a candidate. If wanted is set, it returns the first bytes of the candidate's output.
+// result runs a candidate. If wanted is set, it returns the first bytes of the candidate's result.
 func (t *trial) result(c Candidate, wanted bool) ([]byte, error) {
 	if !wanted {
 		return nil, t.try(c)
@@ -71,8 +71,9 @@ func (t *trial) result(c Candidate, wanted bool) ([]byte, error) {
 	return bytes.Clone(cabi.Bytes(uintptr(buf), int(n))), errors.Join(err, pinned.Free(buf, n))
 }
 
-// exactOf returns numbers with few significant bits: ±1 and ±(1 + 2⁻⁷). A sum of some ten thousand products of these
-// numbers fits into the 24 bits of f32, but not into the bits of a narrow type.
+// exactOf returns operands of which f32 holds sums of products exactly: numbers with few significant bits, ±1 and ±(1 +
+// 2⁻⁷). A sum of some ten thousand products of these numbers fits into the 24 bits of f32, but not into the bits of a
+// narrow type.
 func exactOf(dt ir.DType) []byte {
 	r := rand.New(rand.NewPCG(3, 4))
 	return PatternOf(dt, func() float64 {

@@ -2,12 +2,12 @@ package gemm
 
 import "crypto/sha256"
 
-// Each process measures for itself, but ranks of several processes must compute GEMMs with the same algorithms. After
-// all GEMMs have been prepared, the processes therefore exchange their choices. If the agreed choice for a GEMM
-// differs from that of this process, this process prepares the GEMM again.
+// Each process measures algorithms for itself, but ranks of several processes must compute GEMMs with the same
+// algorithms. After all GEMMs have been prepared, the processes therefore exchange their choices. If the agreed choice
+// for a GEMM differs from that of this process, this process prepares the GEMM again.
 
-// Sum is a hash of everything on which the choice of an algorithm depends. It is equal in all processes with the same
-// kind of GPU.
+// Sum identifies the choice of an algorithm: it is a hash of everything on which the choice depends. The hash is equal
+// in all processes with the same kind of GPU.
 type Sum [8]byte
 
 // ChosenBytes is the size in bytes of a stored choice.
@@ -19,14 +19,15 @@ func sumOf(key string) (s Sum) {
 	return s
 }
 
-// The following values are stored instead of a workspace size if the choice is not an algorithm of cuBLASLt.
+// If the choice is not an algorithm of cuBLASLt, one of the following values is stored instead of the size of the
+// workspace.
 const (
 	ownNeed   = -1 // hocket's kernel
-	jointNeed = -2 // one launch for linears of one x
+	jointNeed = -2 // one launch for several linears of one operand
 	apartNeed = -3 // separate launches, because one launch is not faster or was not tried
 )
 
-// jointChoice returns the stored form of a choice that says whether linears run as one launch.
+// jointChoice returns the stored form of the choice whether several linears run as one launch.
 func jointChoice(joint bool) []byte {
 	p := Pick{Need: apartNeed}
 	if joint {
@@ -35,18 +36,18 @@ func jointChoice(joint bool) []byte {
 	return p.bytes()
 }
 
-// Apart reports whether choice says that linears run as separate launches. If one process makes this choice, it
-// applies to all processes: a process that has prepared linears separately cannot join them later.
+// Apart reports whether choice is that linears run as separate launches. If one process makes this choice, all
+// processes must: a process that has prepared linears separately cannot join them later.
 func Apart(choice []byte) bool { return string(choice) == string(jointChoice(false)) }
 
-// Chosen returns this process's choices for all GEMMs, and for all groups of linears with a common input, that were
-// prepared.
+// Chosen returns the choices that this process made for all prepared GEMMs, and for all groups of linears with a common
+// operand.
 func (h *Host) Chosen() map[Sum][]byte { return h.chosen }
 
-// Again registers the function prepare. Adopt calls it if a choice changes, to prepare a GEMM again.
+// Again registers the function prepare. Adopt calls prepare if a choice changes, to prepare a GEMM again.
 func (h *Host) Again(prepare func() error) { h.again = append(h.again, prepare) }
 
-// Adopted reports whether Adopt was called. Choices do not change after Adopt.
+// Adopted reports whether Adopt was called. After Adopt, choices do not change.
 func (h *Host) Adopted() bool { return h.agreed != nil }
 
 // Adopt applies the agreed choices to all GEMMs that are prepared later. If an agreed choice differs from this

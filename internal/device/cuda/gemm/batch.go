@@ -9,16 +9,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The two linears of a gate can be one batch of cuBLASLt. The distances between the weights, and between the results,
-// are the steps of the batch. A batch is used if it is faster than the launches that are used otherwise, and if its bits
-// are the same when all sums are exact. For 128 rows and weights of 7168x4096 on an H200 a batch takes 32.7 µs, and two
-// concurrent GEMMs 35.9 µs.
+// cuBLASLt can compute the two linears of a gate as one batched GEMM. The distances between the two weights, and
+// between the two results, are the strides of the batch. The batched GEMM is used if it is faster than separate
+// launches, and if its bits are the same when all sums are exact. For 128 rows and weights of 7168x4096 on an H200, the
+// batched GEMM takes 32.7 µs, and two concurrent GEMMs 35.9 µs.
 
-// mostBatched is the largest number of rows for which a batch is measured.
+// mostBatched is the largest number of rows for which a batched GEMM is measured.
 const mostBatched = 1024
 
-// batches reports whether the linears can be a batch. Its steps are positive, because cuBLASLt 13.1 made illegal
-// accesses with negative ones.
+// batches reports whether the linears in j can be one batched GEMM. Its strides must be positive, because cuBLASLt 13.1
+// made illegal accesses with negative ones.
 func (j *Joint) batches() bool {
 	if !j.Gated || len(j.List) != 2 {
 		return false
@@ -32,7 +32,8 @@ func (j *Joint) batches() bool {
 	return g == other && g.Batch == 1 && g.On == 1 && g.M <= mostBatched && g.Bias == 0 && !g.Relu && !g.Fixed && !g.scaled()
 }
 
-// batch returns the linears as a batch with the given steps in bytes.
+// batch returns the linears as a batched GEMM with the given strides, in bytes, between the weights and between the
+// results.
 func (j *Joint) batch(weight, out int64) Problem {
 	g := j.List[0]
 	size := g.DType.Size()
@@ -40,13 +41,14 @@ func (j *Joint) batch(weight, out int64) Problem {
 	return g
 }
 
-// fasterBatch returns one launch that computes the linears as a batch, or nil if none is faster than the launches in
-// alone. These run concurrently if small is set, and otherwise one after another.
+// fasterBatch returns one launch that computes the linears as a batched GEMM. It returns nil unless this is faster than
+// the separate launches in alone. The separate launches run concurrently if small is set, and otherwise one after
+// another.
 func (h *Host) fasterBatch(j Joint, alone []*Launch, small bool) (all *Launch, err error) {
 	if !j.batches() {
 		return nil, nil
 	}
-	// The algorithm is selected for a batch without gaps, so that all layers of a model share the choice.
+	// The algorithm is selected for contiguous matrices, so that all layers of a model share the choice.
 	_, weight, out := alone[0].Problem.spans()
 	dense, err := h.Prepare(j.batch(weight, out))
 	if err != nil || dense == nil {
@@ -70,8 +72,8 @@ func (h *Host) fasterBatch(j Joint, alone []*Launch, small bool) (all *Launch, e
 	return all, err
 }
 
-// spread returns the launch of a batch whose steps are the distances between the linears' operands, with the algorithm
-// of dense. It returns nil if cuBLASLt does not support these steps.
+// spread returns the launch of a batched GEMM whose strides are the distances between the linears' operands, with the
+// algorithm of dense. It returns nil if cuBLASLt does not support these strides.
 func (h *Host) spread(j Joint, dense *Launch) (*Launch, error) {
 	one, two := &j.List[0], &j.List[1]
 	l, ok := j.batch(int64(two.B-one.B), int64(two.Out-one.Out)).CuBLASLt()
@@ -92,7 +94,8 @@ func (h *Host) spread(j Joint, dense *Launch) (*Launch, error) {
 	return nil, notTaken(err)
 }
 
-// raceBatch reports whether a batch without gaps is faster than the launches in alone, and has the same bits.
+// raceBatch reports whether a batched GEMM of contiguous matrices is faster than the launches in alone, and gives the
+// same bits.
 func (h *Host) raceBatch(j Joint, alone []*Launch, dense *Launch, small bool) (faster bool, err error) {
 	t, err := h.newJointTrial(Joint{List: j.List}, alone)
 	if err != nil {
@@ -117,7 +120,7 @@ func (h *Host) raceBatch(j Joint, alone []*Launch, dense *Launch, small bool) (f
 	})
 }
 
-// runConcurrent returns a step that runs the linears concurrently, as a graph does.
+// runConcurrent returns a function that runs the linears concurrently, as branches of a graph do.
 func (t *jointTrial) runConcurrent(all *branches, at *jointOperands) ([]func() error, error) {
 	var products []*nvlib.Product
 	for i, st := range t.alone {
@@ -131,7 +134,7 @@ func (t *jointTrial) runConcurrent(all *branches, at *jointOperands) ([]func() e
 	}}, nil
 }
 
-// dropBranches frees the branches of a stream, with their workspaces. The context is current.
+// dropBranches frees the additional streams (branches) of a stream, and their workspaces. The context is current.
 func (h *Host) dropBranches(s nvlib.Stream) error {
 	all := h.branches[s]
 	delete(h.branches, s)

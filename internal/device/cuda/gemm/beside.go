@@ -7,24 +7,25 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// In graphs, GEMMs that share an operand and are too small to fill a GPU run concurrently, each on a separate branch.
-// Examples are q, k and v of a layer, and the gate and up projections. The results have the same bits as without
-// concurrency.
+// In graphs, GEMMs that share an operand and are too small to fill a GPU run concurrently, each on a separate branch of
+// the graph. Examples are the linears that compute q, k and v of a layer, and the gate and up projections. The results
+// have the same bits as without concurrency.
 
-// tileSide is the approximate number of rows, and of columns, of the result that a thread block of cuBLASLt computes.
+// tileSide is the approximate side of the square of the result that one thread block of cuBLASLt computes.
 const tileSide = 128
 
-// fills reports whether g has at least one thread block for each of sms multiprocessors. Running two such GEMMs
-// concurrently is not faster: for the gate and up projections with 512 rows it was 2 % slower on two H100 GPUs.
+// fills reports whether g has at least one thread block for each multiprocessor, of which there are sms. For such
+// GEMMs, running two concurrently is not faster: for the gate and up projections with 512 rows it was 2 % slower on two
+// H100 GPUs.
 func (g *Problem) fills(sms int) bool {
 	tiles := g.Batch * ((g.M + tileSide - 1) / tileSide) * ((g.N + tileSide - 1) / tileSide)
 	return tiles >= int64(sms)
 }
 
-// PrepareBeside returns one launch for several GEMMs: a batch if that is faster (see batch.go), or else GEMMs that run
-// concurrently in graphs, and one after another outside graphs. PrepareBeside returns nil if no batch is faster and each
-// GEMM fills the GPU, if cuBLASLt does not compute some of them, or if they have so few rows that hocket's own kernel may
-// compute some of them. The caller has made the context current.
+// PrepareBeside returns one launch for several GEMMs: a batched GEMM if that is faster (see batch.go), or else GEMMs
+// that run concurrently in graphs, and one after another outside graphs. PrepareBeside returns nil in three cases: no
+// batched GEMM is faster and each GEMM fills the GPU; cuBLASLt does not compute some of them; they have so few rows
+// that hocket's own kernel may compute some of them. The caller has made the context current.
 func (h *Host) PrepareBeside(j Joint) (all *Launch, err error) {
 	list, small := j.List, false
 	for i := range list {
@@ -60,7 +61,7 @@ func (h *Host) PrepareBeside(j Joint) (all *Launch, err error) {
 	return made[0], nil
 }
 
-// branch holds an additional stream with its own workspace.
+// branch holds an additional stream, on which a GEMM runs concurrently, with its own workspace.
 type branch struct {
 	h     nvlib.Stream
 	ended nvlib.Event
@@ -74,8 +75,8 @@ type branches struct {
 	list  []*branch
 }
 
-// room ensures that a branch has a workspace of at least the given number of bytes. The world keeps a replaced
-// workspace, because a graph may use it.
+// room ensures that b has a workspace of at least the given number of bytes. The world frees a replaced workspace only
+// at its end, because a graph may use it.
 func (b *branch) room(h *Host, bytes int64) error {
 	if b.bytes >= bytes {
 		return nil
@@ -87,7 +88,8 @@ func (b *branch) room(h *Host, bytes int64) error {
 	return err
 }
 
-// branchesOf returns the branches of a stream, with workspaces for the GEMMs in list. It creates missing branches.
+// branchesOf returns the branches of a stream, with workspaces that are large enough for the GEMMs in list. It creates
+// missing branches.
 func (h *Host) branchesOf(s nvlib.Stream, list []*Launch) (*branches, error) {
 	all := h.branches[s]
 	if all == nil {
@@ -121,7 +123,7 @@ func (h *Host) branchesOf(s nvlib.Stream, list []*Launch) (*branches, error) {
 	return all, nil
 }
 
-// runBeside records the GEMMs as concurrent branches of the graph that is being recorded from s.
+// runBeside records the GEMMs as concurrent branches of the graph that is being recorded from stream s.
 func (st *Launch) runBeside(ws nvlib.Ptr, s nvlib.Stream) error {
 	all, err := st.host.branchesOf(s, st.beside)
 	if errors.Is(err, device.ErrOutOfMemory) {
@@ -138,7 +140,7 @@ func (st *Launch) runBeside(ws nvlib.Ptr, s nvlib.Stream) error {
 	})
 }
 
-// run issues GEMM 0 to s, and the GEMMs 1 to n to a branch each.
+// run issues GEMM 0 to s, and each other GEMM to a branch.
 func (b *branches) run(
 	drv *nvlib.Driver, n int, s nvlib.Stream, ws nvlib.Ptr, multiply func(i int, ws nvlib.Ptr, s nvlib.Stream) error,
 ) error {
@@ -168,7 +170,7 @@ func (b *branches) run(
 	return nil
 }
 
-// runInTurn issues the GEMMs to s one after another.
+// runInTurn issues the GEMMs to stream s one after another.
 func (st *Launch) runInTurn(ws nvlib.Ptr, s nvlib.Stream) error {
 	err := st.multiply(ws, s)
 	for i := 0; err == nil && i < len(st.beside); i++ {
@@ -192,7 +194,7 @@ func (h *Host) EndBranches() error {
 	return errors.Join(errs...)
 }
 
-// end destroys the streams and events.
+// end destroys the streams and events of the branches.
 func (b *branches) end(drv *nvlib.Driver) error {
 	var errs []error
 	for _, o := range b.list {

@@ -12,8 +12,8 @@ import (
 // bᵀ·aᵀ.
 type LtProblem struct {
 	Problem
-	ld     [3]int64 // leading dimensions of b, a, out
-	ta, tb bool     // b, a are passed as transposed
+	ld     [3]int64 // leading dimensions (strides between columns) of b, a and out
+	ta, tb bool     // whether b and a are passed as transposed
 	tf32   bool
 }
 
@@ -69,16 +69,16 @@ type Launch struct {
 	Desc    nvlib.LtDesc
 	Layouts [3]nvlib.LtLayout
 	Need    int64         // workspace, in bytes
-	guess   bool          // the algorithm was not measured: see Pick
-	own     *nvlib.Launch // hocket's kernel for few rows, as long as it may be chosen; otherwise nil
-	few     bool          // own was considered as a candidate, even if it was dropped later
+	guess   bool          // the algorithm is a guess: it was not measured (see Pick)
+	own     *nvlib.Launch // hocket's kernel for few rows, while it may still be chosen; otherwise nil
+	few     bool          // own was considered for this GEMM, even if it was dropped later
 	beside  []*Launch     // see PrepareBeside
 }
 
 // WorkspaceBytes limits the workspace that algorithms may use on each stream, in bytes.
 const WorkspaceBytes = 32 << 20
 
-// notTaken returns nil if err only reports that cuBLASLt does not support a GEMM, and err otherwise.
+// notTaken returns nil if err only reports that cuBLASLt does not support a GEMM; otherwise it returns err.
 func notTaken(err error) error {
 	switch nvlib.Code(err, "cuBLASLt") {
 	case nvlib.CuBLASNotSupported, nvlib.CuBLASInvalidValue:
@@ -132,7 +132,7 @@ func (st *Launch) Describe() error {
 		set(nvlib.LtDescSMs, int32(g.SMs))
 	}
 	if g.scaled() {
-		for i := range 2 { // cuBLASLt's A is b, and its B is a
+		for i := range 2 { // cuBLASLt's operand A is b, and its operand B is a
 			set(nvlib.LtDescScaleModeA+i, int32(g.Modes[1-i]))
 			if err == nil {
 				err = lib.SetDesc64(st.Desc, nvlib.LtDescScaleA+i, uint64(g.Scales[1-i]))
@@ -158,7 +158,7 @@ func (st *Launch) Describe() error {
 	return nil
 }
 
-// setRelu makes st apply a relu to its result.
+// setRelu lets cuBLASLt apply a relu to the result of st.
 func (st *Launch) setRelu() error {
 	epilogue := int32(nvlib.LtEpilogueRelu)
 	if st.Problem.Bias != 0 {
@@ -175,7 +175,8 @@ func (st *Launch) setBias(at nvlib.Ptr) error {
 	return st.Library.SetDesc64(st.Desc, nvlib.LtDescBias, uint64(at))
 }
 
-// NewProduct returns the arguments of a cuBLASLt call that computes st with the given algorithm and operands.
+// NewProduct returns the arguments of a cuBLASLt call that computes st with the given algorithm and addresses of
+// operands.
 func (st *Launch) NewProduct(algo nvlib.LtAlgo, b, a, out nvlib.Ptr) *nvlib.Product {
 	la := st.Layouts
 	return nvlib.NewProduct(st.Handle, st.Desc, la[0], la[1], la[2], b, a, out, algo, st.Problem.DType == ir.F64)
@@ -192,7 +193,7 @@ func (st *Launch) dropOwn() {
 	}
 }
 
-// Free frees cuBLASLt's descriptors of the GEMM. It is called when the launch is released and again when the world
+// Free frees cuBLASLt's descriptors of the GEMM. Free is called when the launch is released and again when the world
 // ends; only the first call has an effect. The caller holds the world's mutex.
 func (st *Launch) Free() {
 	if !st.host.live[st] {
@@ -216,8 +217,8 @@ func (st *Launch) Free() {
 	}
 }
 
-// key returns a text that contains everything on which the choice of an algorithm depends. GEMMs with equal keys use
-// the same algorithm.
+// key returns the key of st in tables of picks: a text that contains everything on which the choice of an algorithm
+// depends. GEMMs with equal keys use the same algorithm.
 func (st *Launch) key() string {
 	g, own := &st.Problem, ""
 	if st.few {
@@ -228,7 +229,7 @@ func (st *Launch) key() string {
 		g.ta, g.tb, g.Bias != 0, g.Alignments(), !g.Fixed, WorkspaceBytes) + g.scaledKey() + own
 }
 
-// scaledKey returns the part of the key that describes 8-bit operands with scales.
+// scaledKey returns the part of key's text that describes 8-bit operands with scales.
 func (g *Problem) scaledKey() string {
 	if !g.scaled() {
 		return ""
@@ -240,7 +241,7 @@ func (g *Problem) scaledKey() string {
 	return text
 }
 
-// Alignments returns the alignments of b, a, the result, and the result again, as cuBLASLt expects them.
+// Alignments returns the alignments of b, a, out, and out again, as cuBLASLt expects them: for its A, B, C and D.
 func (g *LtProblem) Alignments() [4]uint32 {
 	return [4]uint32{aligned(g.B), aligned(g.A), aligned(g.Out), aligned(g.Out)}
 }

@@ -7,17 +7,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Site is the part of a world that GEMMs use. Its methods are called while the world's mutex is held and the GPU's
-// context is current.
+// Site is the part of a world that the preparation of GEMMs uses. Its methods are called while the world's mutex is
+// held and the GPU's context is current.
 type Site interface {
-	// Recording reports whether a graph is being recorded. GEMMs are then not timed, because the runs would become
-	// part of the graph.
+	// Recording reports whether a graph is being recorded. During a recording, GEMMs are not timed, because the runs
+	// would become part of the graph.
 	Recording() bool
-	// NewClock returns an event that records the time. FreeClocks frees such events.
+	// NewClock returns an event of the driver that records the time. FreeClocks frees such events.
 	NewClock() (nvlib.Event, error)
 	FreeClocks([]nvlib.Event)
-	// Compile compiles the launches of a problem. CompileAside does the same, but releases the world's mutex
-	// meanwhile.
+	// Compile compiles the kernels of a problem and returns their launches. CompileAside does the same, but unlocks the
+	// world's mutex while it compiles.
 	Compile(p kernels.Problem) ([]*nvlib.Launch, error)
 	CompileAside(p kernels.Problem) ([]*nvlib.Launch, error)
 }
@@ -33,21 +33,22 @@ type Host struct {
 	tf32     bool                       // round operands of f32 GEMMs to TF32, with 11 significant bits
 	skinny   bool                       // consider hocket's kernel for few rows
 	live     map[*Launch]bool           // launches that are not freed
-	chosen   map[Sum][]byte             // choices that this process has made
-	agreed   map[Sum][]byte             // choices that all processes agreed on
-	again    []func() error             // see Again; empty if there is only one process
+	chosen   map[Sum][]byte             // the choices that this process has made
+	agreed   map[Sum][]byte             // the choices that all processes agreed on; nil before Adopt
+	again    []func() error             // functions that were passed to Again; empty if there is only one process
 	apart    map[member]bool            // see noteApart
-	branches map[nvlib.Stream]*branches // by stream: branches for concurrent GEMMs
+	branches map[nvlib.Stream]*branches // by stream: the additional streams for concurrent GEMMs
 }
 
-// NewHost returns a host without GEMMs. tf32 and skinny are as in cuda.Options.
+// NewHost returns a Host without GEMMs. The options tf32 and skinny are as in cuda.Options.
 func NewHost(site Site, drv *nvlib.Driver, g *gpu.GPU, heaps *[3]*gpu.Heap, all *Picks, cache *kernels.Cache, tf32, skinny bool) *Host {
 	return &Host{site: site, drv: drv, gpu: g, heaps: heaps, picks: all, cache: cache, tf32: tf32, skinny: skinny,
 		live: map[*Launch]bool{}, chosen: map[Sum][]byte{}, apart: map[member]bool{},
 		branches: map[nvlib.Stream]*branches{}}
 }
 
-// NewStep returns a GEMM without cuBLASLt descriptors; Describe creates these. The caller must free it.
+// NewStep returns a Launch of g without cuBLASLt descriptors; its method Describe creates them. The caller must free
+// it.
 func (h *Host) NewStep(lib *nvlib.CuBLASLt, handle nvlib.LtHandle, g LtProblem) *Launch {
 	st := &Launch{host: h, Library: lib, Handle: handle, Problem: g}
 	h.live[st] = true
@@ -102,7 +103,7 @@ func (h *Host) TakesScaled(g Problem) (bool, error) {
 	return err == nil && lib.Version() >= nvlib.LtScalesSince, err
 }
 
-// Guesses describes the GEMMs whose algorithms were not timed because of too little memory.
+// Guesses returns descriptions of the GEMMs whose algorithms were not timed because of too little memory.
 func (h *Host) Guesses() (list []string) {
 	for st := range h.live {
 		if st.guess {
@@ -112,7 +113,7 @@ func (h *Host) Guesses() (list []string) {
 	return list
 }
 
-// FreeAll frees the GEMMs that have not been freed yet.
+// FreeAll frees all GEMMs that the host has prepared and that are not freed yet.
 func (h *Host) FreeAll() {
 	for st := range h.live {
 		st.Free()
@@ -128,7 +129,7 @@ func (st *Launch) Workspace() int64 {
 	return need
 }
 
-// Run issues the GEMM to a stream. The workspace must be large enough.
+// Run issues the GEMM to a stream. The given workspace must be large enough.
 func (st *Launch) Run(workspace nvlib.Ptr, h nvlib.Stream) error {
 	if len(st.beside) > 0 && st.host.site.Recording() {
 		return st.runBeside(workspace, h)

@@ -12,19 +12,20 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// One launch of hocket's kernel for few rows can compute several linears of one x. One launch is used if it is faster
-// than separate launches with the selected algorithms, and if its bits are the same when all sums are exact.
+// One launch of hocket's kernel for few rows can compute several linears of one operand x. Such a launch is used if it
+// is faster than separate launches with the selected algorithms, and if its bits are the same when all sums are exact.
 
-// Joint describes several linears of one x. The problems in List differ only in B, Out and N. If Gated is set, List
-// contains two linears. Their results are not stored; Out receives silu of the first multiplied by the second.
+// Joint describes several linears of one operand x. The problems in List differ only in B, Out and N. If Gated is set,
+// List contains two linears. The results of these two are not stored; Out receives silu of the first multiplied by the
+// second.
 type Joint struct {
 	List  []Problem
 	Gated bool
-	Out   nvlib.Ptr // result if Gated is set; its row stride is that of List[0]
+	Out   nvlib.Ptr // the result's address if Gated is set; its row stride is that of List[0]
 }
 
-// PrepareJoint returns one launch for all linears. It returns nil if one launch is not faster, or not supported. The
-// context is current.
+// PrepareJoint returns one launch for all linears. It returns nil if one launch is not faster than separate launches,
+// or not supported. The context is current.
 func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 	if !h.skinny || !j.fits() {
 		return nil, nil
@@ -84,9 +85,9 @@ func (j *Joint) members() (list []member) {
 	return list
 }
 
-// noteApart records linears that run as separate launches, if there are several processes. These linears must not be
-// part of another Joint later. A process that runs all of them as one launch never tries a smaller Joint, so it could
-// not agree on one.
+// noteApart records that the linears of j run as separate launches, if there are several processes. Such linears must
+// not be part of another Joint later. The reason is another process that runs all of them as one launch: it never tries
+// a smaller Joint, so the processes could not agree on one.
 func (h *Host) noteApart(j *Joint, joint bool) {
 	if joint || len(h.again) == 0 {
 		return
@@ -103,7 +104,7 @@ func (j *Joint) fits() bool {
 		g := &j.List[i]
 		bytes += g.N * g.K * g.DType.Size()
 		few := *g
-		few.N = max(g.N, skinnyLeast/(g.K*g.DType.Size())+1) // the size condition of skinny holds for all linears together
+		few.N = max(g.N, skinnyLeast/(g.K*g.DType.Size())+1) // skinny's least size of a weight applies to all together
 		if !few.skinny() || g.Bias != 0 || g.Relu || g.M != j.List[0].M || g.K != j.List[0].K || g.A != j.List[0].A ||
 			g.Am != j.List[0].Am {
 			return false
@@ -116,11 +117,12 @@ func (j *Joint) fits() bool {
 
 // jointOperands holds addresses of scratch memory for the operands of a Joint.
 type jointOperands struct {
-	a, out  nvlib.Ptr // out is the result if Gated is set
+	a, out  nvlib.Ptr // address of the result if Gated is set
 	b, outs []nvlib.Ptr
 }
 
-// problem returns j as a problem of hocket's kernel. It uses the operands in at, or j's own operands if at is nil.
+// problem returns j in the form in which hocket's kernel for few rows is compiled. The operands are those in at, or j's
+// own operands if at is nil.
 func (j *Joint) problem(at *jointOperands) kernels.Skinny {
 	if at == nil {
 		at = &jointOperands{a: j.List[0].A, out: j.Out}
@@ -146,7 +148,7 @@ func (j *Joint) problem(at *jointOperands) kernels.Skinny {
 	return p
 }
 
-// gate returns the computation of the gated result from the results of both linears.
+// gate returns the computation that makes the gated result from the results of both linears.
 func (j *Joint) gate(at *jointOperands) kernels.Computation {
 	out := j.problem(at).Out
 	one, two := out, out
@@ -154,9 +156,9 @@ func (j *Joint) gate(at *jointOperands) kernels.Computation {
 	return kernels.Computation{Op: device.SiluMul(out.DType), Ins: []kernels.Operand{one, two}, Out: out}
 }
 
-// decide reports whether one launch is faster than separate launches. It returns the choice that the processes agreed
-// on. If there is none, it returns a stored choice, or that of race, which measures. If race cannot measure, decide
-// returns false, for separate launches.
+// decide reports whether one launch for j is used instead of separate launches. If the processes have agreed on a
+// choice, decide returns it. Otherwise it returns the stored choice or, if none is stored, that of race, which
+// measures. If race cannot measure, decide returns false, for separate launches.
 func (h *Host) decide(j *Joint, key string, race func() (bool, error)) (bool, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
@@ -195,7 +197,7 @@ func (h *Host) decide(j *Joint, key string, race func() (bool, error)) (bool, er
 	return faster, nil
 }
 
-// jointTrial runs a Joint, and its linears separately, on scratch memory. Runs cycle through several copies of the
+// jointTrial measures a Joint, and its linears separately, on scratch memory. Runs cycle through several copies of the
 // weights.
 type jointTrial struct {
 	*trial
@@ -204,7 +206,7 @@ type jointTrial struct {
 	at    []jointOperands
 }
 
-// raceJoint reports whether hocket's kernel for few rows is faster than separate launches.
+// raceJoint measures and reports whether hocket's kernel for few rows is faster than the separate launches in alone.
 func (h *Host) raceJoint(j Joint, alone []*Launch) (faster bool, err error) {
 	t, err := h.newJointTrial(j, alone)
 	if err != nil {
@@ -214,11 +216,12 @@ func (h *Host) raceJoint(j Joint, alone []*Launch) (faster bool, err error) {
 	return t.faster(t.runAlone, t.runJoint)
 }
 
-// variant returns the steps that compute all linears on the operands at the given addresses.
+// variant is a function that returns the steps of one way to compute all linears, on the operands at the given
+// addresses.
 type variant func(at *jointOperands) ([]func() error, error)
 
-// faster reports whether one variant is faster than others, and has the same bits. It first compares the bits of
-// results, with operands for which all sums are exact, and then the times.
+// faster reports whether the variant one is faster than the variant others, and has the same bits. It first compares
+// the bits of results, with operands for which all sums are exact, and then the times.
 func (t *jointTrial) faster(others, one variant) (bool, error) {
 	apart, err := t.candidate(others)
 	if err != nil {
@@ -287,7 +290,7 @@ func (h *Host) newJointTrial(j Joint, alone []*Launch) (*jointTrial, error) {
 	return t, nil
 }
 
-// candidate prepares one of the two variants for timing.
+// candidate prepares one variant for timing.
 func (t *jointTrial) candidate(of variant) (*Candidate, error) {
 	c := &Candidate{}
 	for i := range t.at {
@@ -354,7 +357,7 @@ func (t *jointTrial) runAlone(at *jointOperands) (steps []func() error, err erro
 	return steps, nil
 }
 
-// sameBits runs both candidates once and reports whether their results have the same bits.
+// sameBits runs both candidates once and reports whether the bits of their results are the same.
 func (t *jointTrial) sameBits(a, b *Candidate) (bool, error) {
 	var got [2][]byte
 	for i, c := range []*Candidate{a, b} {
@@ -366,7 +369,7 @@ func (t *jointTrial) sameBits(a, b *Candidate) (bool, error) {
 	return bytes.Equal(got[0], got[1]), nil
 }
 
-// results returns the first bytes of each result of a variant. The results are overwritten before the run.
+// results returns the first bytes of each result of a variant. The memory of the results is overwritten before the run.
 func (t *jointTrial) results(c *Candidate) ([]byte, error) {
 	drv, pinned := t.host.drv, t.host.heaps[device.Pinned]
 	if err := drv.Fill32(t.out, ^uint32(0), int64(t.ws-t.out)/4, t.h); err != nil {

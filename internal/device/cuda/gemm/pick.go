@@ -22,7 +22,7 @@ import (
 type Pick struct {
 	Algo  nvlib.LtAlgo
 	Need  int64 // workspace, in bytes
-	guess bool  // cuBLASLt's first suggestion, used without timing because of too little memory
+	guess bool  // cuBLASLt's first suggestion, which was not timed because of too little memory
 	own   bool  // hocket's kernel for few rows was selected; Algo is not used
 }
 
@@ -30,40 +30,40 @@ type Pick struct {
 // concurrent measurements would distort each other.
 type Picks struct {
 	mu   sync.Mutex
-	made map[string]*Pick // by key; nil if no algorithm supports the GEMM
-	ran  map[onGPU]bool   // whether the pick has run on the GPU
+	made map[string]*Pick // the picks, by key of the GEMM; nil if no algorithm supports the GEMM
+	ran  map[onGPU]bool   // whether a pick has run on a GPU
 	// joint holds, by the key of a Joint, whether one launch is faster than separate launches.
 	joint map[string]bool
 	// Watch, unless nil, is called with all timed candidates and the index of the selected one. Tests set it.
 	Watch func(key string, cands []Candidate, best int)
 }
 
-// onGPU identifies a pick, by its key, together with a GPU.
+// onGPU identifies a GPU together with a pick, which it names by its key.
 type onGPU struct {
 	gpu *gpu.GPU
 	key string
 }
 
 const (
-	// MostCandidates is the number of cuBLASLt's suggestions that are timed.
+	// MostCandidates is the largest number of cuBLASLt's suggestions that are timed for one GEMM.
 	MostCandidates = 12
-	// TrialMs is the approximate limit of the device time, in milliseconds, for timing the candidates of one GEMM: the
-	// race and the duel after it.
+	// TrialMs is the approximate limit of the device time, in milliseconds, that timing the candidates of one GEMM may
+	// take (race and duel).
 	TrialMs = 30
 	// TrialRounds is the largest number of times that each candidate is timed. chainMs is the smallest duration of one
-	// timing, in milliseconds.
+	// timing, in milliseconds; shorter GEMMs are run several times.
 	TrialRounds = 5
 	chainMs     = 1
-	// leastWork is the number of multiplications from which algorithms are timed. A smaller GEMM takes about a
-	// microsecond with any algorithm.
+	// leastWork is the number of multiplications in a GEMM from which its algorithms are timed. A smaller GEMM takes
+	// about a microsecond with any algorithm.
 	leastWork = 1 << 27
-	// worthwhile limits when another algorithm replaces the first suggestion: its time divided by that of the first
-	// suggestion must be below worthwhile.
+	// worthwhile is a limit for replacing cuBLASLt's first suggestion: the time of another algorithm divided by that of
+	// the first suggestion must be less.
 	worthwhile = 0.99
 )
 
-// pick returns the algorithm for st, and ensures that it has run once on this GPU. It returns nil if no algorithm
-// supports st. The caller has made the context current.
+// pick returns the selected algorithm for st, and ensures that it has run once on this GPU. It returns nil if no
+// algorithm supports st. The caller has made the context current.
 func (h *Host) pick(st *Launch) (*Pick, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
@@ -100,8 +100,8 @@ func (h *Host) pick(st *Launch) (*Pick, error) {
 	return h.withRelu(st, *p, key)
 }
 
-// withRelu adds a relu to st. It keeps the algorithm p, which was selected without the relu, so that the order of
-// additions does not change. It returns nil if this algorithm does not support a relu.
+// withRelu adds a relu to the GEMM st. It keeps the algorithm p, which was selected without the relu, so that the order
+// of additions does not change. It returns nil if this algorithm does not support a relu.
 func (h *Host) withRelu(st *Launch, p Pick, key string) (*Pick, error) {
 	if err := st.setRelu(); err != nil {
 		return nil, err
@@ -115,8 +115,8 @@ func (h *Host) withRelu(st *Launch, p Pick, key string) (*Pick, error) {
 	return &p, h.exercise(st, &p, key+" relu")
 }
 
-// exercise runs a pick once on each GPU on which it has not run yet, because the driver loads the algorithm's code when
-// the algorithm first runs.
+// exercise runs a pick once on each GPU on which it has not run yet, because the driver loads the code of an algorithm
+// when it first runs.
 func (h *Host) exercise(st *Launch, p *Pick, key string) error {
 	if p == nil || p.own || h.picks.ran[onGPU{h.gpu, key}] {
 		return nil
@@ -131,7 +131,7 @@ func (h *Host) exercise(st *Launch, p *Pick, key string) error {
 	return err
 }
 
-// runOnce runs a pick on scratch memory. It does nothing if there is no memory for that, or if a graph is being
+// runOnce runs a pick on scratch memory. It does nothing if there is too little memory, or if a graph is being
 // recorded.
 func (h *Host) runOnce(st *Launch, p *Pick) (ran bool, err error) {
 	t, err := h.newTrial(st, p.Need, 1)
@@ -149,8 +149,8 @@ func (h *Host) runOnce(st *Launch, p *Pick) (ran bool, err error) {
 // size.
 const smallSide = 256
 
-// runSmall runs a pick on a corner of st if there is too little memory for all of st; the corner uses the same code.
-// It does nothing if the corner would be all of st, or if the algorithm does not support the corner.
+// runSmall runs a pick on a corner of st's matrices, for when there is too little memory for all of st. The corner uses
+// the same code. It does nothing if the corner would be all of st, or if the algorithm does not support the corner.
 func (h *Host) runSmall(st *Launch, p *Pick) (ran bool, err error) {
 	g := st.Problem
 	g.M, g.N, g.Batch = min(g.M, smallSide), min(g.N, smallSide), 1
@@ -204,7 +204,7 @@ func (h *Host) choose(st *Launch, key string) (p *Pick, ran bool, err error) {
 	var cands []Candidate
 	for i, f := range found {
 		cands = append(cands, Candidate{Pick: Pick{Algo: f.Algo, Need: int64(f.Workspace)}})
-		if i == 0 && st.own != nil { // at the second place, so that it is tried even if there are few candidates
+		if i == 0 && st.own != nil { // second, so that it is tried even if few candidates are
 			cands = append(cands, Candidate{Pick: Pick{own: true}})
 		}
 	}
@@ -239,7 +239,7 @@ func (h *Host) choose(st *Launch, key string) (p *Pick, ran bool, err error) {
 	return &cands[best].Pick, true, nil
 }
 
-// trialError returns an error that states how much memory a trial of st needs, and how much is free.
+// trialError returns an error that states how much memory timing st's algorithms needs, and how much is free.
 func (h *Host) trialError(st *Launch, err error) error {
 	a, b, out := st.Problem.spans()
 	free, _, ierr := h.drv.MemInfo()
@@ -269,7 +269,8 @@ func (p *Pick) bytes() []byte {
 	return b
 }
 
-// kept decodes a pick stored as b. It returns nil if cuBLASLt reports that st cannot be computed with this pick.
+// kept decodes the pick that is stored as b. It returns nil if cuBLASLt reports that st cannot be computed with this
+// pick.
 func (st *Launch) kept(b []byte) *Pick {
 	var p Pick
 	if len(b) != 8*(1+len(p.Algo)) {
@@ -292,7 +293,7 @@ func (st *Launch) kept(b []byte) *Pick {
 	return &p
 }
 
-// takes returns the size of the workspace that the algorithm needs for st, and whether it supports st.
+// takes reports whether the algorithm supports st, and returns the size of the workspace that it needs.
 func (st *Launch) takes(algo nvlib.LtAlgo) (need int64, ok bool) {
 	la := st.Layouts
 	r, err := st.Library.Check(st.Handle, st.Desc, la[0], la[1], la[2], la[2], algo)
@@ -302,13 +303,13 @@ func (st *Launch) takes(algo nvlib.LtAlgo) (need int64, ok bool) {
 // Candidate is an algorithm that is being timed.
 type Candidate struct {
 	Pick
-	runs   []func() error // one for each copy of b
-	ms     float32        // the shortest time so far; 0 if not timed
+	runs   []func() error // runs[i] runs the candidate on copy i of the operand b
+	ms     float32        // the shortest time that was measured so far; 0 if not timed
 	out    bool           // dropped from the race
 	events [2]nvlib.Event
 }
 
-// fastest returns the index of the candidate to select, after it has timed all candidates.
+// fastest times all candidates and returns the index of the one to select.
 func (t *trial) fastest(cands []Candidate) (int, error) {
 	if err := t.try(cands[0]); err != nil {
 		return 0, err
@@ -366,8 +367,9 @@ func (t *trial) race(cands []Candidate, chain int) (best int, err error) {
 	return best, nil
 }
 
-// duel returns b's time divided by a's time: the median over several pairs of timings, in alternating order. The race
-// before the duel can be won by a candidate only because the device's clock was higher while it ran.
+// duel compares two candidates: it returns b's time divided by a's time, the median over several pairs of timings in
+// alternating order. It is needed because a candidate can win the race before it only because the device's clock was
+// faster while it ran.
 func (t *trial) duel(a, b *Candidate, rounds, chain int) (float32, error) {
 	var ratios []float32
 	for i := range rounds {

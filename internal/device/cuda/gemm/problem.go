@@ -9,20 +9,21 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Product describes out[i] = Σk a[i, k]·b[i, k] (+ bias[i]), where i is an index of Dims.
+// Product describes a product of arrays with several axes: out[i] = Σk a[i, k]·b[i, k] (+ bias[i]), where i is an index
+// of Dims.
 type Product struct {
 	DType         ir.DType
 	out, a, b     nvlib.Ptr
 	bias          nvlib.Ptr // 0 for none
-	Dims          []Axis    // leading axes, then rows, then columns
+	Dims          []Axis    // the axes of the result: leading axes, then rows, then columns
 	Depth, Ka, Kb int64
-	batch         int // number of leading axes in Dims along which both a and b have their own elements
+	batch         int // number of leading axes in Dims along which both a and b vary (batch axes)
 }
 
-// Axis is a dimension of the result: its extent, and the stride of each operand along it.
+// Axis is a dimension of the result. It holds the extent, and the stride of each operand along the axis.
 type Axis struct{ N, Out, A, B, bias int64 }
 
-// Linear returns out = x·wᵀ (+ bias). The caller has checked the operands.
+// Linear returns the Product out = x·wᵀ (+ bias). The caller has checked the operands.
 func Linear(out *strided.View, ins []strided.View) Product {
 	x, w := &ins[0], &ins[1]
 	r := len(x.Shape) - 1
@@ -38,7 +39,8 @@ func Linear(out *strided.View, ins []strided.View) Product {
 	return p
 }
 
-// Matmul returns out = a·b. The caller has checked the operands. ta and tb report which of them are transposed.
+// Matmul returns out = a·b. The caller has checked the operands. The flags ta and tb report which of them are
+// transposed.
 func Matmul(out *strided.View, ins []strided.View, ta, tb bool) Product {
 	a, b := &ins[0], &ins[1]
 	r := len(out.Shape)
@@ -90,23 +92,24 @@ type Problem struct {
 	Om, On                int64 // strides
 	Am, Ak, Bk, Bn        int64
 	OutStep, AStep, BStep int64 // strides between consecutive products
-	SMs                   int   // number of multiprocessors for which the algorithm is selected; 0 for all
+	SMs                   int   // number of multiprocessors for which an algorithm is selected; 0 for all
 	Relu                  bool  // the result is max(out, 0)
-	Fixed                 bool  // use the first algorithm of cuBLASLt that does not split sums
+	Fixed                 bool  // use cuBLASLt's first algorithm that does not split sums, without timing
 	Timed                 bool  // algorithms must be timed: lack of memory for timing is an error
 	Constant              bool  // b is constant: see device.Linear
-	// In holds the 8-bit types of a and b, and Scales their scales, in the order that cuBLASLt requires. Both are
-	// empty for other types.
+	// In holds the 8-bit types of a and b, and Scales their scales, in the order that cuBLASLt requires. Both fields
+	// are empty for other types.
 	In     [2]ir.DType
 	Scales [2]nvlib.Ptr
 	Modes  [2]nvlib.LtScale
-	// FastAccum permits tensor cores to add up a whole sum of products of 8-bit operands; see device.Linear.
+	// FastAccum permits tensor cores to accumulate an entire sum of products of 8-bit operands at their reduced
+	// precision; see device.Linear.
 	FastAccum bool
 }
 
-// Problem converts p to a batch of matrix products, and reports whether that is possible. It is possible if p has at
-// most one batch axis and one axis of rows, a float type, and a sum of at least one term. Two axes of rows, which a
-// chunk of every rank's rows has, become a batch whose matrix products have the same b.
+// Problem converts p to a batch of matrix products; ok reports whether that is possible. The conversion is possible if
+// p has at most one batch axis and one axis of rows, a float type, and a sum of at least one term. If p has two axes of
+// rows, as a chunk of every rank's rows has, the outer one becomes a batch of matrix products with the same b.
 func (p *Product) Problem() (Problem, bool) {
 	batch := p.batch
 	if batch == 0 && len(p.Dims) == 3 {
@@ -143,7 +146,7 @@ func (g *Problem) types() [3]ir.DType {
 	return [3]ir.DType{g.DType, g.DType, g.DType}
 }
 
-// items splits the merged product p into matrix products, one for each index of the axes before the last two.
+// items splits p, whose axes are merged, into matrix products, one for each index of the axes before the last two.
 func (p *Product) items() []Problem {
 	n := p.Dims[len(p.Dims)-1]
 	g := Problem{DType: p.DType, Out: p.out, A: p.a, B: p.b, Bias: p.bias, Batch: 1, M: 1, N: n.N, K: p.Depth,
@@ -169,7 +172,7 @@ func (p *Product) items() []Problem {
 	return list
 }
 
-// turned returns the same product with its result transposed.
+// turned returns the product whose result is the transpose of p's result.
 func (g Problem) turned() Problem {
 	g.M, g.N = g.N, g.M
 	g.A, g.B = g.B, g.A

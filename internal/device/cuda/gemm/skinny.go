@@ -9,13 +9,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A GEMM with few rows takes as long as reading its weight from memory. Hocket's own kernel for such GEMMs is timed
-// together with cuBLASLt's algorithms.
+// A GEMM with few rows takes as long as the reads of its weight from memory. Hocket's own kernel for such GEMMs is
+// timed together with cuBLASLt's algorithms.
 
 const (
 	// skinnyRows is the largest number of rows for which hocket's kernel is timed. skinnySlice is the number of rows
-	// that a thread block computes. With more than skinnySlice rows, the first reads of the weight are from memory and
-	// later ones from the L2 cache.
+	// that a thread block computes. For the first skinnySlice rows, the weight is read from memory; for further rows,
+	// from the L2 cache.
 	skinnyRows, skinnySlice = 64, 32
 	// skinnyLeast is the smallest size of a weight, in bytes, for which hocket's kernel is considered. Reading a
 	// smaller weight takes little longer than a launch.
@@ -27,13 +27,14 @@ func (g *Problem) skinny() bool {
 	return !g.Fixed && g.SMs == 0 && g.M <= skinnyRows && g.N*g.K*g.DType.Size() >= skinnyLeast && g.plain()
 }
 
-// plain reports whether g is a single matrix product of a type that hocket's kernel supports, with contiguous elements
+// plain reports whether g is a single matrix product, of a type that hocket's kernel supports, with contiguous elements
 // in each row.
 func (g *Problem) plain() bool {
 	return !g.scaled() && g.Batch == 1 && (g.DType == ir.BF16 || g.DType == ir.F16) && g.Ak == 1 && g.Bk == 1 && g.On == 1
 }
 
-// skinnyProblem returns g as a problem of hocket's kernel, on operands at the given addresses.
+// skinnyProblem returns g in the form in which hocket's kernel for few rows is compiled, on operands at the given
+// addresses.
 func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Skinny {
 	matrix := func(at nvlib.Ptr, rows, cols, stride int64) kernels.Operand {
 		return kernels.Operand{Addr: at, DType: g.DType, Shape: []int64{rows, cols}, Strides: []int64{stride, 1}}
@@ -69,9 +70,9 @@ func (h *Host) compileSkinny(g *Problem) (*nvlib.Launch, error) {
 }
 
 // PrepareRows returns launches of hocket's kernel for few rows that together compute p, which may have any number of
-// rows. Each row has the same bits as if it were computed alone. It returns nil if more than most launches would be
-// needed, or if the kernel does not support p. If the rows of x are dense, whether the kernel supports p depends on
-// the weight, the bias and the strides of the result's elements, but not on the number of rows.
+// rows. Each row has the same bits as if it were computed alone. PrepareRows returns nil if more than most launches
+// would be needed, or if the kernel does not support p. If the rows of x are dense, whether the kernel supports p
+// depends on the weight, the bias and the strides of the result's elements, but not on the number of rows.
 func (h *Host) PrepareRows(p Product, relu, constant bool, most int) ([]*nvlib.Launch, error) {
 	p.Merge()
 	if last := p.Dims[len(p.Dims)-1]; p.bias != 0 && last.bias != 1 && last.N > 1 {

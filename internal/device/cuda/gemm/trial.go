@@ -14,16 +14,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// trial runs a GEMM on scratch memory and on a separate stream. It does not use the program's operands: they may be in
-// use, or may contain zeros, with which GEMMs run faster.
+// trial runs a GEMM, to time its algorithms, on scratch memory and on a separate stream. The program's operands are not
+// used: they may be in use, or may contain zeros, with which GEMMs run faster.
 type trial struct {
 	host     *Host
 	st       *Launch
 	h        nvlib.Stream
 	at       nvlib.Ptr
 	bytes    int64
-	a, b     nvlib.Ptr // b also serves as the bias
-	copies   int64     // number of copies of b; runs cycle through them
+	a, b     nvlib.Ptr // the bias, too, is read at b
+	copies   int64     // number of copies of b; successive runs use successive copies
 	step     int64     // distance between copies of b
 	out, ws  nvlib.Ptr
 	events   []nvlib.Event
@@ -58,7 +58,7 @@ func (h *Host) newTrial(st *Launch, workspace, copies int64) (*trial, error) {
 	}
 	a, b, out := st.Problem.spans()
 	t := &trial{host: h, st: st, copies: copies, step: b, bytes: a + b*copies + out + workspace}
-	if t.bytes > h.gpu.Memory { // the operands fit if they overlap, but a trial does not overlap them
+	if t.bytes > h.gpu.Memory { // overlapping operands may fit into memory, but a trial's operands do not overlap
 		return nil, fmt.Errorf("%w: a trial needs %d bytes, but GPU %d has %d", device.ErrOutOfMemory, t.bytes, h.gpu.Device, h.gpu.Memory)
 	}
 	var err error
@@ -81,7 +81,7 @@ func (h *Host) newTrial(st *Launch, workspace, copies int64) (*trial, error) {
 	return t, nil
 }
 
-// operands fills all operands with a pattern.
+// operands fills the memory of all operands with a pattern.
 func (t *trial) operands(pattern []byte) error {
 	return FillPattern(t.host.drv, t.host.heaps[device.Pinned], t.at, int64(t.out-t.at), pattern, t.h)
 }
@@ -101,7 +101,7 @@ func (g *LtProblem) spans() (a, b, out int64) {
 	return reach(types[1], g.AStep, g.M, g.Am, g.K, g.Ak), max(bias, reach(types[0], g.BStep, g.N, g.Bn, g.K, g.Bk)), reach(g.DType, g.OutStep, g.M, g.Om, g.N, g.On)
 }
 
-// FillPattern fills memory with a repeated pattern, and waits for it. The context is current.
+// FillPattern fills memory with a repeated pattern, and waits until it is filled. The context is current.
 func FillPattern(drv *nvlib.Driver, pinned *gpu.Heap, at nvlib.Ptr, bytes int64, pattern []byte, h nvlib.Stream) error {
 	n := min(int64(len(pattern)), bytes)
 	buf, err := pinned.Alloc(n)
@@ -117,8 +117,8 @@ func FillPattern(drv *nvlib.Driver, pinned *gpu.Heap, at nvlib.Ptr, bytes int64,
 	return errors.Join(err, drv.SyncStream(h), pinned.Free(buf, n))
 }
 
-// patternLength is the number of values after which operands repeat. It is a prime, so that rows of usual lengths
-// differ.
+// patternLength is the number of values after which operands repeat. It is a prime, so that the pattern does not repeat
+// with the rows of usual lengths.
 const patternLength = 65521
 
 var noises sync.Map // by dtype
@@ -135,7 +135,7 @@ func NoiseOf(dt ir.DType) []byte {
 	return b
 }
 
-// PatternOf returns patternLength numbers that it gets from next.
+// PatternOf returns a pattern: patternLength numbers, each returned by a call of next.
 func PatternOf(dt ir.DType, next func() float64) []byte {
 	vals := make([]float64, patternLength)
 	for i := range vals {
@@ -146,7 +146,8 @@ func PatternOf(dt ir.DType, next func() float64) []byte {
 	return b
 }
 
-// try runs a candidate once and waits for its end. This loads the candidate's code before it is timed.
+// try runs a candidate once and waits for its end; an error is a failure of the candidate. This loads the candidate's
+// code before it is timed.
 func (t *trial) try(c Candidate) error {
 	run, err := t.runOf(&c, 0)
 	if err == nil {
@@ -158,7 +159,7 @@ func (t *trial) try(c Candidate) error {
 	return t.host.drv.SyncStream(t.h)
 }
 
-// runOf returns a function that runs a candidate on copy i of b.
+// runOf returns a function that runs the given candidate on copy i of b.
 func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 	b := t.b + nvlib.Ptr(i*t.step)
 	if !c.own {
@@ -171,7 +172,7 @@ func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 		bias = t.b
 	}
 	g := t.st.Problem.Problem
-	g.Relu = false // without the relu, like the other candidates: see withRelu
+	g.Relu = false // the trial leaves out the relu, as for all candidates: see withRelu
 	list, err := t.host.site.Compile(g.skinnyProblem(t.out, t.a, b, bias))
 	if err != nil {
 		return nil, err
@@ -180,7 +181,8 @@ func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 	return func() error { return t.host.drv.Launch(list[0], t.h) }, nil
 }
 
-// round times once each candidate that is still in the race, beginning with the candidate at index from.
+// round measures the time of each candidate that is still in the race, once, beginning with the candidate at index
+// from.
 func (t *trial) round(cands []Candidate, from, chain int) error {
 	var racing []*Candidate
 	for i := range cands {
@@ -197,8 +199,8 @@ func (t *trial) round(cands []Candidate, from, chain int) error {
 	return err
 }
 
-// times returns the milliseconds per run of each candidate. It times chain consecutive runs of one candidate after
-// another.
+// times returns the time in milliseconds of one run of each candidate. For each candidate in turn, it measures chain
+// consecutive runs.
 func (t *trial) times(cands []*Candidate, chain int) ([]float32, error) {
 	drv := t.host.drv
 	for _, c := range cands {
@@ -229,7 +231,7 @@ func (t *trial) times(cands []*Candidate, chain int) ([]float32, error) {
 	return took, nil
 }
 
-// enter prepares the runs and the events of a candidate.
+// enter prepares the runs and the timing events of a candidate.
 func (t *trial) enter(c *Candidate) error {
 	for i := range t.copies {
 		run, err := t.runOf(c, i)
@@ -249,8 +251,8 @@ func (t *trial) enter(c *Candidate) error {
 	return nil
 }
 
-// close frees everything that the trial has allocated, resets the GEMM's bias, and returns empty regions of the heap
-// to the driver. It returns err joined with errors of freeing.
+// close frees everything that the trial has allocated, resets the GEMM's bias, and returns empty regions of the heap to
+// the driver. It returns the given err joined with errors of freeing.
 func (t *trial) close(err error) error {
 	drv := t.host.drv
 	errs := []error{err}

@@ -19,7 +19,7 @@ type GPU struct {
 	PCI         string
 	Arch        string
 	SMs         int
-	BlockShared int                  // largest shared memory of a block, in bytes
+	BlockShared int                  // largest number of bytes of shared memory that a thread block can have
 	Early       bool                 // supports programmatic dependent launch
 	Memory      int64                // bytes
 	Lost        atomic.Pointer[loss] // nil while the GPU can be used
@@ -29,7 +29,7 @@ type GPU struct {
 	lt      nvlib.LtHandle
 	modules map[string]nvlib.Module
 	Funcs   map[string]nvlib.Function
-	shared  map[nvlib.Function]uint32 // dynamic shared memory that launches may use, in bytes
+	shared  map[nvlib.Function]uint32 // by kernel: dynamic shared memory that its launches may use, in bytes
 }
 
 func (s *System) describe(ordinal int) (*GPU, error) {
@@ -63,7 +63,7 @@ func (s *System) describe(ordinal int) (*GPU, error) {
 	return g, nil
 }
 
-// Arch returns NVRTC's name of a compute capability, with its architecture-specific features.
+// Arch returns NVRTC's name of the architecture with this compute capability, including architecture-specific features.
 func Arch(major, minor int) string {
 	s := fmt.Sprintf("sm_%d%d", major, minor)
 	if major >= 9 {
@@ -91,7 +91,7 @@ func (g *GPU) Context() (nvlib.Context, error) {
 	return c, nil
 }
 
-// lock locks mu on behalf of the world that is using the driver (see nvlib.Watch).
+// lock locks g.mu on behalf of the world that is using the driver (see nvlib.Watch).
 func (g *GPU) lock() (unlock func(), err error) {
 	w := g.System.Lent.Watch()
 	if !w.Hold(&g.mu) {
@@ -100,10 +100,11 @@ func (g *GPU) lock() (unlock func(), err error) {
 	return func() { w.Release(&g.mu) }, nil
 }
 
-// errGivenUp is the error of a call on behalf of a world that was abandoned because a driver call did not return.
+// errGivenUp is the error of a call that is made for a world that was abandoned because a driver call did not return.
 var errGivenUp = errors.New("canceled: a call of the driver did not return")
 
-// Function returns a kernel of a compiled image. The first call for a key loads the image. The context is current.
+// Function returns the kernel symbol of a compiled image. The first call for a key loads the image to the GPU. The
+// context is current.
 func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function, error) {
 	unlock, err := g.lock()
 	if err != nil {
@@ -126,14 +127,14 @@ func (g *GPU) Function(key string, image []byte, symbol string) (nvlib.Function,
 		return 0, fmt.Errorf("kernel %s: %w", symbol, err)
 	}
 	if err := g.System.Lent.LoadFunction(f); err != nil {
-		return 0, fmt.Errorf("bringing kernel %s to GPU %d: %w", symbol, g.Device, err)
+		return 0, fmt.Errorf("loading kernel %s to GPU %d: %w", symbol, g.Device, err)
 	}
 	g.Funcs[name] = f
 	return f, nil
 }
 
-// AllowShared permits launches of f to use the given number of bytes of dynamic shared memory. It never lowers an
-// earlier limit. The context is current.
+// AllowShared permits launches of f to use the given number of bytes of dynamic shared memory. A limit that was set
+// before is never lowered. The context is current.
 func (g *GPU) AllowShared(f nvlib.Function, bytes uint32) error {
 	unlock, err := g.lock()
 	if err != nil {
@@ -150,7 +151,7 @@ func (g *GPU) AllowShared(f nvlib.Function, bytes uint32) error {
 	return nil
 }
 
-// LtHandle returns cuBLASLt and the device's handle for it. The context is current.
+// LtHandle returns the library cuBLASLt and the handle that it has for this device. The context is current.
 func (g *GPU) LtHandle() (*nvlib.CuBLASLt, nvlib.LtHandle, error) {
 	lib, err := g.System.BLAS()
 	if err != nil {
@@ -170,7 +171,7 @@ func (g *GPU) LtHandle() (*nvlib.CuBLASLt, nvlib.LtHandle, error) {
 	return lib, g.lt, nil
 }
 
-// DefaultShared is the number of bytes of dynamic shared memory that a kernel may use without AllowShared.
+// DefaultShared is the number of bytes of dynamic shared memory that a kernel may use unless AllowShared permits more.
 const DefaultShared = 48 << 10
 
 // Multicasts reports whether the GPU's memory can be part of a multicast object. Old drivers do not support this query.

@@ -14,8 +14,8 @@ import (
 // Alignment is the alignment of every allocation in bytes.
 const Alignment = 256
 
-// Source allocates the regions of a heap. Reserve returns a region of most bytes, or of least bytes if there is too
-// little memory for most.
+// Source allocates memory for the regions of a heap. Reserve returns a region of most bytes, or of least bytes if there
+// is too little memory for most.
 type Source interface {
 	Reserve(most, least int64) (*Region, error)
 	Release(*Region) error
@@ -26,9 +26,9 @@ type Region struct {
 	Addr   nvlib.Ptr
 	Bytes  int64
 	handle nvlib.MemHandle
-	shown  bool      // created in a form that other processes and NCCL can map
-	Known  bool      // some of its memory was passed to NCCL while a graph was recorded
-	Free   []stretch // sorted by address; adjacent stretches are merged
+	shown  bool      // other processes and NCCL can map the memory
+	Known  bool      // some of the memory was passed to NCCL while a graph was recorded
+	Free   []stretch // the free parts, sorted by address; adjacent parts are merged
 }
 
 // stretch represents a free part of a region.
@@ -37,11 +37,12 @@ type stretch struct {
 	Bytes int64
 }
 
-// Heap allocates from regions, first fit. The first region has least bytes, or more if the first allocation needs more.
-// Each further region is twice as large, up to slab bytes. Thus a small world uses little memory, and a large one makes
-// few driver calls. Heaps that receive the same requests have the same layout. The world's mutex guards a heap.
+// Heap allocates from regions; it takes the first free part that is large enough. The first region has the size least,
+// or more if the first allocation needs more. Each further region is twice as large, up to the size slab. Thus a small
+// world uses little memory, and a large one makes few driver calls. Heaps that receive the same requests have the same
+// layout. The world's mutex guards a heap.
 type Heap struct {
-	least, slab, grain int64 // sizes of regions are multiples of grain
+	least, slab, grain int64 // sizes of regions in bytes: the first, the largest regular one, and the unit of sizes
 	From               Source
 	Regions            []*Region
 }
@@ -51,8 +52,8 @@ const (
 	DeviceLeast = 2 << 20 // the granularity of a mapping
 	DeviceSlab  = 64 << 20
 	HostSlab    = 4 << 20
-	// mostBytes is larger than the memory of any machine. Allocations of more bytes are refused, because their size
-	// could overflow.
+	// mostBytes is larger than the memory of any machine. Larger allocations are refused, because arithmetic with their
+	// size could overflow.
 	mostBytes = 1 << 50
 )
 
@@ -61,7 +62,7 @@ func NewHeap(least, slab, grain int64, from Source) *Heap {
 	return &Heap{least: least, slab: slab, grain: max(grain, Alignment), From: from}
 }
 
-// RoundUp returns the smallest multiple of to that is at least n.
+// RoundUp returns the smallest multiple of the number to that is at least n.
 func RoundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 
 // Alloc allocates memory and returns its address.
@@ -85,8 +86,9 @@ func (h *Heap) Alloc(bytes int64) (nvlib.Ptr, error) {
 	return p, nil
 }
 
-// size returns the size of a new region for an allocation of n bytes. Sizes up to slab are powers of 2 times least, so
-// that the unused part can serve other allocations. For a larger allocation, the region is as large as the allocation.
+// size returns the size of the new region that is created for an allocation of n bytes. Sizes up to slab are least
+// times a power of 2, so that the unused part can serve other allocations. A larger allocation gets a region of exactly
+// its size.
 func (h *Heap) size(n int64) int64 {
 	size := h.least
 	for i := 0; size < h.slab && (i < len(h.Regions) || size < n); i++ {
@@ -95,7 +97,7 @@ func (h *Heap) size(n int64) int64 {
 	return RoundUp(max(n, min(size, h.slab)), h.grain)
 }
 
-// OutOfMemory reports whether err is the driver's status for being out of memory.
+// OutOfMemory reports whether err means that the driver is out of memory.
 func OutOfMemory(err error) bool { return nvlib.CUDACode(err) == nvlib.CUDAOutOfMemory }
 
 func (r *Region) cut(n int64) (nvlib.Ptr, bool) {
@@ -159,7 +161,7 @@ func (h *Heap) Trim() error {
 	return errors.Join(errs...)
 }
 
-// join adds a free stretch and merges it with its neighbours.
+// join adds a free part to the region and merges it with free neighbours.
 func (r *Region) join(s stretch) {
 	i, _ := slices.BinarySearchFunc(r.Free, s.addr, func(f stretch, a nvlib.Ptr) int {
 		if f.addr < a {
@@ -188,7 +190,8 @@ func (h *Heap) Close() error {
 	return errors.Join(errs...)
 }
 
-// DeviceMemory is a source of regions in one GPU's memory. It maps them so that the given devices can access them.
+// DeviceMemory is a source that allocates regions in one GPU's memory. It maps the regions so that the given devices
+// can access them.
 type DeviceMemory struct {
 	GPU      *GPU
 	Devices  []nvlib.Device
@@ -209,7 +212,7 @@ func (g *GPU) MemoryError(bytes int64, err error) error {
 		return err
 	}
 	if free, total, ierr := g.System.Driver.MemInfo(); ierr == nil {
-		return fmt.Errorf("out of memory: %d bytes asked for, %d of %d free on GPU %d: %w", bytes, free, total, g.Device, err)
+		return fmt.Errorf("out of memory: %d bytes requested, %d of %d free on GPU %d: %w", bytes, free, total, g.Device, err)
 	}
 	return err
 }
@@ -219,7 +222,7 @@ func (m DeviceMemory) Reserve(most, least int64) (*Region, error) {
 	return orLess(most, least, m.reserve)
 }
 
-// orLess calls take with most, and again with least if there is too little memory for most.
+// orLess calls take(most) and, if there is too little memory for that, take(least).
 func orLess(most, least int64, take func(int64) (*Region, error)) (*Region, error) {
 	r, err := take(most)
 	if OutOfMemory(err) && least < most {
@@ -231,11 +234,11 @@ func orLess(most, least int64, take func(int64) (*Region, error)) (*Region, erro
 func (m DeviceMemory) reserve(bytes int64) (*Region, error) {
 	d := m.driver()
 	if bytes > m.GPU.Memory {
-		return nil, fmt.Errorf("%w: %d bytes asked for, GPU %d has %d", device.ErrTooLarge, bytes, m.GPU.Device, m.GPU.Memory)
+		return nil, fmt.Errorf("%w: %d bytes requested, but GPU %d has %d", device.ErrTooLarge, bytes, m.GPU.Device, m.GPU.Memory)
 	}
 	shown := len(m.Devices) > 1 || m.Exported
 	h, err := d.CreateMem(m.GPU.Device, bytes, shown)
-	if shown && !m.Exported && err != nil && !OutOfMemory(err) { // the driver does not support shareable memory
+	if shown && !m.Exported && err != nil && !OutOfMemory(err) { // the driver does not support memory that can be shared
 		shown = false
 		h, err = d.CreateMem(m.GPU.Device, bytes, shown)
 	}
@@ -245,7 +248,7 @@ func (m DeviceMemory) reserve(bytes int64) (*Region, error) {
 	return m.mapAt(&Region{Bytes: bytes, handle: h, shown: shown})
 }
 
-// mapAt maps the region's memory at new addresses.
+// mapAt maps the memory of the region r at new addresses.
 func (m DeviceMemory) mapAt(r *Region) (_ *Region, err error) {
 	d := m.driver()
 	if r.Addr, err = d.ReserveAddresses(r.Bytes, 0); err != nil {
@@ -260,7 +263,7 @@ func (m DeviceMemory) mapAt(r *Region) (_ *Region, err error) {
 	return r, nil
 }
 
-// Export returns a file that represents a region. Exported must be set.
+// Export returns a file by which another process can map a region. Exported must be set.
 func (m DeviceMemory) Export(r *Region) (*os.File, error) {
 	fd, err := m.driver().ExportMem(r.handle)
 	if err != nil {
@@ -279,12 +282,13 @@ func (m DeviceMemory) Import(file *os.File, bytes int64) (*Region, error) {
 }
 
 // Release releases a region. Addresses that NCCL may have registered stay reserved, so that no other memory is mapped
-// there. If a graph passes memory to NCCL, NCCL registers the memory by its address. NCCL may use a registration after
-// the graph was destroyed (2.28.3: ncclRegister looks it up before ncclCommPollCallbacks, called every tenth group,
-// removes it). Peers would then write to new memory at the same address. A reserved address uses some host memory of
-// the driver and is never freed. Only memory that was passed to NCCL within a graph causes this.
+// there. If a graph passes memory to NCCL, NCCL registers the memory by its address. NCCL may use this registration
+// even after the graph was destroyed (2.28.3: ncclRegister looks it up before ncclCommPollCallbacks, called every tenth
+// group, removes it). If other memory were mapped at the address, peers would then write to it. A reserved address
+// range uses some host memory of the driver, and is never freed. This happens only to memory that was passed to NCCL
+// within a graph.
 //
-// Addresses also stay reserved if unmapping failed. New memory at these addresses would otherwise be reachable through
+// Addresses also stay reserved if unmapping failed. New memory at these addresses would otherwise be accessible through
 // the old mapping.
 func (m DeviceMemory) Release(r *Region) error {
 	d := m.driver()
@@ -295,7 +299,7 @@ func (m DeviceMemory) Release(r *Region) error {
 	return errors.Join(err, d.ReleaseMem(r.handle))
 }
 
-// HostMemory is a source of regions in host memory that all devices can access.
+// HostMemory is a source that allocates regions in host memory, which all devices can access.
 type HostMemory struct{ Driver *nvlib.Driver }
 
 // Reserve allocates pinned memory.
@@ -306,7 +310,7 @@ func (p HostMemory) Reserve(most, least int64) (*Region, error) {
 func (p HostMemory) reserve(bytes int64) (*Region, error) {
 	addr, err := p.Driver.HostAlloc(bytes)
 	if err != nil {
-		return nil, fmt.Errorf("%d bytes of pinned host memory: %w", bytes, err)
+		return nil, fmt.Errorf("allocating %d bytes of pinned host memory: %w", bytes, err)
 	}
 	return &Region{Addr: addr, Bytes: bytes}, nil
 }
@@ -332,7 +336,8 @@ func (h *Heap) Layout() string {
 	return b.String()
 }
 
-// Place describes an address by its position in the heap. Heaps that received the same requests return the same text.
+// Place describes an address by the region of the heap and the offset in it. Heaps that received the same requests
+// return the same text.
 func (h *Heap) Place(at nvlib.Ptr) string {
 	for i, r := range h.Regions {
 		if at >= r.Addr && at < r.Addr+nvlib.Ptr(r.Bytes) {

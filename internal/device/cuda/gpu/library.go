@@ -2,8 +2,8 @@ package gpu
 
 import "hocket.example/hocket/internal/kernels"
 
-// Library compiles kernels. *kernels.Library implements it. The method Steps returns an error if the operands of a
-// problem do not fit each other.
+// Library compiles kernels. *kernels.Library implements it. Steps returns an error if the shapes of a problem's
+// operands do not match.
 type Library interface {
 	Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error)
 	Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error)
@@ -14,7 +14,8 @@ type Library interface {
 	Unchanged(t kernels.Target, u kernels.Unchanged) (kernels.Step, error)
 }
 
-// Precompiler is implemented by a Library that can compile kernels before they are prepared, such as *kernels.Library.
+// Precompiler is an optional interface of a Library that can compile kernels before they are prepared, such as
+// *kernels.Library.
 type Precompiler interface {
 	Ahead(t kernels.Target, p kernels.Problem)
 	MeetingAhead(t kernels.Target, m kernels.Meeting)

@@ -8,11 +8,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Fatal is the set of statuses after which a process cannot use a device again. For most of them the driver API's
-// documentation of CUresult says: "the process must be terminated and relaunched". A test confirmed this for 700 and
-// 719 (driver 580.159, CUDA 13.0, H200): cuDevicePrimaryCtxReset and cuCtxDestroy returned success, but the next
-// cuDevicePrimaryCtxRetain or cuCtxCreate returned the same status again. For 214, 220 and 999 the documentation makes
-// no statement, but the contents of device memory may be wrong.
+// Fatal is the set of CUDA statuses after which a process cannot use a device again. For most of these statuses, the
+// documentation of CUresult in the driver API says: "the process must be terminated and relaunched". A test confirmed
+// this for statuses 700 and 719 (driver 580.159, CUDA 13.0, H200): cuDevicePrimaryCtxReset and cuCtxDestroy returned
+// success, but the next cuDevicePrimaryCtxRetain or cuCtxCreate returned the same status again. For statuses 214, 220
+// and 999 the documentation makes no statement, but the contents of device memory may be wrong.
 var Fatal = map[int]bool{
 	214: true, // uncorrectable ECC error
 	220: true, // uncorrectable NVLink error
@@ -34,9 +34,8 @@ var Fatal = map[int]bool{
 // IsFatal reports whether err is a status of Fatal.
 func IsFatal(err error) bool { return err != nil && Fatal[nvlib.CUDACode(err)] }
 
-// loss describes the cause, the place and the time of the loss of a GPU to this process. Its Unwrap returns the
-// driver's error but no *device.Fault, because a fault concerns one world's work, whereas a loss affects all later
-// worlds.
+// loss describes how this process lost a GPU: the cause, the place and the time. Its method Unwrap returns the driver's
+// error but no *device.Fault, because a fault concerns one world's work, whereas a loss affects all later worlds.
 type loss struct {
 	gpu   *GPU
 	since time.Time
@@ -54,7 +53,8 @@ func (l *loss) Unwrap() error { return l.err }
 // Is reports whether target is device.ErrDeviceLost.
 func (l *loss) Is(target error) bool { return target == device.ErrDeviceLost }
 
-// Lose marks g as lost if err is fatal, and reports whether err is fatal. Only the first cause is recorded.
+// Lose marks g as lost if err is fatal, and reports whether err is fatal. If g is lost already, the first cause stays
+// recorded.
 func (g *GPU) Lose(err error, where string) bool {
 	if !IsFatal(err) {
 		return false
@@ -69,7 +69,7 @@ func (g *GPU) Hang(patience time.Duration, where string) error {
 	return g.Lost.Load()
 }
 
-// LostTo returns the reason why g is lost; nil while it can be used.
+// LostTo returns the reason why g is lost; nil while the GPU can be used.
 func (g *GPU) LostTo() error {
 	if l := g.Lost.Load(); l != nil {
 		return l
@@ -83,7 +83,7 @@ func (g *GPU) Abandon(call string, waited time.Duration) error {
 	return g.Lost.Load()
 }
 
-// Unusable returns the error for a world that cannot be opened on g because of err.
+// Unusable returns the error for a world that cannot be opened on g because opening failed with err.
 func (g *GPU) Unusable(err error) error {
 	if g.Lose(err, "while a world was opened") {
 		return g.Lost.Load()

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Multicast is memory on each of several GPUs, with one additional address. Multimem instructions on that address
-// access the memory of all these GPUs.
+// Multicast is memory of equal size on each of several GPUs, with one additional address for all of it. Multimem
+// instructions on the additional address access the memory of all these GPUs.
 type Multicast struct {
 	Bytes int64
 	Own   []nvlib.Ptr // by GPU: the address of the GPU's own memory
@@ -25,7 +25,7 @@ type Joined struct {
 	Bound func(func() error) error // runs a function with the GPU's context current
 }
 
-// NewMulticast allocates a multicast object with at least the given number of bytes on each GPU.
+// NewMulticast creates a multicast object with memory of at least the given number of bytes on each GPU.
 func NewMulticast(drv *nvlib.Driver, gpus []Joined, bytes int64) (*Multicast, error) {
 	mc := &Multicast{drv: drv, gpus: gpus}
 	if err := mc.make(bytes); err != nil {
@@ -34,7 +34,7 @@ func NewMulticast(drv *nvlib.Driver, gpus []Joined, bytes int64) (*Multicast, er
 	return mc, nil
 }
 
-// done registers undo if err is nil, and returns err.
+// done adds undo to mc's functions for Free if err is nil, and returns err.
 func (mc *Multicast) done(err error, undo func() error) error {
 	if err == nil {
 		mc.undo = append(mc.undo, undo)
@@ -42,7 +42,7 @@ func (mc *Multicast) done(err error, undo func() error) error {
 	return err
 }
 
-// Free frees the memory. It undoes all steps in reverse order.
+// Free frees the memory. It undoes the steps of make in reverse order.
 func (mc *Multicast) Free() error {
 	var errs []error
 	for _, undo := range slices.Backward(mc.undo) {
@@ -85,7 +85,7 @@ func (mc *Multicast) make(bytes int64) error {
 	return err
 }
 
-// grain returns the granularity of the memory's size and address.
+// grain returns the number of which the size and the address of the memory must be multiples.
 func (mc *Multicast) grain(bytes int64) (int64, error) {
 	grain, err := mc.drv.MulticastGranularity(len(mc.gpus), bytes)
 	for _, m := range mc.gpus {
@@ -95,7 +95,8 @@ func (mc *Multicast) grain(bytes int64) (int64, error) {
 	return grain, err
 }
 
-// bind allocates memory of a member and binds it to the object. It returns the memory's own address.
+// bind allocates memory of a member and binds it to the object. It returns the address of this memory, not the
+// multicast address.
 func (mc *Multicast) bind(m Joined, object nvlib.MemHandle, grain int64) (nvlib.Ptr, error) {
 	drv, dev := mc.drv, m.GPU.Device
 	mem, err := drv.CreateMem(dev, mc.Bytes, false)

@@ -11,30 +11,30 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// P2PVariable is the name of the environment variable that disables peer access between GPUs. "off" disables peer
-// access between all GPUs, and a list such as "0-1,0-2" disables it for these pairs.
+// P2PVariable is the name of the environment variable that disables peer access between GPUs. The value "off" disables
+// peer access between all GPUs, and a list such as "0-1,0-2" disables it for these pairs.
 const P2PVariable = "HOCKET_P2P"
 
 // reach records which GPUs of the process can access each other's memory. In a pair with peer access, kernels and copy
-// engines of both GPUs can. Pairs without peer access are called apart; their data goes through host memory (see
-// host_staged.go of package cuda). A pair is apart if P2PVariable names it, if the driver denies peer access, or if a
-// test transfer fails. The test is necessary because virtual machines and PCIe switches can lose or corrupt transfers,
-// without an error, between devices that report peer access.
+// engines of each GPU can access the memory of the other. Pairs without peer access are called apart; their data goes
+// through host memory (see host_staged.go of package cuda). A pair is apart if P2PVariable names it, if the driver
+// denies peer access, or if a test transfer fails. The test is necessary because virtual machines and PCIe switches can
+// lose or corrupt transfers, without an error, between devices that report peer access.
 type reach struct {
 	setting string // value of P2PVariable
 	denied  map[Couple]bool
 	NVML    func() (*nvlib.NVML, error)
 	mu      sync.Mutex
-	Why     map[Couple]error // by tested pair: nil, or why the pair is apart
-	Deceit  bool             // there is a pair that is apart although the driver reports peer access
+	Why     map[Couple]error // by tested pair: nil, or the reason why the pair is apart
+	Deceit  bool             // some pair is apart although the driver reports peer access
 }
 
-// Couple is a pair of GPUs in ascending order.
+// Couple is a pair of GPUs, given by their device numbers in ascending order.
 type Couple [2]nvlib.Device
 
 func coupleOf(a, b *GPU) Couple { return Couple{min(a.Device, b.Device), max(a.Device, b.Device)} }
 
-// NewReach parses the value of P2PVariable.
+// NewReach returns a reach with the setting that is the value of P2PVariable.
 func NewReach(setting string) (*reach, error) {
 	r := &reach{setting: setting, denied: map[Couple]bool{}, NVML: sync.OnceValues(nvlib.OpenNVML),
 		Why: map[Couple]error{}}
@@ -57,8 +57,8 @@ func NewReach(setting string) (*reach, error) {
 }
 
 // Apart returns nil if two GPUs have peer access, and otherwise the reason why not. It tests the pair if no earlier
-// call has tested it. err reports that the test was not possible, or that it made a GPU unusable. The caller holds the
-// issue lock.
+// call has tested it. The error err reports that the test was not possible, or that it made a GPU unusable. The caller
+// holds the issue lock.
 func (s *System) Apart(a, b *GPU) (why, err error) {
 	r := s.Reach
 	w := s.Lent.Watch()
@@ -77,7 +77,7 @@ func (s *System) Apart(a, b *GPU) (why, err error) {
 	return why, nil
 }
 
-// told returns the reason why two GPUs are apart according to P2PVariable and the driver, without a test transfer.
+// told returns the reason why the pair is apart according to P2PVariable and the driver, without a test transfer.
 func (s *System) told(drv *nvlib.Driver, a, b *GPU) error {
 	if s.Reach.setting == "off" || s.Reach.denied[coupleOf(a, b)] {
 		return s.Reach.disabled()
@@ -104,7 +104,7 @@ func (r *reach) Off() error {
 	return nil
 }
 
-// noPeer returns the error for a pair between which the driver denies peer access. It adds NVML's reason if NVML
+// noPeer returns the error for a pair of GPUs to which the driver denies peer access. It adds NVML's reason if NVML
 // reports one.
 func (r *reach) noPeer(a, b *GPU) error {
 	const what = "the driver offers no peer access: the GPUs have no NVLink, and PCIe peer access is off"
@@ -118,7 +118,7 @@ func (r *reach) noPeer(a, b *GPU) error {
 	return errors.New(what)
 }
 
-// ask does the work of Apart for a pair that was not tested before.
+// ask does the work of Apart for a pair of GPUs that was not tested before.
 func (s *System) ask(a, b *GPU) (why, err error) {
 	switch why := s.told(s.Lent, a, b); {
 	case OutOfMemory(why):
@@ -141,7 +141,8 @@ func (s *System) ask(a, b *GPU) (why, err error) {
 	return nil, nil
 }
 
-// ApartNow returns the reason why two GPUs are apart, as far as it is known without a test transfer.
+// ApartNow returns the reason why two GPUs are apart (without peer access), as far as it is known without a test
+// transfer.
 func (s *System) ApartNow(a, b *GPU) error {
 	if why := s.Reach.Known(a, b); why != nil {
 		return why
@@ -149,14 +150,14 @@ func (s *System) ApartNow(a, b *GPU) error {
 	return s.told(s.Driver, a, b)
 }
 
-// Known returns the result for a pair that was tested; nil for other pairs.
+// Known returns the result of the test transfer for a pair that was tested; nil for other pairs.
 func (r *reach) Known(a, b *GPU) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.Why[coupleOf(a, b)]
 }
 
-// Deceives reports whether there is a pair that is apart although the driver reports peer access.
+// Deceives reports whether some pair of GPUs is apart (without peer access) although the driver reports peer access.
 func (r *reach) Deceives() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,7 +172,7 @@ func (g *GPU) Text() string {
 	return fmt.Sprint(g.Device)
 }
 
-// Detours returns, for each reason, a line with the pairs that are apart for this reason.
+// Detours returns a line for each reason why pairs are apart: the reason, and the pairs.
 func Detours(gpus []*GPU, why func(a, b *GPU) error) []string {
 	var reasons []string
 	pairs := map[string][]string{}

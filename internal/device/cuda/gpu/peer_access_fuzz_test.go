@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzReach checks the parser of HOCKET_P2P. The value is "on", "off", or a list of pairs of two GPUs; the pairs
-// written out again have the same meaning. Errors name the variable.
+// FuzzReach checks the parser of HOCKET_P2P. A valid value is "on", "off", or a list of pairs of two GPUs. If the
+// parsed pairs are written as text and parsed again, the result is the same. Errors name the variable.
 func FuzzReach(f *testing.F) {
 	for _, s := range []string{"", "on", "off", "0-1", "0-1,2-0", "1-1", "0-", "-1-2", "0-1,", "0-99999999999999999999",
 		"+0-1"} {

@@ -10,20 +10,20 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// System holds the driver, its devices, and the libraries, which are loaded when first needed. Contexts, modules and
-// handles are kept for the life of the process, because creating them takes longer than most executions.
+// System holds the driver, its devices, and the libraries, which are loaded when they are first needed. Contexts,
+// modules and handles are kept for the life of the process, because creating them takes longer than most executions.
 type System struct {
 	Driver *nvlib.Driver
-	// Lent is the driver for a world that uses the process's GPUs exclusively. The nvlib.Watch of that world monitors
-	// the calls.
+	// Lent is the driver for the world that currently has exclusive use of the process's GPUs. The nvlib.Watch of that
+	// world monitors the calls.
 	Lent  *nvlib.Driver
 	GPUs  []*GPU
 	Reach *reach
 	BLAS  func() (*nvlib.CuBLASLt, error)
 	NCCL  func() (*nvlib.NCCL, error)
 	NVTX  func() (*nvlib.NVTX, error)
-	// Patience is the time limit for unfinished work that does not wait for other work. If it takes longer, its device
-	// counts as hung.
+	// Patience is the time limit for unfinished work that does not wait for other work. If work takes longer, its
+	// device counts as hung.
 	Patience     time.Duration
 	CallPatience Patience
 	EarlyEdges   bool // graphs support programmatic dependent launch
@@ -37,7 +37,7 @@ type System struct {
 	contexts  sync.Map // GPU by nvlib.Context
 }
 
-// OfContext returns the GPU of a context; nil if unknown.
+// OfContext returns the GPU to which a context belongs; nil if unknown.
 func (s *System) OfContext(c nvlib.Context) *GPU {
 	g, _ := s.contexts.Load(c)
 	gpu, _ := g.(*GPU)
@@ -81,9 +81,9 @@ func NewSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*System
 
 // Patience is the time limit of a driver call. A GPU for which a call takes longer counts as lost.
 type Patience struct {
-	Call  time.Duration // while a caller waits for the result
-	Late  time.Duration // after that caller's context has ended and the grace period has passed
-	Close time.Duration // while the world is being closed
+	Call  time.Duration // limit while a caller waits for the result
+	Late  time.Duration // limit after that caller's context has ended and the grace period has passed
+	Close time.Duration // limit while the world is being closed
 }
 
 // With these limits Run returns within a second after its deadline and grace period, and Machine.Close within five
@@ -106,10 +106,10 @@ var ErrNoDevice = errors.New("the NVIDIA driver finds no GPU: check that the hos
 // laterCompiler is the advice for code that the driver rejects.
 const laterCompiler = "libnvrtc may be from a later CUDA version than the driver: hocket doctor shows both versions; HOCKET_LIBNVRTC selects another file"
 
-// WaysOut maps statuses that can occur at the first use of the driver, of a GPU or of code to advice. The advice
-// follows the documentation of CUresult.
+// WaysOut maps CUDA statuses to advice. These statuses can occur at the first use of the driver, of a GPU or of code.
+// The advice follows the documentation of CUresult.
 var WaysOut = map[int]string{
-	200: laterCompiler, 209: laterCompiler, 222: laterCompiler, // the image, no binary for the GPU, the version of PTX
+	200: laterCompiler, 209: laterCompiler, 222: laterCompiler, // invalid image, no binary for the GPU, version of PTX
 	46:  "another process may use the GPU exclusively: nvidia-smi -q -d COMPUTE shows the compute mode",
 	802: "on a host with NVSwitch the service nvidia-fabricmanager must run, in the version of the driver",
 	803: "libcuda and the kernel's driver have different versions: restart the host after an update; in a container, mount the host's libcuda",

@@ -24,8 +24,8 @@ var trialPattern = sync.OnceValue(func() []byte {
 	return b
 })
 
-// passage holds the memory of a test transfer: three buffers on the host, two on the sending GPU, and one on the
-// receiving GPU.
+// passage holds the GPUs and the memory of a test transfer: three buffers on the host, two on the sending GPU, and one
+// on the receiving GPU.
 type passage struct {
 	sys       *System
 	from, to  *GPU
@@ -34,9 +34,9 @@ type passage struct {
 	giveBack  []func() error
 }
 
-// tryTransfer tests the connection of two GPUs. It makes from write a pattern to memory of to, makes to read the
-// pattern there, and makes from read it back. why describes a fault of the connection. err reports that the test was
-// not possible, or that a GPU is lost.
+// tryTransfer tests whether the GPU from can access the memory of the GPU to. The GPU from writes a pattern to memory
+// of the GPU to; to reads the pattern there, and from reads it back. The error why describes a fault of the connection.
+// The error err reports that the test was not possible, or that a GPU is lost.
 func (s *System) tryTransfer(from, to *GPU) (why, err error) {
 	t := &passage{sys: s, from: from, to: to}
 	if err = errors.Join(t.on(to, func() error { return nil }), t.on(from, t.take)); err == nil {
@@ -76,7 +76,7 @@ func (t *passage) on(g *GPU, f func() error) error {
 	return err
 }
 
-// run gives from access to the memory of to, and transfers the pattern.
+// run grants the GPU from access to the memory of the GPU to, and transfers the pattern.
 func (t *passage) run() error {
 	if err := t.sys.Lent.SetAccess(t.far.Addr, t.far.Bytes, []nvlib.Device{t.to.Device, t.from.Device}); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (t *passage) run() error {
 	clear(cabi.Bytes(uintptr(pushed), 2*n))
 	for _, m := range []struct {
 		g     *GPU
-		pairs [][2]nvlib.Ptr // destination and source of each copy
+		pairs [][2]nvlib.Ptr // destination and source of each copy of this GPU
 	}{
 		{t.from, [][2]nvlib.Ptr{{out, sent}, {t.far.Addr, out}}},
 		{t.to, [][2]nvlib.Ptr{{pushed, t.far.Addr}}},
@@ -108,7 +108,7 @@ func (t *passage) run() error {
 	return nil
 }
 
-// take allocates the memory of the test. The context of from is current.
+// take allocates the memory of the test transfer. The context of the GPU from is current.
 func (t *passage) take() (err error) {
 	drv, n := t.sys.Lent, t.sys.TrialBytes
 	if t.host, err = drv.HostAlloc(3 * n); err != nil {
@@ -137,8 +137,8 @@ func (t *passage) take() (err error) {
 	return nil
 }
 
-// move makes the copies one after another and waits for them. If they do not end in time, the GPU is lost. The context
-// is current.
+// move issues copies, each from pairs[i][1] to pairs[i][0], one after another and waits for them. If the copies do not
+// end in time, the GPU is lost. The context is current.
 func (g *GPU) move(pairs [][2]nvlib.Ptr) error {
 	drv := g.System.Lent
 	var args [4]uintptr

@@ -9,19 +9,19 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// coresidency is the lock for kernels that wait for each other on devices. The kernels of one world fit on the devices
-// together (see Room in package cuda). Those of two worlds might not: each could then wait for a kernel that the other
-// world's kernels keep from starting. Graphs joined by flags have the same problem: their waits, and the kernels that
-// raise the flags, need multiprocessors that the teams of another world may occupy. Therefore only one world with teams
-// or such graphs uses the devices at a time. It holds the lock from its first batch until its devices are idle, or
-// until it has ended and its kernels have stopped. Batches that are ordered by the same streams of the caller need not
-// wait for each other, because the streams order them.
+// coresidency is the co-residency lock: it admits one world whose kernels wait for each other on devices. Such kernels
+// of one world fit on the devices together (see Room in package cuda). Kernels of two worlds might not: each could then
+// wait for a kernel that the other world's kernels keep from starting. Graphs joined by flags have the same problem:
+// their waits, and the kernels that raise the flags, need multiprocessors that the teams of another world may occupy.
+// Therefore only one world with teams or such graphs uses the devices at a time. That world holds the lock from its
+// first batch until its devices are idle, or until it has ended and its kernels have stopped. Batches of two worlds
+// that are ordered by the same streams of the caller need not wait for each other, because the streams order them.
 type coresidency struct {
 	mu      sync.Mutex
 	holder  *World    // nil if no world holds the lock
 	batches int       // of the holder, in progress
 	streams []uintptr // the caller's streams that order all work of the holder; nil if none do
-	entered uint64    // batches that began since the start, of all worlds
+	entered uint64    // number of batches of all worlds that have begun since the process started
 }
 
 func (c *coresidency) try(w *World, streams []uintptr) bool {
@@ -32,8 +32,9 @@ func (c *coresidency) try(w *World, streams []uintptr) bool {
 	return c.take(w, h, entered, streams)
 }
 
-// waitedFor returns the other world that holds the lock, or nil, and how many batches have begun. busy reports whether a batch of that world is in
-// progress. ahead reports whether the same streams order all work of that world before the new work.
+// waitedFor returns the other world that holds the lock, or nil, and the number of batches that have begun. The result
+// busy reports whether a batch of that world is in progress. The result ahead reports whether the same streams order
+// all work of that world before the new work.
 func (c *coresidency) waitedFor(w *World, streams []uintptr) (h *World, entered uint64, busy, ahead bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,9 +44,9 @@ func (c *coresidency) waitedFor(w *World, streams []uintptr) (h *World, entered 
 	return c.holder, c.entered, c.batches > 0, streams != nil && slices.Equal(c.streams, streams)
 }
 
-// take gives the lock to w and reports whether it did. It does if no world holds the lock, if w holds it, or if h still
-// holds it and no batch has begun since entered was read. Before, the caller has found that h was idle, or that the same
-// streams ordered h's work before w's; a batch of h that began afterwards may be running.
+// take gives the lock to w if possible, and reports whether it did. It gives the lock if no world holds it, if w holds
+// it, or if h still holds it and no batch has begun since entered was read. The caller has found before that h was
+// idle, or that the same streams ordered h's work before w's. A batch of h that began afterwards may be running.
 func (c *coresidency) take(w, h *World, entered uint64, streams []uintptr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,8 +64,8 @@ func (c *coresidency) take(w, h *World, entered uint64, streams []uintptr) bool 
 	return true
 }
 
-// restsNow calls Rests for a goroutine of another world. If a driver call in Rests does not return, w ends, not the world
-// of the caller.
+// restsNow calls w.Rests for a goroutine of another world. If a driver call in Rests does not return, the world w ends,
+// not the world of the caller.
 func (w *World) restsNow() bool {
 	over, end := context.WithCancel(context.Background())
 	end()
@@ -80,7 +81,7 @@ func (c *coresidency) leave(w *World) {
 	}
 }
 
-// abandon releases the lock if w holds it. w was given up.
+// abandon releases the lock if w holds it. It is called when w was given up.
 func (c *coresidency) abandon(w *World) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +90,7 @@ func (c *coresidency) abandon(w *World) {
 	}
 }
 
-// forget releases the lock if w holds it and no batch of w is in progress. w was closed.
+// forget releases the lock if w holds it and no batch of w is in progress. It is called when w was closed.
 func (c *coresidency) forget(w *World) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,8 +99,8 @@ func (c *coresidency) forget(w *World) {
 	}
 }
 
-// Rests reports whether no work of w is known to run. It does not wait for the world's mutex, because the owner of the
-// mutex may be waiting for this lock.
+// Rests reports whether w is idle: no work of w is known to run. It does not wait for the world's mutex, because the
+// owner of the mutex may be waiting for this lock.
 func (w *World) Rests() bool {
 	if w.Ended() {
 		return true
@@ -113,7 +114,7 @@ func (w *World) Rests() bool {
 
 // Enter waits until the world holds the co-residency lock. It returns false if the world ends first. Each successful
 // call needs a call of Leave. The caller must hold neither the issue lock nor a world's mutex, since the holder may
-// need them to finish its work. streams are the caller's streams that order the new work; nil if none do.
+// need them to finish its work. The streams are the caller's streams that order the new work; nil if none do.
 func (w *World) Enter(streams []uintptr) bool {
 	for began := time.Now(); !w.Ended(); gpu.Pause(time.Since(began)) {
 		if w.p.coresidency.try(w, streams) {
@@ -123,7 +124,7 @@ func (w *World) Enter(streams []uintptr) bool {
 	return false
 }
 
-// Leave ends a batch. The world keeps the lock, because the work it has issued may still run.
+// Leave ends a batch. The world keeps the co-residency lock, because the work it has issued may still run.
 func (w *World) Leave() { w.p.coresidency.leave(w) }
 
 // HoldsCoresidency reports whether the world holds the co-residency lock.

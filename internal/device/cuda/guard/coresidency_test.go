@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// world returns a world of a new process. rests is what it reports about being idle.
+// world returns a world in a new process. The value rests is what the world reports about being idle.
 func world(rests bool) *World {
 	var p Process
 	return p.New(Host{Mu: new(sync.Mutex), Rests: func() bool { return rests }})
 }
 
-// TestCoresidencyForgotten closes a world while a batch of it is in progress. The batch keeps the lock until it calls
-// Leave, and its Leave does not release a lock that another world then holds.
+// TestCoresidencyForgotten closes a world while a batch of it is in progress. The batch keeps the co-residency lock
+// until it calls Leave. This Leave does not release a lock that another world then holds.
 func TestCoresidencyForgotten(t *testing.T) {
 	var f coresidency
 	a, b, c := world(true), world(true), world(true)
@@ -33,12 +33,12 @@ func TestCoresidencyForgotten(t *testing.T) {
 	}
 }
 
-// TestCoresidencyOnStreams checks when a world takes the lock from a world that is not idle: only if the same streams
-// of the caller order all work of both worlds.
+// TestCoresidencyOnStreams checks when a world takes the co-residency lock from a world that is not idle: only if the
+// same streams of the caller order all work of both worlds.
 func TestCoresidencyOnStreams(t *testing.T) {
 	mine, other := []uintptr{1, 2}, []uintptr{1, 3}
 	for name, c := range map[string]struct {
-		before [][]uintptr // streams of the batches of a world that is busy
+		before [][]uintptr // the streams of each batch of a world that is not idle
 		now    []uintptr
 		want   bool
 	}{
@@ -62,8 +62,8 @@ func TestCoresidencyOnStreams(t *testing.T) {
 	}
 }
 
-// TestCoresidencyBatchBetween checks that a world does not take the lock if the holder was idle, but has begun and
-// ended a batch since then: the work that the batch issued may be running.
+// TestCoresidencyBatchBetween checks that a world does not take the co-residency lock if its holder was idle, but has
+// begun and ended a batch since then: the work that the batch issued may be running.
 func TestCoresidencyBatchBetween(t *testing.T) {
 	var f coresidency
 	var p Process

@@ -1,7 +1,8 @@
 // Package guard implements the locks between the worlds of a process, and monitors the driver calls that are made under
-// them. An operation on a world is passed to World.Do as a whole. Within it, World.Batch issues a batch of work, and
-// driver calls that may wait for a device are made under World.Exclusive. Thereby worlds do not deadlock each other
-// (issue_lock.go, coresidency.go), and a call that never returns blocks only the world that made it (hung.go).
+// them. An operation on a world is passed to World.Do as a whole. Within the operation, World.Batch issues a batch of
+// work, and driver calls that may wait for a device are made under World.Exclusive. With these rules worlds do not
+// deadlock each other (issue_lock.go, coresidency.go), and a call that never returns blocks only the world that made it
+// (hung.go).
 package guard
 
 import (
@@ -19,12 +20,12 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// A driver call may never return, for example if a GPU falls off the bus. It then blocks the goroutine that made it,
-// and all that wait for its locks. Therefore Do runs an operation in a separate goroutine, and the caller of Do
-// monitors the driver call that the world is in. If the call exceeds its time limit, the GPU is lost and the world is
-// given up: callers of Do return, and locks of the process that the world holds are released. The world's mutex stays
-// locked; LockLive is for goroutines that must not wait for it. If the call returns later, its goroutine exits (see
-// nvlib.Watch).
+// A driver call may never return, for example if a GPU falls off the bus. Such a call blocks the goroutine that made
+// it, and all goroutines that wait for locks of that goroutine. Therefore Do runs an operation in a separate goroutine,
+// and the caller of Do monitors the world's driver call in progress. If the call exceeds its time limit, the GPU is
+// lost and the world is abandoned: callers of Do return, and locks of the process that the world holds are released. The
+// world's mutex stays locked; LockLive is for goroutines that must not wait for it. If the call returns later, its
+// goroutine exits (see nvlib.Watch).
 
 type Process struct {
 	System      *gpu.System
@@ -34,7 +35,7 @@ type Process struct {
 
 // World guards one world.
 type World struct {
-	// Calls records the library call that the world is in. Opening is the GPU that the world is opening.
+	// Calls records the world's library call in progress. Opening is the GPU that is being opened for the world.
 	Calls   nvlib.Watch
 	Opening atomic.Pointer[gpu.GPU]
 
@@ -55,21 +56,21 @@ type World struct {
 	watched sync.Once // starts watch
 
 	mu    sync.Mutex
-	lost  chan struct{} // closed when the world is given up; nil for a dry run
+	lost  chan struct{} // this channel is closed when the world is abandoned; nil for a dry run
 	cause atomic.Pointer[error]
 }
 
-// Host gives access to the world that is guarded.
+// Host gives package guard access to the world that it guards.
 type Host struct {
 	Mu    *sync.Mutex  // guards its state
-	Err   func() error // why the world has ended; nil if it has not. The caller holds Mu
+	Err   func() error // returns the reason why the world has ended; nil if it has not. The caller holds Mu
 	Rests func() bool  // reports whether no work of the world is known to run. The caller holds Mu
 }
 
-// New returns a guard for a world. Its driver calls are not monitored before Open, because a dry run makes none.
+// New returns a guard for a world. Driver calls are not monitored before Open is called, because a dry run makes none.
 func (p *Process) New(h Host) *World { return &World{p: p, host: h} }
 
-// Open starts to monitor the world's driver calls. ctx is the context with which the world is opened.
+// Open starts to monitor the world's driver calls. The context ctx is the one with which the world is opened.
 func (w *World) Open(ctx context.Context) {
 	w.opened, w.lost = ctx, make(chan struct{})
 	w.workers.next, w.workers.over = make(chan func()), make(chan struct{})
@@ -85,13 +86,13 @@ func (w *World) End() {
 // Ended reports whether the world has ended.
 func (w *World) Ended() bool { return w.ended.Load() }
 
-// Closing records that the world is about to be closed. Driver calls then have a shorter time limit.
+// Closing records that the world is about to be closed. From then on, driver calls have a shorter time limit.
 func (w *World) Closing() { w.closing.Store(true) }
 
 // Forget releases the co-residency lock that a closed world holds.
 func (w *World) Forget() { w.p.coresidency.forget(w) }
 
-// AbortBy sets the word of host memory that is set to 1 when the world is given up; 0 for none.
+// AbortBy sets the address of the word in host memory that is set to 1 when the world is abandoned; 0 for none.
 func (w *World) AbortBy(word uintptr) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,7 +110,7 @@ func (w *World) GivenUp() error {
 const (
 	// compilesFor is the time limit of a compilation, as a multiple of that of a driver call.
 	compilesFor = 10
-	// watchEvery is the interval at which callers of Do look at the world's driver call.
+	// watchEvery is the interval at which callers of Do check the world's driver call in progress.
 	watchEvery = 50 * time.Millisecond
 )
 
@@ -125,7 +126,7 @@ func (w *World) patience(ctx context.Context) time.Duration {
 	}
 }
 
-// Do runs f, as device.World specifies.
+// Do runs f as the method Do of device.World specifies.
 func (w *World) Do(ctx context.Context, f func()) error {
 	if w.lost == nil {
 		f()
@@ -175,7 +176,7 @@ func (w *World) Do(ctx context.Context, f func()) error {
 	}
 }
 
-// check gives the world up if its driver call, or its compilation, has taken longer than patience.
+// check gives the world up if its driver call or compilation in progress has taken longer than patience.
 func (w *World) check(seen *[2]sighting, patience time.Duration, now time.Time) {
 	if p, age := seen[0].of(&w.Calls, now); age > patience {
 		w.giveUp(&w.Calls, p, age)
@@ -188,12 +189,12 @@ func (w *World) check(seen *[2]sighting, patience time.Duration, now time.Time) 
 	}
 }
 
-// watchHereEvery is the interval at which watch looks at the world's driver call.
+// watchHereEvery is the interval at which watch checks the world's driver call in progress.
 const watchHereEvery = time.Second
 
-// watch looks at the world's driver call until the world ends. The functions that Do calls in the goroutines of its
-// callers have no other observer. Such a caller stays blocked if its call does not return, but other worlds get the
-// locks that it holds.
+// watch checks the world's driver call in progress until the world ends. It is for functions that Do calls in the
+// goroutines of its callers, which nothing else observes. The caller of such a function stays blocked if a driver call
+// does not return, but other worlds get the locks that it holds.
 func (w *World) watch() {
 	tick := time.NewTicker(watchHereEvery)
 	defer tick.Stop()
@@ -214,7 +215,7 @@ type sighting struct {
 	since time.Time
 }
 
-// of returns the call that w is in, and for how long it has been seen at least.
+// of returns the world's call in progress, and for how long at least it has been in progress.
 func (s *sighting) of(w *nvlib.Watch, now time.Time) (nvlib.Pending, time.Duration) {
 	p, ok := w.Pending()
 	if !ok {
@@ -227,7 +228,7 @@ func (s *sighting) of(w *nvlib.Watch, now time.Time) (nvlib.Pending, time.Durati
 	return p, now.Sub(s.since)
 }
 
-// giveUp gives the world up because of a driver call, unless that call has returned meanwhile.
+// giveUp gives the world up because a driver call takes too long, unless that call has returned meanwhile.
 func (w *World) giveUp(watch *nvlib.Watch, p nvlib.Pending, age time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -240,7 +241,7 @@ func (w *World) giveUp(watch *nvlib.Watch, p nvlib.Pending, age time.Duration) {
 	}
 	w.cause.Store(&err)
 	w.End()
-	if at := w.abort.Load(); at != 0 { // stops kernels of teams on other GPUs
+	if at := w.abort.Load(); at != 0 { // this stops kernels of teams on other GPUs
 		cabi.StoreAtomic(at, 1)
 	}
 	close(w.lost)
@@ -251,12 +252,12 @@ func (w *World) giveUp(watch *nvlib.Watch, p nvlib.Pending, age time.Duration) {
 	w.p.coresidency.abandon(w)
 }
 
-// gpuOf returns the GPU that a call is for, as far as is known; never nil.
+// gpuOf returns the GPU for which a driver call was made, as far as is known; never nil.
 func (w *World) gpuOf(p nvlib.Pending) *gpu.GPU {
 	return cmp.Or(w.p.System.OfContext(p.Context), w.Opening.Load(), w.p.System.GPUs[0])
 }
 
-// LockLive locks the world's mutex. It returns false, without the lock, if the world was given up.
+// LockLive locks the world's mutex. LockLive returns false, without the lock, if the world was given up.
 func (w *World) LockLive() bool {
 	for began := time.Now(); !w.host.Mu.TryLock(); gpu.Pause(time.Since(began)) {
 		if w.GivenUp() != nil {
@@ -266,10 +267,10 @@ func (w *World) LockLive() bool {
 	return true
 }
 
-// compilation is the name of a compilation in error messages.
+// compilation is the name by which error messages call a compilation.
 var compilation = "compiling a kernel by NVRTC"
 
-// Compiling is like Aside, for compilations.
+// Compiling is like Aside, for functions that compile.
 func (w *World) Compiling(f func() error) error {
 	n := w.compiles.Enter(&compilation)
 	err := w.Aside(f)

@@ -6,16 +6,18 @@ import (
 
 // The issue lock separates two kinds of calls, over all worlds of the process, that could deadlock together. One kind
 // issues work whose kernels wait on devices for kernels issued later. The other kind are driver calls that may wait for
-// an idle device and block issuing meanwhile, such as those for memory, code and graphs. Issuing shares the lock; such
-// driver calls hold it exclusively.
+// an idle device and block issuing meanwhile, such as those for memory, code and graphs. Issuing holds the lock shared;
+// such driver calls hold it exclusively.
 //
-// Issuing kernels that wait for each other is exclusive too. Another world's work could otherwise be issued between two
-// such kernels. It could precede one of them in a hardware queue while it waits for work that is queued after the
-// other. Work that was issued completely ends without further calls, so the lock is released when issuing ends.
+// A batch with kernels that wait for each other holds the lock exclusively, too. Otherwise another world's work could
+// be issued between two such kernels. That work could precede one kernel in a hardware queue while it waits for work
+// that is queued after the other kernel. Work that was issued completely ends without further calls, so the lock is
+// released when issuing ends.
 
-// Batch calls issue, which issues work to the world's streams. No driver call that could block the first commands runs
-// between them. waiting reports whether kernels of the world wait for each other; the world then also holds the
-// co-residency lock until it is idle. streams are the caller's streams that order the work; nil if none do.
+// Batch calls the function issue, which issues work to the world's streams. While it runs, no driver call is made that
+// could wait for the work issued first. The function waiting reports whether kernels of the world wait for each other.
+// If they do, the world also holds the co-residency lock until it is idle. The streams are the caller's streams that
+// order the work; nil if none do.
 func (w *World) Batch(streams []uintptr, waiting func() bool, issue func() error) error {
 	if err := w.GivenUp(); err != nil {
 		return &device.Aborted{Cause: err}
@@ -42,7 +44,7 @@ func (w *World) Batch(streams []uintptr, waiting func() bool, issue func() error
 // Issuing reports whether a batch is in progress.
 func (w *World) Issuing() bool { return w.issuing.Load() > 0 }
 
-// Alone runs f with the issue lock held exclusively.
+// Alone runs f while it holds the issue lock exclusively.
 func (w *World) Alone(f func()) {
 	w.lockIssue()
 	defer w.unlockIssue()
@@ -52,7 +54,7 @@ func (w *World) Alone(f func()) {
 // HoldsIssue reports whether the caller, which holds the world's mutex, also holds the issue lock exclusively.
 func (w *World) HoldsIssue() bool { return w.issueLocked }
 
-// LockIssue locks the issue lock exclusively for a caller without a world.
+// LockIssue locks the issue lock exclusively for a caller that has no world.
 func (p *Process) LockIssue() (unlock func()) {
 	p.issue.Lock()
 	return p.issue.Unlock
@@ -94,8 +96,8 @@ func (w *World) endExclusive() {
 	}
 }
 
-// lockIssue locks the issue lock exclusively. The lock is registered with the world's watch, which releases it if a
-// driver call does not return. A world that was given up does not get the lock, because it makes no more calls.
+// lockIssue locks the issue lock exclusively. The world's watch knows of the lock, and releases it if a driver call
+// does not return. A world that was given up does not get the lock, because it makes no more calls.
 func (w *World) lockIssue() {
 	if w.Calls.Hold(&w.p.issue) {
 		w.p.System.Lent.Lend(&w.Calls)
@@ -109,17 +111,17 @@ func (w *World) unlockIssue() {
 	w.Calls.Release(&w.p.issue)
 }
 
-// shareIssue and unshareIssue lock and unlock the shared issue lock in the same way.
+// shareIssue and unshareIssue lock and unlock the issue lock as a shared lock, in the same way.
 func (w *World) shareIssue()   { w.Calls.Hold(w.p.issue.RLocker()) }
 func (w *World) unshareIssue() { w.Calls.Release(w.p.issue.RLocker()) }
 
-// Aside runs f without the locks, so that other goroutines can use the world during a long operation such as a
-// compilation. f calls neither the driver nor the world unless it locks by itself. The caller has called Exclusive, and
-// holds the locks again after Aside returns.
+// Aside runs f without the issue lock and the world's mutex, so that other goroutines can use the world during a long
+// operation such as a compilation. The function f calls neither the driver nor the world unless it locks them itself.
+// The caller has called Exclusive. When Aside returns, the locks are held again.
 func (w *World) Aside(f func() error) (err error) {
 	locked := w.issueLocked
 	w.endExclusive()
-	defer func() { // runs also if a hung call of f ends the goroutine, because the caller unlocks
+	defer func() { // deferred, because the caller unlocks even if a hung call of f ends the goroutine
 		if locked {
 			w.lockIssue()
 		}

@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 )
 
-// Recovered runs a function of the user, and returns a panic as an error.
+// Recovered calls a function of the user, and returns its panic as an error.
 func Recovered(f func()) (err error) {
 	defer func() {
 		switch p := recover().(type) {

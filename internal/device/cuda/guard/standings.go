@@ -8,12 +8,12 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// standingsPatience limits how long Standings waits for the world's mutex, and for the answer.
+// standingsPatience limits how long Standings waits for the world's mutex, and for the answer of ask.
 const standingsPatience = 200 * time.Millisecond
 
-// Standings returns what ask reports about the world. ask makes driver calls, which may not return, so Standings waits
-// only for a short time for them and for the world's mutex. If a driver call blocks the world, the result names the
-// call. ask is called with the world's mutex held.
+// Standings returns the current work of the world's streams, as the function ask reports it. The function ask makes
+// driver calls, which may not return, so Standings waits only for a short time for ask and for the world's mutex. If a
+// driver call blocks the world, the result names the call. The world's mutex is held while ask is called.
 func (w *World) Standings(ask func() []device.Standing) []device.Standing {
 	var seen sighting
 	for began := time.Now(); !w.host.Mu.TryLock(); gpu.Pause(time.Since(began)) {

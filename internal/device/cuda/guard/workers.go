@@ -2,12 +2,12 @@ package guard
 
 import "sync/atomic"
 
-// workers runs functions on goroutines that are reused. A new goroutine would begin with a small stack, which would be
+// workers runs functions on goroutines that it reuses. A new goroutine would begin with a small stack, which would be
 // copied each time it grows. At most one idle goroutine waits for the next function.
 type workers struct {
 	next  chan func()
-	over  chan struct{} // closed at the end, which ends the idle goroutine
-	waits atomic.Bool   // a goroutine is idle, or is about to be
+	over  chan struct{} // channel that is closed when the world ends, which ends the idle goroutine
+	waits atomic.Bool   // whether a goroutine is idle, or is about to be
 }
 
 // do runs f on a worker goroutine. f must not panic.

@@ -10,9 +10,9 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// TestWorkers checks how many goroutines run functions. Consecutive functions share one goroutine. Concurrent functions
-// have one each, of which one remains idle afterwards. A goroutine that its function ends, as a hung call does that
-// returns late, is replaced. At the end no goroutine remains.
+// TestWorkers checks how many goroutines run functions. Consecutive functions share one goroutine. Functions that run
+// concurrently have one goroutine each. One of these goroutines remains idle afterwards. A function may end its
+// goroutine, as a hung call does that returns late; the goroutine is then replaced. At the end no goroutine remains.
 func TestWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, ended := workers{next: make(chan func()), over: make(chan struct{})}, 0
@@ -60,7 +60,7 @@ func TestWorkers(t *testing.T) {
 }
 
 // TestEndedWorldKeepsNoWorker checks that a world that has ended has no goroutines, however it ended. This holds even
-// if the world is never closed, such as one that was opened to replace a world that was given up meanwhile.
+// for a world that is never closed, such as one that was opened to replace a world that was given up meanwhile.
 func TestEndedWorldKeepsNoWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := world(true)
