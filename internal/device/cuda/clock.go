@@ -63,16 +63,15 @@ func (s *site) rebase() {
 	})
 }
 
-// tellMarks reports to the observer every recorded begin and end of a command that devices have reached. The caller
-// holds mu.
+// tellMarks reports to the observer each begin and end of a command that devices have reached. The caller holds mu.
 func tellMarks(w *world) {
 	for _, s := range w.flight.streams {
 		s.track.Tell(s.dev.site.clock, !s.dirty, s.dev.rank, s.name, w.observer)
 	}
 }
 
-// tellReplay reports to the observer the begins and ends of commands in the most recent graph launch, which has ended.
-// The caller holds mu.
+// tellReplay reports to the observer the begins and ends of commands in the last graph launch, after its end. The
+// caller holds mu.
 func tellReplay(w *world) {
 	f := w.marked
 	w.marked = nil

@@ -89,7 +89,7 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 // Prepare returns the launches of a collective, one for each member.
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
 	if tune.Algo == ncclName && t.w.guard.Enter(nil) {
-		defer t.w.guard.Leave() // NCCL is called once here, which needs the co-residency lock; it is locked before the issue lock
+		defer t.w.guard.Leave() // NCCL's call runs once here, so the co-residency lock is locked, before the issue lock
 	}
 	defer t.w.guard.Exclusive()()
 	a, r, err := t.check(tune, c)

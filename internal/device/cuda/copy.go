@@ -22,8 +22,7 @@ func (s *stream) copy(dst, src *strided.View) error {
 // two copies use it at the same time.
 func copyThrough(s *stream, dst, src *strided.View) error {
 	if s.scratch == nil || s.scratch.bytes < src.Bytes() {
-		// Earlier work on the stream may still use the previous buffer, so that buffer is not freed before the world
-		// ends.
+		// Earlier work on the stream may still use the previous buffer, which is freed when the world ends.
 		m, err := s.dev.alloc(src.Bytes(), device.Private)
 		if err != nil {
 			return err

@@ -155,8 +155,7 @@ func (s *stream) follow() error {
 	return nil
 }
 
-// comeBehind makes the origin stream o wait for all work that stream s of the same GPU has received. The context is
-// current.
+// comeBehind makes the origin stream o wait for all work that s, on the same GPU, has received. The context is current.
 func (o *stream) comeBehind(s *stream) error {
 	if s == o || !s.dirty || s.mark != nil && s.mark.pos == s.pos && o.isBehind(s.mark) {
 		return nil

@@ -58,8 +58,7 @@ func newFlags(w *world, sections []*section) (*flags, error) {
 	return f, err
 }
 
-// issue launches, on stream s, the kernel that raises flags and waits for a flag as the join j specifies. The context
-// is current.
+// issue launches on s the kernel that raises flags and waits for a flag, as j specifies. The context is current.
 func (f *flags) issue(s *stream, j kernels.Join) error {
 	site := s.dev.site
 	st, err := f.w.m.opts.Kernels.Join(site.target(), j)

@@ -9,8 +9,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Capture records, as a graph, the work that the function issue enqueues on streams. It calls issue once for each form
-// of the graph.
+// Capture records the work that issue enqueues on streams as a graph. It calls issue once for each form of the graph.
 func (w *world) Capture(issue func() error) (device.Graph, error) {
 	defer w.guard.Exclusive()()
 	if err := admitCapture(w); err != nil {

@@ -143,8 +143,7 @@ func isUnfinished(s *stream) bool {
 	return err == nil && !idle
 }
 
-// drain waits until all devices are idle and no host function runs. The caller holds mu, which drain unlocks while it
-// waits.
+// drain waits until all devices are idle and no host function runs. The caller holds mu, but not while drain waits.
 func (f *flight) drain() (errs []error) {
 	began := time.Now()
 	for {

@@ -21,8 +21,7 @@ type launch struct {
 	scratch  []*memory
 	released bool
 	agreeing bool // the processes may later agree on another algorithm for this launch
-	// The field looked is set if a kernel of the launch can report faults. The fields stream and id describe the most
-	// recent launch.
+	// looked is set if a kernel of the launch can report faults; stream and id then describe the latest launch.
 	looked bool
 	stream string
 	id     int64
@@ -157,8 +156,7 @@ func (l *launch) AddCopy(dst, src strided.View) error {
 	return err
 }
 
-// Again stores the function prepare, which replaces the steps of the launch if the processes agree on different
-// algorithms.
+// Again stores prepare, which replaces the steps of the launch if the processes agree on different algorithms.
 func (l *launch) Again(prepare func() error) {
 	if l.dev.w.peers == nil || l.dev.site.gemms.Adopted() {
 		return

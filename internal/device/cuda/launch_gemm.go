@@ -27,9 +27,8 @@ func (g gemmLaunch) run(s *stream) error {
 func (g gemmLaunch) free() { g.Launch.Free() }
 
 // PrepareLaunches implements device.Stream. Each stream that runs GEMMs has its own workspace, because concurrent GEMMs
-// must not share one. The workspace is as large as the largest GEMM requires. It is reserved before execution. It is
-// reserved in advance: during execution, a call that maps memory may wait for kernels that themselves wait for work
-// that is not yet issued.
+// must not share one. The workspace is as large as the largest GEMM requires. It is reserved before execution: during
+// execution, a call that maps memory may wait for kernels that themselves wait for work that is not yet issued.
 func (s *stream) PrepareLaunches(list []device.Launch) error {
 	need := int64(0)
 	for _, l := range list {

@@ -175,18 +175,18 @@ type counters struct {
 	elems    []counter
 	released bool
 	words    *memory      // memory of the counters in a world of several processes; see peer_counters.go
-	waits    []*waitedFor // by element; nil if no stream has waited for the element
+	waits    []*waitedFor // by element: the launch that faults of waits name; nil if no stream has waited
 }
 
-// counter holds the sum of the signals issued so far, and a log of the signals that may not have been executed yet.
+// counter holds the sum of all issued signals, and a log of the signals that may not have been executed yet.
 type counter struct {
 	total int64
-	base  int64 // all signals up to this value have been executed
+	base  int64 // the counter's value after the signals that are known to have been executed
 	log   []raise
 	held  []*stream // streams that are held back until more signals are issued
 }
 
-// raise describes one signal: its mark, and the counter's value after the signal.
+// raise describes one signal: its mark (position in its stream), and the counter's value after the signal.
 type raise struct {
 	value int64
 	mark  *mark
@@ -204,14 +204,14 @@ func (c *counters) Release() {
 	c.released = true
 }
 
-// settle clears the logs of signals. The devices must be idle.
+// settle clears the counters' logs of signals. The devices must be idle.
 func (c *counters) settle() {
 	for i := range c.elems {
 		c.elems[i].forget(len(c.elems[i].log))
 	}
 }
 
-// forget drops the first n signals of the log, which have been executed.
+// forget drops the first n signals of the log, all of which have been executed.
 func (c *counter) forget(n int) {
 	for _, r := range c.log[:n] {
 		c.base = r.value
@@ -220,7 +220,7 @@ func (c *counter) forget(n int) {
 	c.log = append(c.log[:0], c.log[n:]...)
 }
 
-// longLog is the length of the log from which on executed signals are searched for and removed.
+// longLog is the number of signals in a log at which the executed ones are looked for and removed.
 const longLog = 64
 
 // raise appends a signal to the log.
@@ -241,8 +241,8 @@ func (c *counter) raise(by int64, m *mark) {
 	c.forget(n)
 }
 
-// waitFor makes s wait until c has at least the value least. It waits for every signal up to the one that reaches this
-// value; enough signals must have been issued. The context is current.
+// waitFor makes the stream s wait until the counter c has at least the value least. It makes s wait for every signal up
+// to the one that reaches this value; enough signals must have been issued. The context is current.
 func (c *counter) waitFor(s *stream, least int64) error {
 	if least <= c.base {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestImpliedWaits makes random records and waits on streams of two devices. Exactly those waits that are not implied
-// by earlier ones must become driver waits.
+// TestImpliedWaits makes random records and waits on streams of two devices. Exactly the waits that earlier waits do
+// not imply must become waits of the driver.
 func TestImpliedWaits(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -22,7 +22,7 @@ func TestImpliedWaits(t *testing.T) {
 		const streams = 6
 		var s [streams]device.Stream
 		var events [streams]device.Event
-		var known, told [streams][streams]int // for each stream, and for its event, the known position of each other stream
+		var known, told [streams][streams]int // by stream, and by its event: the position up to which it has waited for each stream
 		for i := range s {
 			s[i], err = w.Device(i % 2).NewStream(device.StreamOptions{Name: "s"})
 			must(err)
@@ -63,7 +63,8 @@ func TestImpliedWaits(t *testing.T) {
 }
 
 // TestImpliedAcross checks implied waits in graphs. In one graph over all GPUs a wait can be implied through another
-// GPU. With one graph per GPU, joined by flags, a wait between streams of one GPU keeps its edge.
+// GPU. With one graph per GPU, joined by flags, a wait between streams of one GPU remains an edge of the graph, even if
+// flags imply it.
 func TestImpliedAcross(t *testing.T) {
 	for form, want := range map[string]int{formOne: 0, formEach: 1} {
 		f := fakedriver.New(t, 2)
@@ -95,7 +96,7 @@ func TestImpliedAcross(t *testing.T) {
 	}
 }
 
-// negations returns a launch for each device.
+// negations returns a launch that negates numbers, for each device.
 func negations(t *testing.T, w device.World) []device.Launch {
 	t.Helper()
 	list := make([]device.Launch, w.Ranks())

@@ -43,7 +43,7 @@ func TestMeasuringHangs(t *testing.T) {
 		sys := system(f)
 		patience := 2 * time.Second
 		if testing.Short() {
-			patience = 8 * time.Second // under the race detector, copies of the fake take more than 2 s
+			patience = 8 * time.Second // under the race detector, copies of the fake driver take more than 2 s
 		}
 		sys.CallPatience = gpu.Patience{Call: patience, Late: 100 * time.Millisecond,
 			Close: 200 * time.Millisecond}

@@ -8,26 +8,25 @@ import (
 	"hocket.example/hocket/internal/device/cuda/nccl"
 )
 
-// meeting combines the members' parts (shares) of a team's launch. The shares are issued to their devices together, as
-// soon as each share is the next task of its stream. Until then the host holds back the streams, as for an event that
-// has not been recorded. If a member never issues its share, this is therefore reported without delay as a deadlock.
-// The shares are either kernels that wait for each other (see the method together), or one thread makes a call for all
-// members.
+// meeting is a launch of a team: it combines the members' shares of the launch. The shares are issued to their devices
+// together, as soon as each share is next in its stream. Until then the host holds back the streams, as for an event
+// that has not been recorded. If a member never issues its share, the machine therefore reports a deadlock without
+// delay. The shares are kernels that wait for each other (see the method together), or they are one call that one
+// thread makes for all members.
 type meeting struct {
 	what    string
 	members []*attendee
-	call    func() error // nil if the shares are kernels
-	library *nccl.Call   // the call, if NCCL makes it
+	call    func() error // makes the call for all members; nil if the shares are kernels
+	library *nccl.Call   // the prepared call, if NCCL makes it
 }
 
-// together makes the devices receive the members' kernels, which wait for each other, as one group. It has no effect
-// if no other stream can issue work between the kernels.
+// together makes the launches of a team, whose kernels wait for each other, a meeting, so that the devices receive them
+// as one group. It does nothing if no other stream can issue work between the kernels.
 //
-// Streams may share a hardware queue of a device, and a queue starts work in the order of issue. If the group is
-// issued as a whole, each kernel waits only for work that was issued earlier or in the same group, so the first entry
-// of a queue never waits for a later entry. If the kernels were issued one at a time, a waiting kernel could block
-// work that is later in its queue. Another device may need that work before it can start its own kernel, so that
-// neither kernel would end.
+// Streams may share a hardware queue of a device, and a queue starts work in the order of issue. If the group is issued
+// as a whole, each kernel waits only for work that was issued earlier or in the same group, so the first entry of a
+// queue never waits for a later entry. If the kernels were issued one at a time, a waiting kernel could block work that
+// is later in its queue. If another device needs that work before it can start its own kernel, neither kernel ends.
 func (t *team) together(what string, launches []device.Launch) {
 	if t.alone() || t.w.m.opts.teamsApart {
 		return
@@ -48,18 +47,19 @@ func meets(st step) bool {
 	return ok && k.meets
 }
 
-// attendee is a member's share of a meeting: the steps on the member's stream, and the call for all members.
+// attendee is a member's share of a meeting. It is a step of the member's launch, and holds the steps of the share on
+// the member's stream.
 type attendee struct {
 	meeting       *meeting
 	stream        *stream
 	before, after []step
 	left          []step // steps that are not issued yet
-	waiting       bool   // the stream is held back until the other members are ready
+	waiting       bool   // the stream is held back until all other members are ready
 	given         bool   // the share was already issued, together with the share of the last member that became ready
 }
 
-// ready reports whether the share can be issued: all other members wait for it, or it was already issued together with
-// their shares.
+// ready reports whether the share can be issued: all other members are waiting, or the share was already issued
+// together with theirs.
 func (a *attendee) ready() bool {
 	if a.given {
 		return true
@@ -72,8 +72,7 @@ func (a *attendee) ready() bool {
 	return true
 }
 
-// run issues the shares of all members once the last member is ready. The context of the last member's stream is
-// current.
+// run issues the shares of all members once the last member is ready. The context of its stream is current.
 func (a *attendee) run(s *stream) error {
 	if a.given {
 		a.given = false
@@ -121,8 +120,8 @@ func (a *attendee) run(s *stream) error {
 	return a.stream.dev.rebind() // the next call on s needs its context
 }
 
-// part issues the remaining steps of the member's share, up to and including the next kernel that waits for others. If
-// follow is set, it first calls stream.follow.
+// part issues further steps of the member's share, up to and including the next kernel that waits for other members. If
+// follow is set, part first calls stream.follow.
 func (a *attendee) part(follow bool) error {
 	if err := a.stream.dev.bind(); err != nil {
 		return err
@@ -153,7 +152,7 @@ func (a *attendee) free() {
 	}
 }
 
-// text names the members that the share waits for.
+// text describes, for an error message, the members for which the share waits.
 func (a *attendee) text() string {
 	var absent []string
 	for _, o := range a.meeting.members {
@@ -164,7 +163,7 @@ func (a *attendee) text() string {
 	return fmt.Sprintf("%s, which has not come up yet on %s", a.meeting.what, strings.Join(absent, " and "))
 }
 
-// meetingOf returns the attendee among the steps of a launch, or nil if there is none.
+// meetingOf returns the attendee (a share of a meeting) among the steps of a launch, or nil if there is none.
 func meetingOf(steps []step) *attendee {
 	for _, st := range steps {
 		if a, ok := st.(*attendee); ok {

@@ -18,9 +18,9 @@ type memory struct {
 	addr  nvlib.Ptr
 	bytes int64
 	freed bool
-	lent  bool // the memory belongs to another world on the same GPU
+	lent  bool // the memory is lent: it belongs to another world on the same GPU
 
-	nowhere bool           // only another process accesses the memory; its address is never mapped
+	nowhere bool           // only another process accesses the memory, so it has an address that is never mapped
 	seg     *procs.Segment // segment of host memory that processes share; nil for other memory
 }
 
@@ -50,7 +50,7 @@ func (m *memory) Free() error {
 	return w.excuse(m.giveBack())
 }
 
-// giveBack frees the memory once; later calls have no effect. The caller holds the world exclusively.
+// giveBack frees the memory; if it is called again, it does nothing. The caller holds the world exclusively.
 func (m *memory) giveBack() error {
 	if m.freed {
 		return nil
@@ -110,7 +110,7 @@ var (
 	_ device.Memory = (*memory)(nil)
 )
 
-// take allocates the given number of bytes of a memory kind and returns their address.
+// take allocates the given number of bytes of the given kind of memory and returns their address.
 func (s *site) take(kind device.MemKind, bytes int64) (p nvlib.Ptr, err error) {
 	err = s.bound(func() error {
 		p, err = s.heaps[kind].Alloc(bytes)
@@ -119,14 +119,14 @@ func (s *site) take(kind device.MemKind, bytes int64) (p nvlib.Ptr, err error) {
 	return p, err
 }
 
-// resolve checks a view. A view of a peer's memory is allowed only if peers is set and that memory is shared.
+// resolve checks a view. If the view is in a peer's memory, peers must be set, and that memory must be shared.
 func (d *dev) resolve(v device.View, peers bool) (strided.View, error) {
 	m, ok := v.Mem.(*memory)
 	if !ok || m == nil || m.dev.w != d.w {
-		return strided.View{}, fmt.Errorf("a view of memory that is not this world's")
+		return strided.View{}, fmt.Errorf("the memory of a view belongs to another world")
 	}
 	if m.freed {
-		return strided.View{}, fmt.Errorf("a view of memory that was freed")
+		return strided.View{}, fmt.Errorf("the memory of a view was freed")
 	}
 	if err := device.MayUse(d.rank, m.dev.rank, m.kind, peers); err != nil {
 		return strided.View{}, err
@@ -137,7 +137,7 @@ func (d *dev) resolve(v device.View, peers bool) (strided.View, error) {
 	return m.view(v)
 }
 
-// view checks that the view v lies within m.
+// view checks that v lies within m, and returns it with its address.
 func (m *memory) view(v device.View) (strided.View, error) {
 	n, err := v.Within(m.bytes)
 	at := m.addr + nvlib.Ptr(v.Off)

@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// doubles has a separate plan for each T.
+// doubles is a program with a separate plan for each T.
 const doubles = `dim T = 8
 mesh tp[2]
 func f(%x: f32[T, 16]) -> f32[T, 16] {
@@ -28,7 +28,7 @@ func f(%x: f32[T, 16]) -> f32[T, 16] {
 }
 `
 
-// fakeModels opens a machine on the fake, and loads a model of doubles for each of the options.
+// fakeModels opens a machine on the fake driver, and loads a model of the program doubles for each of the options.
 func fakeModels(t *testing.T, f *fakedriver.GPU, opts ...hocket.LoadOptions) []*hocket.Model {
 	t.Helper()
 	m := fakeMachine(t, f)
@@ -39,7 +39,7 @@ func fakeModels(t *testing.T, f *fakedriver.GPU, opts ...hocket.LoadOptions) []*
 	return models
 }
 
-// fakeMachine opens a machine on the fake for hocket's API.
+// fakeMachine opens a machine of hocket's API on the fake driver.
 func fakeMachine(t *testing.T, f *fakedriver.GPU) *hocket.Machine {
 	t.Helper()
 	t.Cleanup(func() {
@@ -50,7 +50,7 @@ func fakeMachine(t *testing.T, f *fakedriver.GPU) *hocket.Machine {
 	return modeltest.Open(t, newMachine(system(f), Options{Kernels: f}))
 }
 
-// double runs a model with the given number of rows and checks the result.
+// double runs a model of the program doubles with the given number of rows and checks the result.
 func double(t *testing.T, m *hocket.Model, rows int64) error {
 	t.Helper()
 	vals := make([]float64, rows*16)
@@ -73,7 +73,7 @@ func double(t *testing.T, m *hocket.Model, rows int64) error {
 	return nil
 }
 
-// TestModelCache checks that the plans that stay loaded use no more memory than the bound, by the driver's count, and
+// TestModelCache checks, by the driver's count, that the plans that stay loaded use no more memory than permitted, and
 // that they are the most recently used plans.
 func TestModelCache(t *testing.T) {
 	const bound = 20 << 20
@@ -135,8 +135,8 @@ func TestModelShort(t *testing.T) {
 	}
 }
 
-// TestModelShortRuns checks eviction if the host cannot pin more memory, when a plan is loaded or first run, and if
-// there is no memory for a graph.
+// TestModelShortRuns checks that plans are evicted if the host cannot pin more memory, when a plan is loaded or first
+// run, and if there is no memory for a graph.
 func TestModelShortRuns(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.HostLimit = 12 << 20
@@ -171,7 +171,7 @@ func TestModelShortRuns(t *testing.T) {
 	}
 }
 
-// TestModelTooLarge checks a plan for which there is not enough memory even if all others are evicted. The error
+// TestModelTooLarge checks a plan for which there is not enough memory even if all others are evicted. The error then
 // includes advice, and nothing stays allocated.
 func TestModelTooLarge(t *testing.T) {
 	f := fakedriver.New(t, 2)
@@ -222,9 +222,9 @@ func TestModelsShort(t *testing.T) {
 		held  int64 // MiB of a device
 	}{
 		{0, 8, true, 2}, {1, 8, true, 4}, {2, 8, true, 6},
-		{0, 8, false, 6}, {0, 16, true, 6}, {2, 8, false, 6}, {0, 8, false, 6}, // evicts a plan of model 1
-		{1, 8, true, 6}, {2, 8, false, 6}, {0, 8, false, 6}, // evicts the plan of model 0 with 16 rows
-		{0, 30000, true, 6}, {0, 8, false, 6}, // needs 4 MiB, and evicts two plans
+		{0, 8, false, 6}, {0, 16, true, 6}, {2, 8, false, 6}, {0, 8, false, 6}, // this run evicts a plan of model 1
+		{1, 8, true, 6}, {2, 8, false, 6}, {0, 8, false, 6}, // this run evicts the plan of model 0 with 16 rows
+		{0, 30000, true, 6}, {0, 8, false, 6}, // this run needs 4 MiB, and evicts two plans
 		{1, 8, true, 4}, {0, 8, false, 4}, {2, 8, true, 6}, // evicts that plan
 	} {
 		f.Taken()
@@ -244,7 +244,7 @@ func TestModelsShort(t *testing.T) {
 	}
 }
 
-// products has a separate plan for each T, with two products that are large enough to time algorithms.
+// products is a program with a separate plan for each T. Its two products are large enough to time algorithms.
 const products = `dim T = 512
 mesh tp[1]
 func f(%x: bf16[T, 512], %w: bf16[512, 512]) -> bf16[T, 512] {
@@ -260,7 +260,7 @@ func TestModelTrial(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct {
 		name    string
-		rows    int64 // of the idle plan, 128 bytes each
+		rows    int64 // rows of the idle plan, of 128 bytes each
 		limit   int64
 		Want    int // the expected algorithm
 		guesses int
@@ -322,7 +322,7 @@ func TestModelTrial(t *testing.T) {
 	}
 }
 
-// sums needs memory in proportion to T, independently of its inputs and outputs: 4 tensors of T KiB.
+// sums is a program that needs memory in proportion to T, 4 tensors of T KiB, but has no inputs and a small result.
 const sums = `dim T = 8
 mesh tp[1]
 func f() -> f32[16] {
@@ -335,7 +335,7 @@ func f() -> f32[16] {
 `
 
 // TestRealModelsShort checks that plans of two models that do not fit on a GPU together evict each other, and that the
-// driver gets the memory of an evicted plan back.
+// memory of an evicted plan is returned to the driver.
 func TestRealModelsShort(t *testing.T) {
 	gpus := real(t, Options{})
 	m := modeltest.Open(t, gpus)
@@ -389,8 +389,8 @@ func TestRealModelsShort(t *testing.T) {
 	small()
 }
 
-// TestTurnTakesTooLong checks that a run ends with its context also while it waits for another world whose kernels do
-// not end.
+// TestTurnTakesTooLong checks that a run ends when its context does, even while it waits for another world whose
+// kernels do not end.
 func TestTurnTakesTooLong(t *testing.T) {
 	must := mustOf(t)
 	l := &life{text: livesSum, gpus: 2, nccl: true}

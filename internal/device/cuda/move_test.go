@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// blocksAsked is a kernel library that records the requested number of blocks of copies.
+// blocksAsked is a kernel library that records how many thread blocks are requested for copies.
 type blocksAsked struct {
 	*fakedriver.GPU
 	blocks []int
@@ -31,7 +31,7 @@ func (l *blocksAsked) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step
 }
 
 // TestMoveRefused checks that a copy by a kernel returns ErrUnsupported if the kernel cannot access both views, or if
-// the views have gaps or overlap, so that the caller copies otherwise.
+// the views have gaps or overlap, so that the caller copies in another way.
 func TestMoveRefused(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Reach.Apart = all
@@ -57,9 +57,9 @@ func TestMoveRefused(t *testing.T) {
 	must(w.Close())
 }
 
-// TestEngines checks that puts and gets use the requested engine, a kernel with a number of blocks or a copy engine,
-// directly and in graphs, with the same result. GPUs without peer access, which kernels cannot access, always use copy
-// engines.
+// TestEngines checks that puts and gets use the requested engine, directly and in graphs, with the same result. The
+// engine is a kernel with a number of thread blocks, or a copy engine. GPUs without peer access, which kernels cannot
+// access, always use copy engines.
 func TestEngines(t *testing.T) {
 	const text = `
 mesh tp[2]
@@ -82,10 +82,10 @@ func g(%x: f32[2/tp, 5]) -> f32[2, 5] refines f {
   return %y
 }
 `
-	copies := map[bool]int{} // number of copies by copy engines by default
+	copies := map[bool]int{} // number of copies by copy engines if no engine is requested
 	for _, c := range []struct {
 		put, get string
-		blocks   []int // of the kernels of both ranks
+		blocks   []int // number of thread blocks of each kernel, of both ranks
 		apart    bool
 	}{
 		{"", "", nil, false},

@@ -12,7 +12,7 @@ import (
 )
 
 // Multicasts returns nil if the team's memory may be bound to multicast objects, and otherwise an error with the
-// reason. Unless the user has enabled multicast, it makes no driver call.
+// reason. If the user has not enabled multicast, Multicasts makes no driver call.
 func (t *team) Multicasts() error {
 	if !t.w.m.sys.Multicast {
 		return fmt.Errorf("%w: NVLink multicast is disabled; %s=on enables it, which is a risk for other users of a shared host",
@@ -38,7 +38,7 @@ func (t *team) Multicasts() error {
 	return nil
 }
 
-// joinMemory returns at least the given number of bytes of memory on each member, bound to a multicast object. If an
+// joinMemory returns memory of at least the given number of bytes on each member, bound to a multicast object. If an
 // earlier object is large enough, joinMemory returns its memory.
 func joinMemory(t *team, bytes int64) (coll.Area, error) {
 	if n := len(t.joints); n == 0 || t.joints[n-1].Bytes < bytes {
@@ -48,7 +48,7 @@ func joinMemory(t *team, bytes int64) (coll.Area, error) {
 		}
 		mc, err := gpu.NewMulticast(t.w.drv, gpus, bytes)
 		if err != nil {
-			return coll.Area{}, fmt.Errorf("%d bytes of multicast memory on each member: %w", bytes, err)
+			return coll.Area{}, fmt.Errorf("allocating %d bytes of multicast memory on each member: %w", bytes, err)
 		}
 		t.joints = append(t.joints, mc)
 		t.bytes += mc.Bytes

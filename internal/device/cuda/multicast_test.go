@@ -19,10 +19,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// NVLink multicast is tested only on the fake; no test opts in on a real GPU.
+// NVLink multicast is tested only on the fake driver; no test enables it on a real GPU.
 
-// optedIn opens a world of a user who opted in to multicast, with a team of all ranks. Kernels in which members meet
-// are only recorded.
+// optedIn opens a world of a user who has enabled multicast, with a team of all ranks. Kernels of teams are only
+// recorded.
 func optedIn(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	t.Helper()
 	l, w, tm := noted(t, gpus, ranks)
@@ -39,10 +39,11 @@ func anySum(t *testing.T, w *world, count int64) *device.Collective {
 
 var byMultimem = device.Tuning{Algo: "multimem"}
 
-// TestMultimemSupports checks the reason of each refusal, and that without the opt-in the driver is not queried.
+// TestMultimemSupports checks the reason of each refusal, and that the driver is not queried if multicast is not
+// enabled.
 func TestMultimemSupports(t *testing.T) {
 	for name, c := range map[string]struct {
-		ranks  int // of 2 GPUs; 0 means 2
+		ranks  int // number of each of 2 GPUs; 0 means 2
 		broken func(l *meetings, w *world, tm *team, c *device.Collective)
 		tune   device.Tuning
 		why    string // empty if it is supported
@@ -95,7 +96,7 @@ func TestMultimemSupports(t *testing.T) {
 	}
 }
 
-// typed changes the element type of c. The size in bytes does not decrease.
+// typed changes the element type of a collective's operands. Their size in bytes does not decrease.
 func typed(c *device.Collective, dt ir.DType) {
 	for i := range c.Parts {
 		for _, v := range []*device.View{&c.Parts[i].In, &c.Parts[i].Out} {
@@ -118,7 +119,7 @@ func driverWithout(t *testing.T, name string) *nvlib.Driver {
 }
 
 // TestMultimemPrepare checks the driver calls that create multicast memory, in order, and the launches. A second launch
-// of the same size creates nothing, a larger one creates more, and closing the team undoes everything.
+// of the same size creates nothing, a larger one creates more memory, and closing the team undoes everything.
 func TestMultimemPrepare(t *testing.T) {
 	l, w, tm := optedIn(t, 2, 2)
 	l.Multicast.Watched = true
@@ -139,7 +140,7 @@ func TestMultimemPrepare(t *testing.T) {
 		}
 		return out
 	}
-	sum := anySum(t, w, 1<<20) // allocated before the calls are recorded
+	sum := anySum(t, w, 1<<20) // this memory is allocated before the calls are recorded
 	l.Multicast.Log = nil
 	launches, err := tm.Prepare(byMultimem, sum)
 	must(err)
@@ -214,8 +215,8 @@ func pointers(tm *team, c *device.Collective, in bool) (list []nvlib.Ptr) {
 	return list
 }
 
-// TestMultimemFails makes each call fail once. Prepare names the call, nothing stays allocated, and the world still
-// works. Closing a world together with its team also undoes everything.
+// TestMultimemFails makes each call fail once. The error of Prepare names the call, nothing stays allocated, and the
+// world still works. Closing a world together with its team also undoes everything.
 func TestMultimemFails(t *testing.T) {
 	for n, call := 1, "first"; call != ""; n++ {
 		l, w, tm := optedIn(t, 2, 2)
@@ -252,7 +253,8 @@ func TestMultimemFails(t *testing.T) {
 	}
 }
 
-// TestMultimemAhead checks that kernels are compiled ahead without creating a multicast object.
+// TestMultimemAhead checks that kernels of the algorithm multimem can be compiled ahead, and that no multicast object
+// is created for that.
 func TestMultimemAhead(t *testing.T) {
 	l, w, tm := optedIn(t, 2, 2)
 	sum := anySum(t, w, 1000)
@@ -284,7 +286,7 @@ func (l *earlyMeetings) MeetingAhead(_ kernels.Target, m kernels.Meeting) {
 	l.ahead = append(l.ahead, m)
 }
 
-// preferring returns a table in which multimem is the first choice for sums of bf16 of two members.
+// preferring returns a tuned table in which multimem is the first choice for sums of bf16 of two members.
 func preferring() *comm.Table {
 	return &comm.Table{Version: comm.TableVersion,
 		Entries: []comm.Entry{{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2,
@@ -292,8 +294,9 @@ func preferring() *comm.Table {
 				{Tuning: device.Tuning{Algo: "pull"}}}}}}}}
 }
 
-// TestMultimemChosen checks that multimem is never chosen without the opt-in, whatever a table or policy says, and that
-// pinning it returns an error. With the opt-in it may be chosen for sums in any order, and for nothing else.
+// TestMultimemChosen checks that multimem is never chosen unless the user has enabled multicast, whatever a table or
+// policy says, and that requesting it then returns an error. If multicast is enabled, multimem may be chosen for sums
+// in any order, and for nothing else.
 func TestMultimemChosen(t *testing.T) {
 	for _, c := range []struct {
 		opted, any bool
@@ -352,8 +355,8 @@ func TestMultimemChosen(t *testing.T) {
 	}
 }
 
-// TestMultimemTuned checks that the tuner creates no multicast objects without the opt-in. On the fake, which cannot
-// execute multimem, a tuner with the opt-in creates them in trials.
+// TestMultimemTuned checks that the tuner creates no multicast objects unless the user has enabled multicast. If it is
+// enabled, the tuner creates them in trials; the fake driver cannot execute multimem.
 func TestMultimemTuned(t *testing.T) {
 	t.Setenv(files.CacheVariable, t.TempDir())
 	for _, opted := range []bool{false, true} {

@@ -15,14 +15,14 @@ import (
 
 // This file connects teams to NCCL. Package nccl manages the communicators.
 
-// ncclName is the name of the algorithm that calls NVIDIA's library NCCL. NCCL chooses the order of its additions. If
+// ncclName is the name of the algorithm that calls NVIDIA's library NCCL. NCCL adds in an order that it chooses. If
 // this order can change the bits of a result, NCCL is used only for collectives that permit any order.
 const ncclName = coll.NCCLName
 
 // supportsNCCL returns an error if NCCL cannot carry out c.
 func supportsNCCL(t *team, c *coll.Collective) error {
 	if t.w.peers != nil && !t.w.hosted && !t.crosses() {
-		return fmt.Errorf("%w: NCCL between processes of one node", device.ErrUnsupported)
+		return fmt.Errorf("%w: NCCL cannot connect processes of one node", device.ErrUnsupported)
 	}
 	if err := nccl.Usable(t.w.m.sys.System, c.Op); err != nil {
 		return err
@@ -48,7 +48,7 @@ func supportsNCCL(t *team, c *coll.Collective) error {
 	return err
 }
 
-// crosses reports whether the team has members on more than one node.
+// crosses reports whether the team's members are on more than one node.
 func (t *team) crosses() bool {
 	for _, m := range t.members {
 		if t.w.Node(m.dev.rank) != t.w.Node(t.members[0].dev.rank) {
@@ -58,7 +58,7 @@ func (t *team) crosses() bool {
 	return false
 }
 
-// prepareNCCL returns the steps of each member's launch.
+// prepareNCCL returns the steps of each member's launch, of which one calls NCCL.
 func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 	w, err := nccl.Plan(c, len(t.members), t.reserve)
 	if err != nil {
@@ -71,7 +71,7 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 	if err := exerciseNCCL(t, w); err != nil {
 		return nil, err
 	}
-	packed := make([]nccl.Share, len(t.members)) // for all members, so that all processes lay out memory in the same way
+	packed := make([]nccl.Share, len(t.members)) // also of foreign members, so that all processes allocate in the same way
 	for i := range t.members {
 		if !w.TakesPart(i) {
 			continue
@@ -154,7 +154,7 @@ func openNCCL(t *team) (err error) {
 	return err
 }
 
-// exerciseNCCL makes NCCL execute the call of w once.
+// exerciseNCCL makes NCCL execute the call of w once, on scratch memory.
 func exerciseNCCL(t *team, w *coll.NCCLWork) error {
 	var mems []*memory
 	return t.nccl.Exercise(t.ncclTeam, w, nccl.Trial{
@@ -199,8 +199,8 @@ func membersIdle(t *team) (bool, error) {
 	return true, nil
 }
 
-// leaveNCCL returns the team's communicators to the pool. If sound is set, all their work has ended, so that another
-// team may use them.
+// leaveNCCL returns the team's communicators to the pool. If sound is set, all work of the communicators has ended, so
+// that another team may use them.
 func leaveNCCL(t *team, sound bool) {
 	if t.nccl != nil {
 		t.w.m.sys.NCCLs.Leave(t.nccl, sound)
@@ -212,7 +212,7 @@ func leaveNCCL(t *team, sound bool) {
 // hold the issue lock, trimNCCL does nothing.
 func trimNCCL(w *world, most int) bool { return w.guard.HoldsIssue() && w.m.sys.NCCLs.Trim(most) }
 
-// readNCCL ends the world if work that was issued to NCCL has failed. The caller holds mu.
+// readNCCL reads NCCL's errors, and ends the world if work that was issued to NCCL has failed. The caller holds mu.
 func readNCCL(w *world) {
 	for _, t := range w.teams {
 		if t.nccl == nil {

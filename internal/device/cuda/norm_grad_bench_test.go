@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BenchmarkNormGrad times the gradients of rms_norm of bf16, and a copy of x. The rates count the bytes of the operands
-// and of the result.
+// BenchmarkNormGrad times the gradients of rms_norm of bf16, and a copy of x. The reported rates count the bytes of the
+// operands and of the result.
 func BenchmarkNormGrad(b *testing.B) {
 	t := newTimer(b)
 	for _, c := range [][2]int64{{4096, 4096}, {8192, 4096}, {8192, 8192}, {8192, 2048}, {262144, 128}} {

@@ -12,8 +12,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// nullDriver is a fake whose calls for issuing do nothing, at no cost. Measurements with it show the cost of the
-// machine itself. binds counts how often a context was made current, the only call that the fake still handles.
+// nullDriver is a fake driver in which calls that issue work do nothing, at no cost. Measurements with it show the cost
+// of the machine itself. The field binds counts how often a context was made current, the only call that the fake still
+// handles.
 func nullDriver(tb testing.TB, f *fakedriver.GPU, binds *int) *process.Shared {
 	tb.Helper()
 	table := f.Calls()
@@ -75,12 +76,12 @@ func nullLine(tb testing.TB) (w device.World, binds *int, issue map[string]func(
 	}
 }
 
-// TestIssueCalls limits the cost of issuing in addition to the driver calls for the work. An operation makes a context
-// current once for each of its streams, which costs a tenth of a launch. Marks do so only if they have an event.
-// Issuing allocates almost nothing.
+// TestIssueCalls limits how much the host does for issuing in addition to the driver calls for the work. An operation
+// makes a context current once for each of its streams, which takes a tenth of the time of a launch. Marks make a
+// context current only if they need an event. Issuing allocates almost nothing.
 func TestIssueCalls(t *testing.T) {
 	for name, most := range map[string]struct {
-		binds  float64 // per operation, not counting marks with events
+		binds  float64 // number of calls that make a context current per operation, not counting marks with events
 		allocs float64
 	}{"kernel": {1, 1}, "edge": {2, 6}} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +111,7 @@ func TestIssueCalls(t *testing.T) {
 	}
 }
 
-// BenchmarkMachine times what the machine adds to the cost of driver calls.
+// BenchmarkMachine times what the machine adds to the time of driver calls.
 func BenchmarkMachine(b *testing.B) {
 	for _, name := range []string{"kernel", "edge"} {
 		b.Run(name, func(b *testing.B) {

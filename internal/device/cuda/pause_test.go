@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSyncSoon checks that Sync returns soon after the end of an execution, within a fraction of its time. It uses the
-// best of several measurements, over up to a minute, because the CPUs may be busy with other work.
+// TestSyncSoon checks that Sync returns soon after the end of an execution, within a fraction of its time. The test
+// uses the best of several measurements, over up to a minute, because the CPUs may be busy with other work.
 func TestSyncSoon(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	var end time.Time

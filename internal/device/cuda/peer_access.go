@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// findReach finds the pairs of sites without access to each other's memory.
+// findReach finds and records the pairs of GPUs (sites) without access to each other's memory.
 func findReach(w *world, apart func(a, b *site) (why, err error)) error {
 	for i, a := range w.all {
 		for _, b := range w.all[:i] {
@@ -34,7 +34,7 @@ func (s *site) keepFrom(o *site, why error) {
 	s.unreachable[o] = why
 }
 
-// reachable returns the devices that can access memory of s.
+// reachable returns the devices that can access memory of the site s.
 func (s *site) reachable() []nvlib.Device {
 	var list []nvlib.Device
 	for _, o := range s.w.sites {
@@ -45,12 +45,12 @@ func (s *site) reachable() []nvlib.Device {
 	return list
 }
 
-// reaches reports whether work on the site's GPU can access the view r.
+// reaches reports whether work on the site's GPU can access the memory of the view r.
 func (s *site) reaches(r *strided.View) bool {
 	return s.w.hosted || r.Mem == nil || r.Mem.Kind() == device.Pinned || s.unreachable[s.w.devices[r.Mem.Rank()].site] == nil
 }
 
-// whole reports whether every site can access the memory of all other sites.
+// whole reports whether every GPU (site) can access the memory of all other GPUs.
 func (w *world) whole() bool {
 	return !slices.ContainsFunc(w.all, func(s *site) bool { return len(s.unreachable) > 0 })
 }
@@ -74,7 +74,7 @@ func (w *world) Detours() []string {
 	return gpu.Detours(gpus, func(a, b *gpu.GPU) error { return of[a].unreachable[of[b]] })
 }
 
-// apart returns an error if the kernels of some members cannot access the shared memory of others.
+// apart returns an error if the kernels of some member of the team cannot access the shared memory of another.
 func (t *team) apart() error {
 	if t.w.hosted {
 		return nil
@@ -82,7 +82,7 @@ func (t *team) apart() error {
 	return anyApart(t.w.Apart, t.members)
 }
 
-// anyApart returns the first error that apart returns for two members.
+// anyApart calls apart for each two members, and returns its first error.
 func anyApart(apart func(rank, peer int) error, members []*member) error {
 	for i, m := range members {
 		for _, o := range members[:i] {

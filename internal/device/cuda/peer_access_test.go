@@ -21,15 +21,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// all is a predicate for all pairs of devices; some returns one for the given pairs.
+// all is true for all pairs of devices; some returns a function that is true for the given pairs.
 func all(a, b int32) bool { return a != b }
 
 func some(pairs ...[2]int32) func(a, b int32) bool {
 	return func(a, b int32) bool { return slices.Contains(pairs, [2]int32{min(a, b), max(a, b)}) }
 }
 
-// TestFakeApart runs the device test suite on GPUs without peer access. The fake fails the test if memory is used
-// without access.
+// TestFakeApart runs the device test suite on GPUs without peer access. The fake driver fails the test if a GPU uses
+// memory to which it has no access.
 func TestFakeApart(t *testing.T) {
 	t.Parallel()
 	for name, apart := range map[string]func(a, b int32) bool{"all": all,
@@ -54,7 +54,7 @@ func TestReach(t *testing.T) {
 	for name, tc := range map[string]struct {
 		setting string
 		prepare func(f *fakedriver.GPU)
-		says    string // reported reason for GPUs 0 and 2; empty if none
+		says    string // reported reason why GPUs 0 and 2 have no peer access; empty if they have
 	}{
 		"none": {"", func(*fakedriver.GPU) {}, ""},
 		"on":   {"on", func(*fakedriver.GPU) {}, ""},
@@ -94,7 +94,7 @@ func TestReach(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := newMachine(sys, Options{Kernels: f})
-			for range 2 { // the second world uses what the first found out
+			for range 2 { // the second world uses the results of the first world's test transfers
 				w, err := m.Open(t.Context(), 3)
 				if err != nil {
 					t.Fatal(err)
@@ -121,7 +121,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestBadSetting checks that the error lists the permitted values.
+// TestBadSetting checks that the error about a wrong value of HOCKET_P2P lists the permitted values.
 func TestBadSetting(t *testing.T) {
 	for _, v := range []string{"no", "0", "0-", "0-0", "-1-2", "0-1,", "0-1-2"} {
 		if _, err := gpu.NewReach(v); err == nil || !strings.Contains(err.Error(), "HOCKET_P2P="+v+" is invalid: set it to on, off") {
@@ -130,7 +130,7 @@ func TestBadSetting(t *testing.T) {
 	}
 }
 
-// TestTrialFails checks trial transfers that leave a GPU unusable. The error names the pair and advice, it is returned
+// TestTrialFails checks test transfers that make a GPU unusable. The error names the pair and advice, it is returned
 // soon, and nothing stays allocated.
 func TestTrialFails(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -160,13 +160,13 @@ func TestTrialFails(t *testing.T) {
 				}
 			}
 			if name == "hang" {
-				f.Dead = 1 // a hanging transfer keeps its memory
+				f.Dead = 1 // a transfer that hangs keeps its memory
 			}
 		})
 	}
 }
 
-// TestTrialLoses checks which of two GPUs is lost if a trial transfer between them fails.
+// TestTrialLoses checks which of two GPUs is reported as lost if a test transfer between them fails.
 func TestTrialLoses(t *testing.T) {
 	for ill := range int32(2) {
 		f := fakedriver.New(t, 2)
@@ -182,7 +182,8 @@ func TestTrialLoses(t *testing.T) {
 	}
 }
 
-// TestApartGraphs checks that GPUs without peer access use one graph over all GPUs, and that flags are refused.
+// TestApartGraphs checks that GPUs without peer access use one graph over all GPUs, and that a graph for each GPU,
+// which needs flags, is refused.
 func TestApartGraphs(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Reach.Apart = all
@@ -283,13 +284,13 @@ func TestApartTeams(t *testing.T) {
 	}
 }
 
-// words returns a view of count words of mem from byte off.
+// words returns a view of count words of the memory mem, which begins at byte off.
 func words(mem device.Memory, off, count int64) device.View {
 	return device.View{Mem: mem, Off: off, DType: ir.I32, Shape: []int64{count}, Strides: []int64{1}}
 }
 
-// TestDetours copies views of all kinds between three GPUs, of which the last has no peer access to the others. The
-// copies are issued by streams of each rank, in one or many pieces, directly and with a graph. Every byte of the
+// TestDetours checks copies of views of all kinds between three GPUs, of which the last has no peer access to the
+// others. Streams of each rank issue the copies, in one or many pieces, directly and with a graph. Every byte of the
 // destination must be correct, including those between its elements.
 func TestDetours(t *testing.T) {
 	defer func(n int64) { hostStagedPiece = n }(hostStagedPiece)
@@ -303,8 +304,8 @@ func TestDetours(t *testing.T) {
 	testOnAndOn(t, m, func() { f.Order = fakedriver.NewOrder() })
 }
 
-// TestStagedOperands reduces data of a peer without peer access. The peer reads the result as soon as an event says
-// that it is ready.
+// TestStagedOperands computes a sum with data of a peer without peer access. The peer reads the result as soon as an
+// event signals that it is ready.
 func TestStagedOperands(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	f.Reach.Apart = all
@@ -348,16 +349,17 @@ func TestRealDetours(t *testing.T) {
 	testOnAndOn(t, m, func() {})
 }
 
-// testOnAndOn copies data through a chain of buffers on two GPUs, by one stream and without a synchronization before
-// the final download. A copy that does not wait for the previous one, or for its buffer in host memory, transfers wrong
-// data. It calls begin while nothing runs.
+// testOnAndOn copies data through a chain of buffers on two GPUs, on one stream, and synchronizes only before the final
+// download. If a copy does not wait for the previous one, or for its buffer in host memory, the downloaded data are
+// wrong. The function begin is called while nothing runs.
 func testOnAndOn(t *testing.T, m *machine, begin func()) {
 	for _, places := range [][]int{{1, 1, 0, 0, 1}, {1, 0, 0, 1, 1}} {
 		testHandedOn(t, m, places, begin)
 	}
 }
 
-// testHandedOn is testOnAndOn for a chain of buffers of the given ranks. The first and the last must be 1.
+// testHandedOn is like testOnAndOn, for a chain of buffers that belong to the given ranks. The first and the last of
+// these ranks must be 1.
 func testHandedOn(t *testing.T, m *machine, places []int, begin func()) {
 	count := 9 * hostStagedPiece / 4
 	must := mustOf(t)
@@ -494,7 +496,7 @@ func testDetours(t *testing.T, m *machine, ranks int) {
 	}
 }
 
-// eachStretch calls f for each run of elements that is contiguous in two views, with its position in both and its
+// eachStretch calls f for each interval of elements that is contiguous in two views, with its position in both and its
 // length.
 func eachStretch(shape, a, b []int64, f func(a, b, n int64)) {
 	switch {
@@ -509,8 +511,8 @@ func eachStretch(shape, a, b []int64, f func(a, b, n int64)) {
 	}
 }
 
-// TestApartNCCL checks NCCL on GPUs without peer access. NCCL is told not to use peer access if the driver's report is
-// wrong. If NCCL was told before that it may, it is declined.
+// TestApartNCCL checks collectives by NCCL on GPUs without peer access. If the driver's report is wrong, NCCL's peer
+// access is disabled. If NCCL has used peer access before, NCCL is refused.
 func TestApartNCCL(t *testing.T) {
 	before, set := cabi.Getenv(nccl.PeersVariable)
 	if !set {
@@ -564,7 +566,7 @@ func TestApartNCCL(t *testing.T) {
 			(v == "0") != tc.may {
 			t.Errorf("%+v: NCCL may use peers' memory: %v, and %s=%s", tc, sys.NCCLs.UsesPeers(), nccl.PeersVariable, v)
 		}
-		if tc.mangled { // the result of a later trial transfer
+		if tc.mangled { // set the result that a later test transfer would have
 			sys.Reach.Why[gpu.Couple{0, 1}] = errors.New("other bytes arrived")
 			sys.Reach.Deceit = true
 		}
@@ -581,7 +583,7 @@ func TestApartNCCL(t *testing.T) {
 	}
 }
 
-// TestReportedReach: a report says which GPUs lack peer access. It reports the driver's answer immediately, and a
+// TestReportedReach checks reports of GPUs without peer access. A report has the driver's answer immediately, and a
 // failed transfer once one was tried.
 func TestReportedReach(t *testing.T) {
 	f := fakedriver.New(t, 3)

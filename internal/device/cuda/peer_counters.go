@@ -11,31 +11,32 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// In a world of several processes, a counter is a word in the memory of the device that waits for it. A signal adds to
-// the word after the earlier work of its stream. A wait is a small kernel that ends once the word is large enough. If
-// another process issues the signal, this wait may be issued before the signal, unlike other waits. All processes
-// issue work in the order of the same plan. A signal is therefore never queued in a hardware queue after a wait that
-// depends on it. All waits have a time limit, and end when the world ends.
+// In a world of several processes, a counter is a word in the memory of the device that waits for it. A signal is a
+// small kernel that adds to the word after the earlier work of its stream. A wait is a small kernel that ends once the
+// word is large enough. If another process issues the signal, this wait may be issued before the signal, unlike other
+// waits. All processes issue work in the order of the same plan. In a hardware queue, a signal therefore never follows
+// a wait that depends on it. All waits have a time limit, and end when the world ends.
 //
 // A graph is recorded while all processes are idle. Launches of the graph begin together in all processes, and end
 // together. Each process then resets its words to 0, so that every launch waits for the same values.
 
-// wired is the state of all counters of a world whose counters are words in device memory.
+// wired holds the state of a world's counters if these are words in device memory.
 type wired struct {
 	w     *world
-	used  bool                    // some counters of the world are words
-	flags *counters               // of this process: those of the kernels in meets
-	raise map[*site]*nvlib.Launch // by GPU: kernel that adds to a word
-	await map[*site]*nvlib.Launch // by GPU: kernel that waits for a word
+	used  bool                    // set if some counters of the world are words
+	flags *counters               // this process's words for the kernels in meets
+	raise map[*site]*nvlib.Launch // by GPU: the kernel that adds to a word
+	await map[*site]*nvlib.Launch // by GPU: the kernel that waits for a word
 	meets [2]*nvlib.Launch        // kernels that synchronize with the other processes at the beginning and at the end of a graph; nil if not loaded
-	base  map[*counters][]int64   // the words' values when a graph was recorded
-	fixed bool                    // a graph was recorded; words now count from the beginning of each launch
+	base  map[*counters][]int64   // by counters: their words' values when a graph was first recorded
+	fixed bool                    // set once a graph was recorded; words then count from the beginning of each launch
 }
 
-// wired reports whether the counters are words of device memory.
+// wired reports whether the counters c are words of device memory.
 func (c *counters) wired() bool { return c.words != nil }
 
-// layout returns the positions of the words of counters at an address. In a hosted world each GPU has its own word.
+// layout returns where the words of counters are if the first word is at the given address. In a hosted world, each
+// counter has a separate word for each GPU.
 func (x *wired) layout(at nvlib.Ptr) signal.Words {
 	if x.w.hosted {
 		return signal.Words{Addr: at, Width: len(x.w.all)}
@@ -43,10 +44,10 @@ func (x *wired) layout(at nvlib.Ptr) signal.Words {
 	return signal.Words{Addr: at, Width: 1}
 }
 
-// at returns the positions of the words of c.
+// at returns where the words of c are.
 func (c *counters) at() signal.Words { return c.dev.w.wired.layout(c.words.addr) }
 
-// wire allocates words in device memory for the counters. The caller holds the world exclusively.
+// wire allocates words in device memory for the counters c. The caller holds the world exclusively.
 func (x *wired) wire(c *counters) error {
 	m, err := c.dev.alloc(x.layout(0).Bytes(max(len(c.elems), 1)), device.Shared)
 	if err != nil {
@@ -65,7 +66,7 @@ func (x *wired) open(c *counters) error {
 	})
 }
 
-// openSite loads the two kernels on a GPU. The context is current.
+// openSite loads to a GPU the kernels that add to words and wait for them. The context is current.
 func (x *wired) openSite(s *site) error {
 	if x.raise[s] != nil {
 		return nil
@@ -93,7 +94,7 @@ func (x *wired) openSite(s *site) error {
 	return err
 }
 
-// raiseWord adds to a word after all work that s has received. The context is current.
+// raiseWord adds to a word after all work that the stream s has received. The context is current.
 func (x *wired) raiseWord(s *stream, c *counters, elem int, by int64) error {
 	l := x.raise[s.dev.site]
 	for i, v := range []uint64{uint64(c.at().By(elem, s.dev.site.index)), uint64(by)} {
@@ -103,13 +104,13 @@ func (x *wired) raiseWord(s *stream, c *counters, elem int, by int64) error {
 	return s.dev.w.drv.Launch(l, s.h)
 }
 
-// awaitWord makes later work on s wait until a word has at least the value least. The context is current.
+// awaitWord makes later work on the stream s wait until a word has at least the value least. The context is current.
 func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 	w := x.w
 	if w.capture != nil {
 		least -= x.base[c][elem]
 	} else if x.fixed {
-		return fmt.Errorf("%w: a wait for counter %d, which other processes raise, after a graph",
+		return fmt.Errorf("%w: after a graph was recorded, a stream cannot wait outside graphs for counter %d, which other processes raise",
 			device.ErrUnsupported, elem)
 	}
 	if least <= 0 {
@@ -142,13 +143,13 @@ func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 	return w.drv.Launch(l, s.h)
 }
 
-// waitedFor is the launch that a wait's fault report refers to.
+// waitedFor is the launch to which the fault report of a wait refers.
 type waitedFor struct {
 	*launch
 	tag uint64
 }
 
-// restTogether waits until all processes are about to record a graph, and makes the words count from 0. The caller
+// restTogether waits until all processes are ready to record a graph, and sets this process's words to 0. The caller
 // holds the world exclusively, and the world is idle.
 func (x *wired) restTogether() error {
 	w := x.w
@@ -167,8 +168,8 @@ func (x *wired) restTogether() error {
 		if err := x.openMeets(); err != nil {
 			return err
 		}
-		// Without this agreement, a process could raise a word in another process before that process has set the word
-		// to 0. The signal would then be lost.
+		// The words are 0 now. Without this agreement, another process could raise a word before it is set to 0, and
+		// the signal would be lost.
 		if _, err := w.peers.Agree(ctx, w.peers.Name+": graphs can meet", nil); err != nil {
 			return err
 		}
@@ -200,15 +201,15 @@ func (x *wired) ownWords() (list []*counters) {
 	return list
 }
 
-// openMeets loads the kernels with which the graphs of all processes wait for each other. Each kernel raises the words
-// of all other processes, waits for its own words, and lowers them again.
+// openMeets loads the kernels by which the graphs of all processes wait for each other. Each kernel raises the words of
+// all other processes, waits for its own words, and lowers them again.
 func (x *wired) openMeets() error {
 	w, n := x.w, x.w.peers.Processes()
 	if n > kernels.JoinMost+1 {
-		return fmt.Errorf("%w: graphs of %d processes that signal each other; at most %d", device.ErrUnsupported, n,
+		return fmt.Errorf("%w: graphs of %d processes that wait for each other; at most %d processes are supported", device.ErrUnsupported, n,
 			kernels.JoinMost+1)
 	}
-	var flags []*counters // by process; all processes allocate them in the same order
+	var flags []*counters // the words of each process; all processes allocate them in the same order
 	for p := range n {
 		c := &counters{dev: firstOf(w, p), elems: make([]counter, len(x.meets))}
 		if err := x.wire(c); err != nil {
@@ -251,7 +252,7 @@ func (x *wired) openMeets() error {
 	return nil
 }
 
-// prepareJoin loads the kernel of a join. The kernel's fault reports refer to the launch l.
+// prepareJoin loads the kernel of the kernels.Join j. The kernel's fault reports refer to the launch l.
 func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err error) {
 	err = d.bound(func() error {
 		if j.Fault, j.Tag, err = l.Report(); err != nil {
@@ -266,15 +267,15 @@ func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err e
 	return ready, err
 }
 
-// The following are the positions in a graph at which the graphs of several processes wait for each other.
+// The following constants are the positions in a graph at which the graphs of several processes wait for each other.
 const (
 	graphBegins = iota
 	graphEnds
 )
 
-// meet makes the origin stream wait until all processes have reached the given position of their graphs. At the end of
-// the graph it also sets the words to 0. The kernels of hosted worlds do not lower the words of meetings, so each position
-// sets those of the other one to 0. The context is current.
+// meet makes the origin stream of a graph wait until the graphs of all processes have reached the given position. At
+// the end of the graph, meet also sets the words of this process's counters to 0. In hosted worlds, the kernels do not
+// lower the words by which graphs meet, so each position sets those of the other position to 0. The context is current.
 func (x *wired) meet(origin *stream, place int) error {
 	w, l := x.w, x.meets[place]
 	if l == nil || origin.dev.site != w.sites[0] {

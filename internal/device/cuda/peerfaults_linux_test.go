@@ -18,14 +18,14 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// These tests make processes of a world fail, or differ from each other. All processes must end, or continue, in the
-// same way, and name the culprit.
+// The tests in this file make processes of a world fail, or differ from each other. All processes must end, or
+// continue, in the same way, and errors must name the process at fault.
 
-// stallTimeout is the stall timeout in these tests. It is long enough for a loaded machine.
+// stallTimeout is the stall timeout in these tests. It is long enough for a busy computer.
 const stallTimeout = 5 * time.Second
 
-// TestPeerKilled kills or stops a process within any driver call. The other processes end, name the culprit, and free
-// everything.
+// TestPeerKilled kills or stops a process within any driver call. The other processes end with an error that names the
+// killed process, and free everything.
 func TestPeerKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -76,7 +76,7 @@ func TestPeerKilled(t *testing.T) {
 		switch {
 		case r == nil:
 			t.Error("the survivor was killed too")
-		case r.Err == "" && closing: // it needed nothing of the other any more
+		case r.Err == "" && closing: // the survivor needed nothing of the killed process any more
 		case r.Rank != c.culprit:
 			t.Errorf("the error blames process %d, want %d: %s", r.Rank, c.culprit, r.Err)
 		}
@@ -85,8 +85,8 @@ func TestPeerKilled(t *testing.T) {
 	})
 }
 
-// TestNodesKilled kills a process of the other node while NCCL initializes or runs. The error names it within bounded
-// time.
+// TestNodesKilled kills a process of the other node while NCCL initializes or runs. The error names the killed process
+// within bounded time.
 func TestNodesKilled(t *testing.T) {
 	var cases []phaseCase
 	for _, call := range []peerFault{{Call: "cuMemSetAccess", Number: 1}, {Call: "cuLaunchKernel", Number: 1},
@@ -117,7 +117,7 @@ func TestNodesKilled(t *testing.T) {
 	})
 }
 
-// peerMember is a process of a world that is simulated by a goroutine.
+// peerMember is one process of a world; in these tests, goroutines stand for the processes.
 type peerMember struct {
 	rank int
 	f    *fakedriver.GPU
@@ -126,7 +126,8 @@ type peerMember struct {
 	m    *hocket.Machine
 }
 
-// runMembers runs do for each member of a world, each with the fake of its job, and returns the errors.
+// runMembers calls the function do for each process of a world, each with a fake driver for its job, and returns the
+// errors.
 func runMembers(t *testing.T, jobs []peerJob, do func(p *peerMember) error) []error {
 	t.Helper()
 	errs, dir := make([]error, len(jobs)), t.TempDir()
@@ -177,10 +178,10 @@ func runMember(t *testing.T, dir string, rank, size int, j peerJob, do func(p *p
 	return do(p)
 }
 
-// alike returns the same job for n members.
+// alike returns n equal jobs.
 func alike(n int, j peerJob) []peerJob { return slices.Repeat([]peerJob{j}, n) }
 
-// peerProgram makes the ranks add their parts and exchange them.
+// peerProgram is a program in which the ranks add up their parts and exchange them.
 const peerProgram = `dim T
 mesh d[2]
 func f(%x: f32[T/d, 64]) -> f32[T, 64] {
@@ -193,7 +194,7 @@ func g(%x: f32[T/d, 64]) -> f32[T, 64] {
   return %z
 }`
 
-// double loads and runs the program for the given number of rows, and checks the results.
+// double loads and runs peerProgram for the given number of rows, and checks the results.
 func (p *peerMember) double(t *testing.T, rows int64, opts hocket.LoadOptions) error {
 	prog, err := hocket.Parse("peer.hkt", peerProgram)
 	if err != nil {
@@ -230,9 +231,9 @@ func (p *peerMember) double(t *testing.T, rows int64, opts hocket.LoadOptions) e
 	return nil
 }
 
-// TestPeerShort checks a load for which one process has no memory. All processes return an out-of-memory error, the
-// others name that process, and the world still works. The memory limit is applied from each of the load's allocations
-// in separate cases.
+// TestPeerShort checks loads during which one process runs out of memory. All processes return an out-of-memory error,
+// the others name that process, and the world still works. In each case, the memory limit applies from another of the
+// load's allocations on.
 func TestPeerShort(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -333,8 +334,8 @@ func TestPeerCallFails(t *testing.T) {
 	}
 }
 
-// TestPeerProducts checks that all processes use the algorithm of the first process, although each finds another one
-// fastest.
+// TestPeerProducts checks that all processes use the GEMM algorithm of the first process, although each process finds
+// another one fastest.
 func TestPeerProducts(t *testing.T) {
 	jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1})
 	jobs[0].Costs, jobs[1].Costs = []float32{3, 1, 2}, []float32{1, 3, 2}
@@ -377,7 +378,8 @@ func f(%x: bf16[1024/d, 512], %w: bf16[512, 512]) -> bf16[1024/d, 512] {
 	}
 }
 
-// TestPeerMute checks a GPU whose kernels raise no flags: all processes end after the time limit of a waiting kernel.
+// TestPeerMute checks a world in which the kernels of one GPU raise no flags: all processes end after the time limit of
+// a waiting kernel.
 func TestPeerMute(t *testing.T) {
 	for _, algorithm := range []string{"staged", "move-copy"} {
 		var loaded sync.WaitGroup
@@ -415,8 +417,8 @@ func TestPeerMute(t *testing.T) {
 	}
 }
 
-// TestPeerLate checks that the error of a kernel that times out waiting for another process names that process. A
-// process may do other work meanwhile as long as it is not stalled.
+// TestPeerLate checks that the error of a kernel that times out waiting for another process names that process. The
+// process that is waited for may do other work meanwhile, as long as it makes progress.
 func TestPeerLate(t *testing.T) {
 	gone := make(chan struct{})
 	errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}),
@@ -444,7 +446,7 @@ func TestPeerLate(t *testing.T) {
 	}
 }
 
-// TestPeerBlocks checks that a process passes and receives the blocks of its own ranks.
+// TestPeerBlocks checks that each process passes and receives only the blocks of its own ranks.
 func TestPeerBlocks(t *testing.T) {
 	for rank, err := range runMembers(t, alike(2, peerJob{GPUs: 4, PerGPU: 1}), func(p *peerMember) error {
 		prog, err := hocket.Parse("blocks.hkt", `dim T = 8
@@ -495,7 +497,8 @@ func f(%x: f32[T/d, 2]) -> (f32[T/d, 2], f32[T, 2]) {
 	}
 }
 
-// TestPeersDiffer checks settings that must be the same in all processes: all report a difference, with the values.
+// TestPeersDiffer checks settings that must be the same in all processes: if they differ, all processes return an error
+// with the values.
 func TestPeersDiffer(t *testing.T) {
 	example2d := peerLoad{Program: "ag_linear_2d.hkt", Batches: []int{1}}
 	for _, c := range []struct {
@@ -513,8 +516,9 @@ func TestPeersDiffer(t *testing.T) {
 			first := p.double(t, int64(64+2*p.rank), hocket.LoadOptions{})
 			return errors.Join(first, p.double(t, int64(66-2*p.rank), hocket.LoadOptions{}))
 		}, []string{"T=64", "T=66"}},
-		// For a team whose members are all in one process, that process tries kernels that the fake does not have, and
-		// takes a schedule. The other process cannot know this. With NVIDIA's compiler no kernel needs to be tried.
+		// In process 0 of this case, all members of a team are local, so it tries kernels, which the fake does not
+		// have, and then uses a schedule. The other process cannot know that these kernels are missing. With NVIDIA's
+		// compiler, no kernel is missing.
 		{"what is resolved", func(p *peerMember) error {
 			return example2d.run(t.Context(), p.m, &peerResult{})
 		}, []string{"how the plan runs", "by staged"}},
@@ -536,8 +540,8 @@ func TestPeersDiffer(t *testing.T) {
 	}
 }
 
-// TestPeerGPUs checks that GPUs that do not suffice for the ranks cause an error in all processes, and that GPUs without
-// peer access suffice, also if no process sees both.
+// TestPeerGPUs checks that too few GPUs for the ranks cause an error in all processes, and that GPUs without peer
+// access can be used, even if no process sees both.
 func TestPeerGPUs(t *testing.T) {
 	of := func(apart bool, numbers ...int) peerJob {
 		return peerJob{GPUs: len(numbers), PerGPU: 1, Numbers: numbers, Apart: apart}

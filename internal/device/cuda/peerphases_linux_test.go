@@ -27,7 +27,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// These tests kill or stop a process in each phase of its life, on fakes and on real GPUs.
+// The tests in this file kill or stop a process in each phase of its life, on fake drivers and on real GPUs.
 
 var (
 	faultsFlag = flag.Int("faults", 1, "how often TestRealPeerPhases tries each fault")
@@ -35,18 +35,18 @@ var (
 	faultsSide = flag.Int("faults.worlds", 4, "how many worlds it has at once")
 )
 
-// peerFault is a signal that a process receives within a driver call.
+// peerFault describes a signal (SIGKILL or SIGSTOP) that a process receives within a driver call.
 type peerFault struct {
 	Signal syscall.Signal // 0 for none
-	Call   string         // a driver call, or a part of a load: batch or close
-	Number int            // number of the call among those of that name, from 1
-	After  int            // delay: number of later calls of any name
+	Call   string         // name of a driver call, or of a part of a load: batch or close
+	Number int            // which of the calls of that name, counted from 1
+	After  int            // number of later calls, of any name, after which the signal comes
 }
 
-// struck is printed by a process directly before its fault.
+// struck is the text that a process prints directly before it receives its signal.
 const struck = "the fault is at "
 
-// strike returns a function that is called for each call and part, and triggers the fault.
+// strike returns a function that is called for each driver call and part of a load, and sends the signal.
 func (x peerFault) strike() func(name string) {
 	var mu sync.Mutex
 	seen := 0
@@ -69,8 +69,8 @@ func (x peerFault) strike() func(name string) {
 	}
 }
 
-// realSystem returns a system with this host's GPUs that reports every driver call to called. The context of this
-// process's GPU is created, and the topology of all GPUs is known.
+// realSystem returns the CUDA state of this host's GPUs. It calls the function called for every driver call. The
+// context of this process's GPU is created already.
 func realSystem(t *testing.T, called func(name string)) *process.Shared {
 	t.Helper()
 	if err := cabi.Setenv(process.QueuesVariable, "32"); err != nil {
@@ -85,7 +85,7 @@ func realSystem(t *testing.T, called func(name string)) *process.Shared {
 	f.ShareMemory()
 	table := map[string]func([]uintptr) uintptr{}
 	names := slices.AppendSeq([]string{"cuCtxSynchronize", "cuFuncGetAttribute", "cuFuncGetParamInfo", "cuFuncIsLoaded",
-		"cuFuncLoad"}, maps.Keys(f.AllCalls())) // calls that a fake lacks, and those it has
+		"cuFuncLoad"}, maps.Keys(f.AllCalls())) // names of calls that the fake driver lacks, and of those that it has
 	for _, name := range names {
 		do, err := lib.Lookup(name)
 		if err != nil {
@@ -118,7 +118,7 @@ func realSystem(t *testing.T, called func(name string)) *process.Shared {
 var peerPhases = []struct {
 	name string
 	peerFault
-	calls int // the fault is within this many calls
+	calls int // the signal comes within this many calls
 }{
 	{"export", peerFault{Call: "cuMemExportToShareableHandle", Number: 1}, 2},
 	{"import", peerFault{Call: "cuMemImportFromShareableHandle", Number: 1}, 2},
@@ -129,7 +129,7 @@ var peerPhases = []struct {
 	{"teardown", peerFault{Call: "close", Number: 1, After: 1}, 8},
 }
 
-// phaseLoads are loads that go through all phases.
+// phaseLoads are loads of programs that go through all phases.
 var phaseLoads = []peerLoad{
 	{Program: "row_parallel.hkt", Dims: phaseDims, Batches: []int{1, 4, 20}},
 	{Program: "row_parallel.hkt", Dims: phaseDims, Graph: true, Batches: []int{1, 2, 4, 20}},
@@ -137,7 +137,7 @@ var phaseLoads = []peerLoad{
 
 var phaseDims = map[string]int64{"P": 2, "T": 48, "K": 32, "N": 16, "C": 2}
 
-// phaseCase is a fault in one of two processes.
+// phaseCase is a case of these tests: a phase, and a signal that one of two processes receives in it.
 type phaseCase struct {
 	phase   string
 	fault   peerFault
@@ -154,7 +154,7 @@ func (c phaseCase) String() string {
 
 func (c phaseCase) stops() bool { return c.fault.Signal == syscall.SIGSTOP }
 
-// phaseCases returns all faults, each the given number of times.
+// phaseCases returns all cases, each the given number of times.
 func phaseCases(t *testing.T, times int) (list []phaseCase) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(longtest.Drawn(t), 0))
@@ -203,7 +203,8 @@ func (c phaseCase) check(t *testing.T, j peerJob, stall time.Duration) (took tim
 	return ended.Sub(time.Unix(0, at)), err
 }
 
-// TestPeerPhases checks that a process that is killed or stopped in any phase ends the other, which names it.
+// TestPeerPhases checks that, if a process is killed or stopped in any phase, the other process ends with an error that
+// names it.
 func TestPeerPhases(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -229,8 +230,8 @@ func TestPeerPhases(t *testing.T) {
 }
 
 // TestRealPeerPhases is TestPeerPhases on two real GPUs, with time limits. The other process ends within 5 s of a kill,
-// and within the stall timeout plus 5 s of a stop. 5 s after the last process of each world the GPUs' memory use is the
-// same as before. No other program may use the GPUs meanwhile.
+// and within the stall timeout plus 5 s of a stop. Five seconds after the last process of each world has ended, the
+// GPUs' memory use must be the same as before. No other program may use the GPUs meanwhile.
 func TestRealPeerPhases(t *testing.T) {
 	m := real(t, Options{})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
@@ -257,7 +258,7 @@ func TestRealPeerPhases(t *testing.T) {
 		t.Fatalf("no fault matches %q", *faultsOnly)
 	}
 	before := memoryUsed(t)
-	// Memory of the first world may still be in use for a moment.
+	// The driver may take a moment to free the memory of the previous world.
 	for began := time.Now(); time.Since(began) < most; time.Sleep(200 * time.Millisecond) {
 		for i, n := range memoryUsed(t) {
 			before[i] = min(before[i], n)

@@ -34,7 +34,8 @@ func f(%x: bf16[1, 1024], %g: bf16[2048, 1024], %u: bf16[2048, 1024]) -> bf16[1,
 }`
 )
 
-// runLinears loads and runs a program, and returns a hash of its results. It calls prepared before the run.
+// runLinears loads and runs a program, and returns a hash of its results. It calls the function prepared before the
+// run.
 func runLinears(ctx context.Context, m *hocket.Machine, program, inputs string, graph bool,
 	prepared func()) (string, error) {
 	p, err := hocket.Parse("linears.hkt", program)
@@ -61,9 +62,9 @@ func runLinears(ctx context.Context, m *hocket.Machine, program, inputs string, 
 	return r.OutputsSHA256(), nil
 }
 
-// TestPeerJoints checks that all processes compute linears of one x in one launch, or none does. If one process finds
-// one launch slower, or has no memory to time it, all compute them one after another. The results equal those of one
-// process.
+// TestPeerJoints checks linears of one operand x: either all processes compute them in one launch, or none does. If one
+// process finds that one launch is slower, or has no memory to time it, all processes compute the linears one after
+// another. The results must equal those of one process.
 func TestPeerJoints(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -119,13 +120,13 @@ func TestPeerJoints(t *testing.T) {
 	}
 }
 
-// jointCase holds the times of joint linears in two processes, and the processes' memory.
+// jointCase holds the times of linears in one launch in each of two processes, and the memory of the processes.
 type jointCase struct {
 	name  string
 	ms    [2]float32
-	two   float32      // time of two linears in one launch, if it is not ms
+	two   float32      // time of two linears in one launch; 0 for ms
 	limit [2]int64     // 0 for no limit
-	costs [2][]float32 // see peerJob; these algorithms return zeros
+	costs [2][]float32 // times of cuBLASLt's algorithms (see peerJob); these algorithms return zeros
 	graph bool
 	taken bool
 }
@@ -168,7 +169,8 @@ func (c *jointCase) run(t *testing.T, program string, linears int, want string) 
 	})
 }
 
-// TestPeerBatches checks that all processes compute a gate and its value as one batch, or none does.
+// TestPeerBatches checks the two linears of a gate: either all processes compute them as one batched GEMM, or none
+// does.
 func TestPeerBatches(t *testing.T) {
 	const program = `mesh d[2]
 func f(%x: bf16[128, 1024], %g: bf16[128, 1024], %u: bf16[128, 1024]) -> bf16[128, 128] {
@@ -180,8 +182,8 @@ func f(%x: bf16[128, 1024], %g: bf16[128, 1024], %u: bf16[128, 1024]) -> bf16[12
 }`
 	for _, c := range []struct {
 		name  string
-		batch [2]float32 // milliseconds of a batch in each process; a single product takes 1
-		want  int        // number of products that are computed
+		batch [2]float32 // time of a batched GEMM in each process, in milliseconds; a single product takes 1
+		want  int        // number of products that are computed separately
 	}{
 		{"faster", [2]float32{1.5, 1.2}, 1},
 		{"slower for the second", [2]float32{1.5, 3}, 2},
@@ -216,8 +218,8 @@ func f(%x: bf16[128, 1024], %g: bf16[128, 1024], %u: bf16[128, 1024]) -> bf16[12
 	}
 }
 
-// TestPeerOwnProducts checks that hocket's kernel for few rows is among the choices that processes agree on: all use
-// the algorithm that the first process found fastest.
+// TestPeerOwnProducts checks that processes can agree on hocket's kernel for few rows: all use the algorithm that the
+// first process found fastest.
 func TestPeerOwnProducts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")

@@ -16,24 +16,25 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// These tests load and evict plans of two processes under a small bound, and let a process run out of memory.
+// The tests in this file load and evict plans of two processes, with a small limit for loaded plans, and let one
+// process run out of memory.
 
 var roundsFlag = flag.Int("rounds", 200, "how many rounds TestRealPeerRounds has")
 
-// peerRounds is a sequence of loads and runs of plans. Both processes execute it; the last process also withholds
-// memory.
+// peerRounds is a sequence of loads and runs of plans. Both processes execute the sequence. In its last part, the
+// process of rank 1 allocates memory itself, so that loads run out of memory.
 type peerRounds struct {
 	Rounds int
-	Big    int64 // rows of a program that does not fit when memory is withheld
+	Big    int64 // number of rows of a program that does not fit while memory is withheld
 	Leave  int64 // bytes that remain free then
 }
 
-// roundCache is less than the memory of two plans of roundRows.
+// roundCache is the limit for loaded plans in bytes, less than the memory of two plans of roundRows.
 const roundCache = 8 << 20
 
 var roundRows = []int64{8192, 6144, 7000, 4096, 8190, 5000}
 
-// run appends the outcome of each step to r, and the GPU's memory use after each round.
+// run executes the sequence. It appends to r the outcome of each step, and the GPU's memory use after each round.
 func (x peerRounds) run(t *testing.T, sys *process.Shared, m *hocket.Machine, rank int, r *peerResult) error {
 	prog, err := hocket.Parse("peer.hkt", peerProgram)
 	if err != nil {
@@ -91,7 +92,7 @@ func (x peerRounds) run(t *testing.T, sys *process.Shared, m *hocket.Machine, ra
 	return nil
 }
 
-// withhold allocates all memory of a device except leave bytes.
+// withhold allocates all memory of a device except the number of bytes leave.
 func withhold(drv *nvlib.Driver, dev nvlib.Device, bound func(func() error) error, leave int64) (func() error, error) {
 	type block struct {
 		handle nvlib.MemHandle
@@ -128,7 +129,7 @@ func withhold(drv *nvlib.Driver, dev nvlib.Device, bound func(func() error) erro
 	return func() error { return release(math.MaxInt64) }, errors.Join(err, release(leave))
 }
 
-// doubleRows runs f for the given number of rows, and checks the result.
+// doubleRows runs the function f for the given number of rows, and checks the result.
 func doubleRows(t *testing.T, model *hocket.Model, prog *hocket.Program, rows int64) error {
 	x, err := hocket.NewTensor(prog.IR().Funcs[0].Params[0].Type.DType, rows, 64)
 	if err != nil {
@@ -151,7 +152,7 @@ func doubleRows(t *testing.T, model *hocket.Model, prog *hocket.Program, rows in
 	return nil
 }
 
-// wantRounds makes two processes execute a job of rounds, and checks the outcomes.
+// wantRounds executes the same rounds in two processes, and checks the outcomes.
 func wantRounds(t *testing.T, j peerJob) {
 	t.Helper()
 	all := runPeers(t, 2, j)
@@ -195,7 +196,8 @@ func wantRounds(t *testing.T, j peerJob) {
 	}
 }
 
-// TestPeerRounds checks on fakes that all processes return the same errors if one runs out of memory, and no others.
+// TestPeerRounds checks on fake drivers that, if one process runs out of memory, all processes return the same errors,
+// and that there are no other errors.
 func TestPeerRounds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")

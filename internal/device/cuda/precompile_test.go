@@ -14,8 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// seers is a kernel library that records the kernels that are requested ahead, and those that are requested for
-// launches.
+// seers is a kernel library that records which kernels are compiled ahead, and which are requested for launches.
 type seers struct {
 	meetings
 	early, late map[string]bool
@@ -64,8 +63,8 @@ func seen(t *testing.T, gpus, ranks int) (*seers, *world) {
 	return l, w.(*world)
 }
 
-// TestTeamAhead checks for every launch of a team that exactly the kernels that it needs are predicted, and that a
-// prediction reserves and loads nothing.
+// TestTeamAhead checks, for every launch of a team, that exactly the kernels that it needs are compiled ahead, and that
+// compiling ahead reserves and loads nothing.
 func TestTeamAhead(t *testing.T) {
 	for _, ranks := range [][]int{{0, 1}, {2, 0, 3}} {
 		l, w := seen(t, 2, 4)
@@ -117,8 +116,8 @@ func TestTeamAhead(t *testing.T) {
 	}
 }
 
-// TestDeviceAhead checks that the kernels of operations are predicted, including those of copies that no copy engine
-// can do, and that nothing is predicted for products.
+// TestDeviceAhead checks that the kernels of operations are compiled ahead, including those of copies that no copy
+// engine can do, and that nothing is compiled ahead for products.
 func TestDeviceAhead(t *testing.T) {
 	l, w := seen(t, 1, 1)
 	d := w.Device(0)
@@ -171,7 +170,8 @@ func TestDeviceAhead(t *testing.T) {
 	}
 }
 
-// TestNCCLAhead checks that other loading continues while NCCL is loaded, and that no kernel is compiled for NCCL.
+// TestNCCLAhead checks that other kernels and libraries load while NCCL is loaded, and that no kernel is compiled for
+// NCCL.
 func TestNCCLAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	begun := make(chan bool, 1)

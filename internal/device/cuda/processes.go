@@ -15,8 +15,8 @@ import (
 
 // The ranks of a world can be spread over several processes. Every process opens the world, and allocates the same
 // memory, streams and counters on every rank in the same order. A site in world.foreign represents the GPU of another
-// process. Devices of type foreignDev represent the ranks on that GPU; their streams and launches do nothing. If that
-// GPU is on the same node, its shared memory is mapped region by region, as its owner allocates it (see package
+// process. Devices of type foreignDev represent the ranks on that GPU; their streams and launches execute nothing. If
+// that GPU is on the same node, its shared memory is mapped region by region, as its owner allocates it (see package
 // peers). Since all processes create the same streams, they compute the same limits for kernels of teams, which wait
 // for each other in mapped memory. Counters are words of device memory (see peer_counters.go).
 
@@ -28,7 +28,7 @@ func (m *machine) maxRanks() int {
 	return m.view.GPUs() * m.opts.RanksPerGPU
 }
 
-// share agrees with the other processes on a new world with the given number of ranks.
+// share agrees with the other processes that they open a new world with the given number of ranks.
 func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 	p, err := m.opts.Peers.Spread(ranks)
 	if err != nil {
@@ -59,7 +59,7 @@ func (w *world) Transport() string {
 	return ncclName
 }
 
-// spread assigns sites to the ranks of a world of several processes.
+// spread creates the sites of a world of several processes: the GPUs that its ranks use.
 func spread(w *world, ranks int) error {
 	places, err := w.m.view.Place(w.peers, w.m.sys.System, ranks, w.m.opts.RanksPerGPU)
 	if err != nil {
@@ -92,8 +92,8 @@ func spread(w *world, ranks int) error {
 // HostShared implements device.World.
 func (w *world) HostShared() bool { return w.hosted }
 
-// apart returns the reason why two sites have no access to each other, or nil if they have access. Between GPUs of
-// different processes it makes no test transfer, because a test needs a context on each GPU.
+// apart returns the reason why two sites have no access to each other, or nil if they have access. For GPUs of
+// different processes, apart makes no test transfer, because a test needs a context on each GPU.
 func apart(a, b *site) (why, err error) {
 	switch w := a.w; {
 	case w.hosted && w.peers.World.Node(a.owner) == w.peers.World.Node(b.owner):
@@ -112,26 +112,25 @@ func (w *world) first() *dev {
 	return w.devices[0]
 }
 
-// nameless gives memory that only another process accesses an address that is never mapped. Each such memory has
-// different addresses, so that views of different memory do not overlap.
+// nameless sets the address of memory that only another process accesses, to one that is never mapped. Each such memory
+// has different addresses, so that views of different memory do not overlap.
 func (d *dev) nameless(m *memory) *memory {
 	d.w.nowhere++
 	m.addr, m.nowhere = nvlib.Ptr(1<<60+d.w.nowhere<<44), true
 	return m
 }
 
-// reach returns an error unless a stream of the device from can access memory of the site.
+// reach returns an error unless streams of the device from can access memory of the site s.
 func (s *site) reach(from *dev) error {
 	if from.site == s || !s.far {
 		return nil
 	}
 	w := s.w
-	return fmt.Errorf("rank %d is on node %d, and process %d, whose memory it is, on node %d: nodes share no memory",
+	return fmt.Errorf("rank %d is on node %d, but the memory is of process %d on node %d: nodes share no memory",
 		from.rank, w.Node(from.rank), s.owner, w.peers.World.Node(s.owner))
 }
 
-// blame adds the name of a process to the error of a kernel that timed out while it waited for members of that
-// process.
+// blame adds the name of a process to the error of a kernel that timed out waiting for members of that process.
 func (w *world) blame(err error, owner int) error {
 	if w.peers == nil || owner == w.peers.Process() {
 		return err
@@ -139,7 +138,7 @@ func (w *world) blame(err error, owner int) error {
 	return errors.Join(w.peers.Blame(owner, "did not reach a launch in which this process waits"), err)
 }
 
-// Settle implements device.World. It makes all processes compute GEMMs with the same algorithms, and compares the
+// Settle implements device.World. Settle makes all processes compute GEMMs with the same algorithms, and compares the
 // properties that must be equal in all processes.
 func (w *world) Settle(ctx context.Context) ([]string, error) {
 	if w.peers == nil {
@@ -198,7 +197,7 @@ func (s *site) mapShared() error {
 	})
 }
 
-// hostShared allocates host memory of a device that the GPUs of all processes can access. The caller holds the world
+// hostShared allocates, for a rank, host memory that the GPUs of all processes can access. The caller holds the world
 // exclusively.
 func (d *dev) hostShared(bytes int64) (*memory, error) {
 	p := d.w.peers
@@ -209,11 +208,11 @@ func (d *dev) hostShared(bytes int64) (*memory, error) {
 	key := fmt.Sprintf("%s: rank %d, host memory %d", p.Name, d.rank, d.w.hostShares)
 	seg, err := peers.HostSegment(p, d.rank, key, bytes)
 	if err != nil {
-		return nil, d.errorf("%d bytes of host memory that other processes map: %w", bytes, err)
+		return nil, d.errorf("mapping %d bytes of host memory that processes share: %w", bytes, err)
 	}
 	at := nvlib.Ptr(seg.Address())
 	if err := d.bound(func() error { return d.w.drv.HostRegister(at, int64(len(seg.Bytes()))) }); err != nil {
-		return nil, d.errorf("%d bytes of host memory that other processes map: %w", bytes,
+		return nil, d.errorf("mapping %d bytes of host memory that processes share: %w", bytes,
 			errors.Join(err, seg.Close()))
 	}
 	m := &memory{dev: d, kind: device.Pinned, addr: at, bytes: bytes, seg: seg}

@@ -13,8 +13,8 @@ import (
 // texts when a plan is loaded. If one process launched a team's kernel with a different grid, or used a different
 // address for the data that its peer writes, the kernel would wait until it times out or overwrite other data.
 
-// describe records a text of the kernels of all members. The text does not contain their arguments, because these are
-// addresses that differ between processes.
+// describe records a text that describes the kernels of all members. The text does not contain the kernels' arguments,
+// because these are addresses that differ between processes.
 func (t *team) describe(list [][]coll.Action) {
 	if t.w.peers == nil {
 		return
@@ -32,11 +32,11 @@ func (t *team) describe(list [][]coll.Action) {
 	}
 }
 
-// matched describes the memory of all GPUs that other processes map, and the memory and launches of teams on those
-// GPUs. The caller holds mu.
+// matched returns texts that must be equal in all processes: they describe the memory of all GPUs that other processes
+// map, and the memory and launches of teams on those GPUs. The caller holds mu.
 func matched(w *world) (lines []string) {
 	for _, s := range w.all {
-		if s.far { // compared by the processes of that node
+		if s.far { // the processes of the site's node compare its texts
 			continue
 		}
 		lines = append(lines, fmt.Sprintf("%s: %s", s.key, s.heaps[device.Shared].Layout()))

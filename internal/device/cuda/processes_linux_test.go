@@ -32,38 +32,39 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// These tests run worlds of several processes on fakes. Each process is this test binary with a fake of its own, and
-// the fakes share memory. Fakes cannot run kernels of teams that compute. Collectives are therefore schedules of copies
-// and counters, or copies by copy engines between kernels in which members only wait for each other.
+// The tests in this file run worlds of several processes on fake drivers. Each process is this test binary with its own
+// fake driver, and the fakes share memory. Fakes cannot run kernels of teams that compute. Collectives are therefore
+// schedules of copies and counters, or copies by copy engines between kernels in which members only wait for each
+// other.
 
-// peerJob describes what a process of a world does.
+// peerJob describes the work of a process of a world.
 type peerJob struct {
 	GPUs    int           // of its fake
-	Numbers []int         // numbers of its GPUs on the host; nil for the first ones
-	Model   string        // name of the GPUs; empty for the fake's default
-	Cache   string        // its HOCKET_CACHE; empty for the default
+	Numbers []int         // numbers that its GPUs have on the host; nil for the first ones
+	Model   string        // model of the GPUs; empty for the fake's default
+	Cache   string        // value of HOCKET_CACHE; empty for the default
 	PerGPU  int           // ranks per GPU
 	Limit   int64         // memory of a GPU; 0 for no limit
 	Timeout time.Duration // of waiting kernels
 	Loads   []peerLoad
 	Fault   peerFault
-	Costs   []float32 // times of cuBLASLt's algorithms; nil for no algorithms
-	AtOnce  float32   // milliseconds of linears in one launch, where a single one takes 1; 0 for no kernel for few rows
-	Two     float32   // milliseconds of two linears in one launch, if it is not AtOnce
-	Batch   float32   // milliseconds of a batch of cuBLASLt; 0 for the sum of its products' times
-	Apart   bool      // its GPUs have no peer access, to each other or to others
-	NCCL    string    // directory that fakes of NCCL share; empty for no NCCL
+	Costs   []float32 // times of the algorithms of the fake cuBLASLt; nil for no algorithms
+	AtOnce  float32   // ms of several linears in one launch; a single one takes 1; 0 for no kernel for few rows
+	Two     float32   // ms of two linears in one launch, if it is not AtOnce
+	Batch   float32   // ms of a batched GEMM of cuBLASLt; 0 for the sum of its products' times
+	Apart   bool      // its GPUs have no peer access to each other, nor to those of other processes
+	NCCL    string    // directory that the NCCL fakes share; empty for no NCCL
 	Hang    bool      // NCCL never becomes ready
-	Enqueue bool      // also enqueues executions on its own stream, some of them captured
-	Closed  string    // if not empty, process 0 closes the machine with a model, and creates this file for the others
-	Real    bool      // uses a GPU of this host instead of a fake
+	Enqueue bool      // the job also enqueues executions on the process's stream, some of them captured
+	Closed  string    // if set, process 0 closes its machine before its model, and then creates this file
+	Real    bool      // use a GPU of this host instead of a fake driver
 	Rounds  *peerRounds
 
 	sys    *process.Shared   // the host's GPUs
-	strike func(name string) // called for each call of the fake; may be nil
+	strike func(name string) // called for each call of the fake driver; may be nil
 }
 
-// peerLoad is a program that is loaded, run and closed.
+// peerLoad describes a program that a process loads, runs and closes.
 type peerLoad struct {
 	Program             string // name of an example
 	Dims                map[string]int64
@@ -80,15 +81,15 @@ func (l peerLoad) String() string {
 
 // peerResult is the outcome of a job.
 type peerResult struct {
-	Hashes     [][]string // hashes of the results of each load
-	Algorithms [][]string // algorithms of the collectives of each load
+	Hashes     [][]string // by load: hashes of the results
+	Algorithms [][]string // by load: algorithms of the collectives
 	Err        string
-	Rank       int  // the culprit if it is another process; -1 for none
+	Rank       int  // the process that Err names, if it is another one; -1 for none
 	Disagree   bool // processes have different settings
 
-	// For jobs with a Model, Outcomes is the description that the strategy auto predicts with. For rounds, it holds the
-	// outcome of each run; Short holds the errors that name the rank without memory, Used the GPU's memory use, and
-	// Evictions the number of evicted plans.
+	// For jobs with a Model, Outcomes describes the machine, by which the strategy auto predicts times. For jobs with
+	// Rounds, Outcomes holds the outcome of each run, Short the errors that name the rank without memory, Used the
+	// GPU's memory use, and Evictions the number of evicted plans.
 	Outcomes, Short []string
 	Used            []int64
 	Evictions       int64
@@ -99,7 +100,7 @@ const (
 	resultVariable = "HOCKET_TEST_PEER_RESULT"
 )
 
-// TestPeer runs as a process of a world.
+// TestPeer is the main function of a process of a world: it executes the job that its environment describes.
 func TestPeer(t *testing.T) {
 	text := os.Getenv(peerVariable)
 	if text == "" {
@@ -110,7 +111,7 @@ func TestPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	job.strike = job.Fault.strike()
-	if job.Real { // before the world opens, because other processes would wait
+	if job.Real { // this is opened before the world, because other processes would wait for it
 		job.sys = realSystem(t, job.strike)
 	}
 	w, err := hocket.Join(t.Context(), hocket.JoinOptions{})
@@ -137,7 +138,7 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// run executes the job, as a process of w, or alone if w is nil.
+// run executes the job as a process of the world w, or alone if w is nil.
 func (j *peerJob) run(t *testing.T, w *hocket.World) *peerResult {
 	r := &peerResult{Rank: -1}
 	err := j.runAll(t, w, r)
@@ -221,7 +222,7 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 	return nil
 }
 
-// closeInTurn enqueues a run. Process 0 then closes its machine. The others close their models afterwards.
+// closeInTurn enqueues a run. Process 0 then closes its machine. The other processes close their models afterwards.
 func (j *peerJob) closeInTurn(c *caller, rank int) error {
 	model := modeltest.Load(c.T, c.m, "mesh tp[2]\nfunc f(%x: f32[8, 8/tp]) -> f32[8, 8] {\n  %y = all_gather %x, over=tp, axis=1\n"+
 		"  return %y\n}\n", hocket.LoadOptions{})
@@ -243,11 +244,11 @@ func (j *peerJob) closeInTurn(c *caller, rank int) error {
 			return errors.New("process 0 has not closed its machine within a minute")
 		}
 	}
-	time.Sleep(300 * time.Millisecond) // time for news of process 0 to arrive
+	time.Sleep(300 * time.Millisecond) // time for the message of process 0's end to arrive
 	return model.Close()
 }
 
-// describe records the description that the strategy auto predicts with.
+// describe records the description of the machine by which the strategy auto predicts times.
 func describe(ctx context.Context, m device.Machine, r *peerResult) error {
 	across, err := compile.AgreeAcross(ctx, m)
 	if err != nil {
@@ -273,7 +274,7 @@ func describe(ctx context.Context, m device.Machine, r *peerResult) error {
 }
 
 // enqueuedPeer enqueues executions of stateful as one of two processes, some of them captured, and checks the results.
-// lends reports whether %z is lent.
+// The flag lends reports whether the result %z is lent.
 func enqueuedPeer(t *testing.T, f *fakedriver.GPU, sys *process.Shared, m *hocket.Machine, rank int, graph,
 	lends bool) error {
 	c := &caller{T: t, f: f, sys: sys, m: m}
@@ -349,13 +350,13 @@ func enqueuedPeer(t *testing.T, f *fakedriver.GPU, sys *process.Shared, m *hocke
 	if err := c.model.Sync(t.Context()); err != nil {
 		return err
 	}
-	// Each execution replaces s by x - s. After an odd number of executions the result is x.
+	// Each execution replaces the state s by x - s. After an odd number of executions, s is x.
 	if got := ints(out["z"][rank], 8); !slices.Equal(got, []int32{0, 1, 2, 3, 4, 5, 6, 7}) {
 		return fmt.Errorf("after nine executions the result is %v", got)
 	}
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
-	if copies > 1 || !graph && copies > 0 { // copied by the execution that is recorded later
+	if copies > 1 || !graph && copies > 0 { // the copy of the execution that is recorded last
 		return fmt.Errorf("x was copied %d times", copies)
 	}
 	return nil
@@ -422,13 +423,13 @@ type peer struct {
 	result string // file with the result
 }
 
-// startPeers starts the processes of a world, each with a job. They are killed when the test ends.
+// startPeers starts the processes of a world, each with a job. The processes are killed when the test ends.
 func startPeers(t *testing.T, stall time.Duration, jobs ...peerJob) []*peer {
 	t.Helper()
 	return startPeersOn(t, 1, stall, jobs...)
 }
 
-// startPeersOn is startPeers with the processes distributed over nodes, in order.
+// startPeersOn is like startPeers, with the processes distributed over nodes, in order.
 func startPeersOn(t *testing.T, nodes int, stall time.Duration, jobs ...peerJob) []*peer {
 	t.Helper()
 	onNodes := func(int, *exec.Cmd) {}
@@ -462,7 +463,7 @@ func (p *peer) wait(t *testing.T) *peerResult {
 	t.Helper()
 	late := time.AfterFunc(5*time.Minute, func() {
 		t.Errorf("process %d did not end", p.Process.Pid)
-		_ = p.Process.Signal(syscall.SIGQUIT) // its output shows where it was
+		_ = p.Process.Signal(syscall.SIGQUIT) // the output of a process shows what it was doing
 	})
 	defer late.Stop()
 	err := p.Wait()
@@ -551,8 +552,9 @@ func ranksOf(t *testing.T, name string) int {
 	return sig.Ranks
 }
 
-// peerExamples returns loads of the examples whose number of ranks suits that many processes, each in the given ways.
-// They are one of so many examples, from a place that the seed draws; long runs include all.
+// peerExamples returns loads of the examples that have at least as many ranks as there are processes, each example with
+// the settings of every element of ways. Only one of every few examples is loaded, and the seed selects which; long
+// tests load all.
 func peerExamples(t *testing.T, processes, every int, ways ...peerLoad) (loads []peerLoad) {
 	t.Helper()
 	list, err := filepath.Glob("../../../examples/*.hkt")
@@ -614,7 +616,7 @@ func TestPeerExamples(t *testing.T) {
 }
 
 // TestPeersApart is TestPeerExamples for processes whose GPUs have no peer access: NCCL runs their collectives, and all
-// other data go through host memory. The fake fails the test if a GPU uses memory of another.
+// other transfers go through host memory. The fake driver fails the test if a GPU uses memory of another GPU.
 func TestPeersApart(t *testing.T) {
 	eager, graph := peerLoad{Batches: []int{2}}, peerLoad{Graph: true, Batches: []int{1, 3, 2}}
 	staged := peerLoad{Algorithm: "staged", Graph: true, Batches: []int{2, 1}}
@@ -634,8 +636,8 @@ func TestPeersApart(t *testing.T) {
 	})
 }
 
-// TestPeerStrategies is TestPeerExamples for programs with strategies: with schedules, and with copies by copy engines
-// between kernels that synchronize the members of all processes.
+// TestPeerStrategies is TestPeerExamples for programs with strategies. Collectives run as schedules, and as copies by
+// copy engines between kernels that synchronize the members of all processes.
 func TestPeerStrategies(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
@@ -656,7 +658,7 @@ func TestPeerStrategies(t *testing.T) {
 	wantPeers(t, 2, peerJob{GPUs: 4, PerGPU: 1, Loads: loads})
 }
 
-// TestPeersSeeOthers checks that processes use their own GPUs if each process sees only one GPU, as its first.
+// TestPeersSeeOthers checks that processes use different GPUs if each process sees only one GPU, as its first.
 func TestPeersSeeOthers(t *testing.T) {
 	t.Parallel()
 	const name = "row_parallel.hkt"
@@ -672,8 +674,8 @@ func TestPeersSeeOthers(t *testing.T) {
 	}
 }
 
-// TestNodes checks processes on two nodes: NCCL transfers data between nodes, and results equal those of one process.
-// Programs that access memory of another node are refused.
+// TestNodes checks processes on two nodes. NCCL transfers data between the nodes, and results equal those of one
+// process. Programs that access memory of another node are refused.
 func TestNodes(t *testing.T) {
 	j := peerJob{GPUs: 4, PerGPU: 1, NCCL: t.TempDir()}
 	for _, name := range []string{"ag_linear_2d.hkt", "dp_tp_mlp.hkt", "linear_rs_2d.hkt", "mlp.hkt", "moe.hkt",
@@ -727,8 +729,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestNodesDescribed checks the description by which processes on two nodes predict: that of the first rank's GPU, with
-// the connection between nodes that was measured and saved on the node of process 0, if any.
+// TestNodesDescribed checks the description of the machine by which processes on two nodes predict times. It describes
+// the first rank's GPU and, if process 0's node has it saved, the measured connection between nodes.
 func TestNodesDescribed(t *testing.T) {
 	const h100, h200, a100 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100"
 	const unknown = "unknown, so traffic between nodes is predicted as traffic inside a node"

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestBatchReal compares gated linears of many rows, which may be a batch of cuBLASLt, with single linears followed by
-// silu and mul, and logs the times of both ways by graph.
+// TestBatchReal compares gated linears of many rows, which cuBLASLt may compute as one batched GEMM, with single
+// linears followed by silu and mul. It logs the times of both in a graph.
 func TestBatchReal(t *testing.T) {
 	world, err := real(t, Options{Skinny: true}).Open(t.Context(), 1)
 	if err != nil {
@@ -24,7 +24,7 @@ func TestBatchReal(t *testing.T) {
 	must(err)
 	room, fetch := noises(t, d)
 	const n, depth, repeats = 7168, 4096, 20
-	weight := func(skip int64) device.View { // all rooms have the same contents, which each weight begins at another row
+	weight := func(skip int64) device.View { // tensors have equal contents, so each weight begins at another row
 		v := room(ir.BF16, n+skip, depth)
 		v.Shape, v.Off = []int64{n, depth}, skip*depth
 		return v
@@ -33,7 +33,7 @@ func TestBatchReal(t *testing.T) {
 	batches := 0
 	for _, rows := range []int64{96, 128, 192, 256, 512, 1024} {
 		x := room(ir.BF16, rows, depth)
-		for range 2 { // in both orders of the weights
+		for range 2 { // once for each order of the weights
 			outs := []device.View{room(ir.BF16, rows, n), room(ir.BF16, rows, n), room(ir.BF16, rows, n)}
 			alone := []device.View{room(ir.BF16, rows, n), room(ir.BF16, rows, n), room(ir.BF16, rows, n)}
 			gate := device.Kernel{Op: device.SiluMul(ir.BF16), Ins: alone[:2], Outs: alone[2:]}

@@ -15,7 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// layerProducts lists the products of layers split over four and over two ranks: m, n, k of one rank.
+// layerProducts lists the sizes m, n, k of the products that one rank computes in layers split over four and over two
+// ranks.
 var layerProducts = [][3]int64{
 	{8192, 7168, 8192}, {8192, 2048, 28672}, {8192, 8192, 7168}, {2048, 7168, 8192}, {2048, 2048, 28672}, {2048, 8192, 7168}, {512, 8192, 7168}, {8192, 2560, 8192},
 	{8192, 14336, 8192}, {8192, 8192, 14336}, {4096, 8192, 14336}, {2048, 14336, 8192}, {2048, 8192, 14336}, {1024, 8192, 14336}, {8192, 4096, 28672},
@@ -61,7 +62,8 @@ func (t *timer) view(dt ir.DType, shape ...int64) device.View {
 	return t.filled(gemm.NoiseOf(dt), dt, shape...)
 }
 
-// drawn is view with a seed. With the same seed keys would equal queries, and nearly all weight would be on one key.
+// drawn is like view, but the seed selects the numbers. If queries and keys of an attention had the same seed, they
+// would be equal, and nearly all weight would be on one key.
 func (t *timer) drawn(seed uint64, dt ir.DType, shape ...int64) device.View {
 	t.Helper()
 	return t.filled(gemm.PatternOf(dt, rand.New(rand.NewPCG(3, seed)).NormFloat64), dt, shape...)
@@ -113,7 +115,8 @@ func (t *timer) kernels(all ...device.Kernel) []float64 {
 	return us
 }
 
-// compare times what the functions issue to s, alternately, and returns medians in microseconds.
+// compare measures the work that each of the functions issues to the stream s, alternately, and returns the median
+// times in microseconds.
 func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
 	t.Helper()
 	took := make([][]float64, len(issue))
@@ -147,8 +150,8 @@ func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
 	return medians
 }
 
-// BenchmarkPicks times the algorithms that are picked for products and compares them with cuBLASLt's first suggestion.
-// It also reports the times of all candidates and of picking. Choices saved on disk are ignored.
+// BenchmarkPicks times the algorithms that are selected for products and compares them with cuBLASLt's first
+// suggestion. It also reports the times of all candidates and of the selection. Choices saved on disk are ignored.
 func BenchmarkPicks(b *testing.B) { newTimer(b).picks(false) }
 
 // BenchmarkBiasedPicks is BenchmarkPicks for products with a bias.
@@ -215,7 +218,7 @@ func (t *timer) picks(biased bool) {
 }
 
 // BenchmarkProductData times a product alternately on normally distributed numbers, on low-rank matrices, and on zeros.
-// Data that need more power take more time.
+// Multiplying data that need more power takes more time.
 func BenchmarkProductData(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)
@@ -254,7 +257,8 @@ func BenchmarkProductData(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWeightLayout times products alternately with the weight as [N, K], as linear takes it, and as [K, N].
+// BenchmarkWeightLayout times products alternately with a weight of shape [N, K], as linear takes it, and of shape [K,
+// N].
 func BenchmarkWeightLayout(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)
@@ -320,8 +324,8 @@ func BenchmarkProductToPeer(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkProductBeside times products that are limited to fewer multiprocessors, alone and together with a sum of
-// slots on a stream of high priority.
+// BenchmarkProductBeside times products that are limited to some of the multiprocessors, alone and together with a sum
+// of several operands on a stream of high priority.
 func BenchmarkProductBeside(b *testing.B) {
 	t := newTimer(b)
 	s, side, high := t.stream(0), t.stream(0), t.stream(1)
@@ -429,7 +433,7 @@ func BenchmarkMemoryBound(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkChains times chains, and their links one by one.
+// BenchmarkChains times fused chains of operations, and their operations one by one.
 func BenchmarkChains(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// besideRig holds linears of one x on a fake GPU, prepared as one launch if possible.
+// besideRig holds several linears of one operand x on a fake GPU, prepared as one launch if possible.
 type besideRig struct {
 	f *fakedriver.GPU
 	w device.World
@@ -56,8 +56,9 @@ func newBesideRig(t *testing.T, rows int64, ns []int64, gated bool) (r besideRig
 	return r, true
 }
 
-// TestBeside checks when linears of one x are one launch of concurrent products: if some are too small to fill the GPU.
-// In a graph each product has its own stream and workspace. Otherwise they run one after another with one workspace.
+// TestBeside checks when linears of one operand x become one launch of concurrent products: if some are too small to
+// fill the GPU. In a graph each product has its own stream and workspace. Otherwise the products run one after another
+// with one workspace.
 func TestBeside(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -113,18 +114,19 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// TestBatch checks when a gate and its value are one batch of cuBLASLt: if that was faster, or as processes agree, and
-// only if it has the same bits. The results are exchanged if the weights have another order.
+// TestBatch checks when the two linears of a gate become one batched GEMM of cuBLASLt: if that was faster, or if the
+// processes agreed on it, and only if it has the same bits. The results are exchanged if the weights are at addresses
+// in the other order.
 func TestBatch(t *testing.T) {
 	const n, depth = 1024, 512
 	for _, c := range []struct {
 		name    string
 		rows    int64
-		batch   float32 // time in milliseconds; a single product takes 1
-		down    bool    // the second weight precedes the first
+		batch   float32 // time of the batched GEMM in milliseconds; a single product takes 1
+		down    bool    // the second weight precedes the first in memory
 		plain   bool    // the linears have no gate
 		unequal bool
-		want    int // number of products that are computed in a launch
+		want    int // number of products that a launch computes separately
 	}{
 		{name: "faster", rows: 128, batch: 1.5, want: 1},
 		{name: "faster, fills the GPU", rows: 1024, batch: 1.5, want: 1},
@@ -242,8 +244,8 @@ func TestBesideFails(t *testing.T) {
 	}
 }
 
-// TestBatchFails makes calls fail while a gate and its value are prepared and timed as a batch. The error names the call,
-// and nothing stays allocated.
+// TestBatchFails makes calls fail while the two linears of a gate are prepared and timed as a batched GEMM. The error
+// names the call, and nothing stays allocated.
 func TestBatchFails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("each preparation fills 160 MB")

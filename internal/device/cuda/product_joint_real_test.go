@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// noises returns functions that allocate tensors of noise on a device, and that fetch them.
+// noises returns two functions: one allocates tensors of normally distributed numbers on a device, the other reads
+// tensors.
 func noises(t *testing.T, d *dev) (
 	room func(dt ir.DType, shape ...int64) device.View, fetch func(device.View) []float64,
 ) {
@@ -34,8 +35,8 @@ func noises(t *testing.T, d *dev) (
 	return room, fetch
 }
 
-// TestJointReal checks linears of one x that are computed in one launch: they agree with single linears within the
-// error bound, and have the same bits as rows of a computation of 32 rows.
+// TestJointReal checks linears of one operand x that are computed in one launch: they agree with single linears within
+// the error bound, and have the same bits as rows of a computation of 32 rows.
 func TestJointReal(t *testing.T) {
 	m := real(t, Options{Skinny: true})
 	world, err := m.Open(t.Context(), 1)
@@ -95,7 +96,7 @@ func TestJointReal(t *testing.T) {
 				for i, out := range results {
 					got, want := fetch(out), fetch(alone[i])
 					for e, v := range got {
-						if dt == ir.F16 { // a value may overflow in one and not in the other
+						if dt == ir.F16 { // a value may overflow in one result and not in the other
 							v, want[e] = min(max(v, -65504), 65504), min(max(want[e], -65504), 65504)
 						}
 						if !(math.Abs(v-want[e]) <= math.Abs(want[e])/32+0.05*math.Sqrt(float64(c.depth)/64)) {

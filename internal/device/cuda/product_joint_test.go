@@ -14,13 +14,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// jointKernels is a kernel library of a fake. Its kernels for few rows take a millisecond, and launches of several
-// linears take the given time. They compute correct results, except single linears if cuBLASLt has algorithms; these
-// return the same as those algorithms.
+// jointKernels is a kernel library of a fake driver. Its kernels for few rows take a millisecond, and launches of
+// several linears take the given time. They compute correct results, except single linears if cuBLASLt has algorithms;
+// these return the same as those algorithms.
 type jointKernels struct {
 	*fakedriver.GPU
 	ms    float32
-	two   float32 // time of two linears in one launch if it is not ms; else 0
+	two   float32 // time of two linears in one launch; 0 if it is ms
 	wrong bool
 	made  int
 	ran   map[bool]int // number of launches of several linears (true) and of one (false)
@@ -57,15 +57,15 @@ func (j *jointKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Ste
 	return steps, nil
 }
 
-// TestJointPick checks that linears of one x are one launch if that is faster than single launches and has the same
-// bits, and that later processes use the saved choice.
+// TestJointPick checks that linears of one operand x become one launch if that is faster than single launches and has
+// the same bits, and that later processes use the saved choice.
 func TestJointPick(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
 	}
 	for _, c := range []struct {
 		name  string
-		ms    float32 // time of the launch of all linears
+		ms    float32 // time of the launch that computes all linears
 		rows  int64
 		ns    []int64
 		how   device.Linears
@@ -107,14 +107,15 @@ func TestJointPick(t *testing.T) {
 					break
 				}
 			}
-			if c.taken && (asked[0] < 3 || asked[1] != 1) { // timing launches once for each copy of the weights
+			if c.taken && (asked[0] < 3 || asked[1] != 1) { // timing makes one launch for each copy of the weights
 				t.Errorf("launches of all linears, by process: %v", asked)
 			}
 		})
 	}
 }
 
-// distinctViews returns a function that allocates tensors on the first GPU of w, each with other multiples of 1/8.
+// distinctViews returns a function that allocates tensors on the first GPU of w. Each tensor has different multiples of
+// 1/8 as elements.
 func distinctViews(t *testing.T, w device.World) func(dt ir.DType, shape ...int64) device.View {
 	seed := uint64(0)
 	return func(dt ir.DType, shape ...int64) device.View {
@@ -133,8 +134,8 @@ func distinctViews(t *testing.T, w device.World) func(dt ir.DType, shape ...int6
 	}
 }
 
-// jointLinears prepares linears of random numbers in one launch. If that is accepted, it runs them and compares the
-// results with those of single linears.
+// jointLinears prepares linears of random numbers in one launch. If one launch is possible, jointLinears runs it and
+// compares the results with those of single linears.
 func jointLinears(t *testing.T, w device.World, how device.Linears, rows int64, ns []int64) (taken bool) {
 	t.Helper()
 	const depth = 1024

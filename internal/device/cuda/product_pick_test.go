@@ -38,7 +38,7 @@ func linearOf(t *testing.T, w device.World, op device.Linear, dt ir.DType, shape
 	return l
 }
 
-// tryLinear is linearOf, but returns an error if the linear is refused.
+// tryLinear is like linearOf, but returns an error if the linear is refused.
 func tryLinear(t *testing.T, w device.World, op device.Linear, dt ir.DType, shapes ...[]int64) (device.Launch, error) {
 	t.Helper()
 	d := w.Device(0)
@@ -74,7 +74,7 @@ func openFake(t *testing.T, f *fakedriver.GPU, opts Options) device.World {
 	return w
 }
 
-// chosen returns the algorithm that a launch runs.
+// chosen returns the number of the algorithm that a launch runs.
 func chosen(t *testing.T, w device.World, f *fakedriver.GPU, l device.Launch) int {
 	t.Helper()
 	s, err := w.Device(0).NewStream(device.StreamOptions{})
@@ -132,8 +132,8 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// TestPickBias checks that the fastest algorithm is picked for a product with a bias, except algorithms whose results
-// differ in bits from those of the first suggestion.
+// TestPickBias checks that the fastest algorithm is selected for a product with a bias, except algorithms whose results
+// have other bits than those of the first suggestion.
 func TestPickBias(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -158,7 +158,7 @@ func TestPickBias(t *testing.T) {
 	}
 }
 
-// TestPickDuel checks that an algorithm is not picked only because the first one was slow for a moment: the two are
+// TestPickDuel checks that an algorithm is not selected only because the first one was slow for a moment: the two are
 // compared again alternately.
 func TestPickDuel(t *testing.T) {
 	f := fakedriver.New(t, 1)
@@ -169,7 +169,7 @@ func TestPickDuel(t *testing.T) {
 	}
 }
 
-// TestPickKept checks that other processes find the saved choice of one process.
+// TestPickKept checks that a process uses the saved choice of another process.
 func TestPickKept(t *testing.T) {
 	dir := t.TempDir()
 	run := func(want, asked, checked int, opts Options, change func(*fakedriver.LT)) {
@@ -195,7 +195,7 @@ func TestPickKept(t *testing.T) {
 	run(2, 0, 1, Options{}, slower) // not measured again
 	run(1, 1, 0, Options{FixedProducts: true}, nil)
 	run(1, 1, 1, Options{}, func(l *fakedriver.LT) { l.Refuse = true; slower(l) })
-	run(1, 0, 1, Options{}, nil) // uses the choice of the previous process
+	run(1, 0, 1, Options{}, nil) // this process uses the choice of the previous one
 	notes, err := filepath.Glob(filepath.Join(dir, "*.note"))
 	if err != nil || len(notes) != 1 {
 		t.Fatalf("saved choices: %v, %v", notes, err)
@@ -344,7 +344,7 @@ func TestPickTrialFails(t *testing.T) {
 	}
 }
 
-// smallSource is a source of memory with regions of at most most bytes.
+// smallSource is a source for heaps that allocates regions of at most the number of bytes most.
 type smallSource struct {
 	from gpu.Source
 	most int64
@@ -358,14 +358,14 @@ func (s *smallSource) Reserve(most, least int64) (*gpu.Region, error) {
 }
 func (s *smallSource) Release(r *gpu.Region) error { return s.from.Release(r) }
 
-// none is a source without memory.
+// none is a source for heaps that has no memory.
 type none struct{}
 
 func (none) Reserve(int64, int64) (*gpu.Region, error) { return nil, device.ErrOutOfMemory }
 func (none) Release(*gpu.Region) error                 { return nil }
 
 // TestWorkspaces checks that products on two streams use separate workspaces. A workspace has the size that the
-// announced launches of its stream need, or the largest possible size if none were announced.
+// launches need that were announced for its stream, or the largest possible size if none were announced.
 func TestWorkspaces(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20}
@@ -443,8 +443,8 @@ func TestPickRelu(t *testing.T) {
 	}
 }
 
-// TestPickOverMemory checks that operands that overlap are not refused because timing would need more memory than the
-// GPU has. Timing uses separate memory for each operand.
+// TestPickOverMemory checks that operands that overlap in memory are not refused because timing, which uses separate
+// memory for each operand, would need more memory than the GPU has.
 func TestPickOverMemory(t *testing.T) {
 	for _, fixed := range []bool{false, true} {
 		f := fakedriver.New(t, 1)

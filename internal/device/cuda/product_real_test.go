@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// put writes values to device memory, and fetch reads them. The context is current.
+// put writes values to device memory; fetch reads them. The context is current.
 func (s *site) put(at nvlib.Ptr, dt ir.DType, vals []float64) error {
 	return s.through(int64(len(vals))*dt.Size(), func(buf nvlib.Ptr, n int64) error {
 		tensor.FromFloat64(cabi.Bytes(uintptr(buf), int(n)), vals, dt)
@@ -32,7 +32,8 @@ func (s *site) fetch(at nvlib.Ptr, dt ir.DType, elems int64) ([]float64, error) 
 	return vals, err
 }
 
-// through calls f to copy from or to a pinned buffer, and then calls then with the buffer's contents.
+// through calls f, which copies from or to a pinned buffer, and then calls the function then with the buffer's
+// contents.
 func (s *site) through(n int64, f func(buf nvlib.Ptr, n int64) error, then func([]byte)) error {
 	pinned := s.heaps[device.Pinned]
 	buf, err := pinned.Alloc(n)
@@ -56,8 +57,8 @@ func prepareGemm(d *dev, g gemm.Problem) (st *gemm.Launch, err error) {
 	return st, err
 }
 
-// TestReluEpilogue checks that cuBLASLt's relu epilogue, which replaces a separate relu, has the same results as the
-// language's relu for numbers and NaN.
+// TestReluEpilogue checks that a relu that cuBLASLt applies to a product has the same results as the language's relu
+// for numbers and NaN.
 func TestReluEpilogue(t *testing.T) {
 	m := real(t, Options{})
 	world, err := m.Open(t.Context(), 1)
@@ -164,8 +165,8 @@ func TestTF32(t *testing.T) {
 	}
 }
 
-// TestBiasOnce makes every algorithm that cuBLASLt suggests compute a product with a bias. The sums are exact in f32,
-// so the results show whether the product is rounded before the bias is added.
+// TestBiasOnce checks every algorithm that cuBLASLt suggests for a product with a bias. The sums are exact in f32, so
+// the results show whether the product is rounded before the bias is added.
 func TestBiasOnce(t *testing.T) {
 	m := real(t, Options{})
 	world, err := m.Open(t.Context(), 1)
@@ -269,7 +270,7 @@ func TestBiasOnce(t *testing.T) {
 	}
 }
 
-// multiplied prepares g, runs it on a new stream, and returns the elements of the result.
+// multiplied prepares the product g, runs it on a new stream, and returns the elements of the result.
 func multiplied(t *testing.T, d *dev, g gemm.Problem, elements int64) []float64 {
 	t.Helper()
 	st, err := prepareGemm(d, g)

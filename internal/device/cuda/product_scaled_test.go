@@ -19,8 +19,8 @@ import (
 )
 
 // TestScaledProduct checks linears of 8-bit types. cuBLASLt receives the operands, the modes of their scales, and
-// scales in the required layout: in place, or in a copy. Combinations of scales without a mode are computed by hocket's
-// kernel.
+// scales in the required layout: in place, or in a copy. If cuBLASLt has no mode for a combination of scales, hocket's
+// kernel computes the linear.
 func TestScaledProduct(t *testing.T) {
 	const one, outer, vec, squares = nvlib.LtScaleOne, nvlib.LtScaleOuter, nvlib.LtScaleVec128, nvlib.LtScaleSquares
 	type shapes = [][]int64
@@ -30,7 +30,7 @@ func TestScaledProduct(t *testing.T) {
 		name    string
 		in      shapes
 		version uintptr
-		modes   []nvlib.LtScale // of A, which is w, and of B, which is x
+		modes   []nvlib.LtScale // modes of the scales of A, which is w, and of B, which is x
 		same    [2]bool         // whether the scales of w and of x are used in place
 		copies  int
 	}{
@@ -114,8 +114,8 @@ func TestScaledProduct(t *testing.T) {
 	}
 }
 
-// TestDequantizing checks that linears of 8-bit weights by an input of 16 bits are one launch of hocket's kernel, alone
-// and together with others, and that several in one launch have the results of separate ones.
+// TestDequantizing checks linears of an input of 16 bits by weights of 8 bits: hocket's kernel computes one of them, or
+// several together, in one launch, and several in one launch have the results of separate ones.
 func TestDequantizing(t *testing.T) {
 	const rows, depth = 5, 256
 	for name, c := range map[string]struct {
@@ -172,9 +172,9 @@ func TestDequantizing(t *testing.T) {
 	}
 }
 
-// TestScaleColumns runs a program that quantizes twice: the first scales are read by linears alone, and cuBLASLt gets
-// them without a copy; the second are also a result, whose order must not change. The results without cuBLASLt are those
-// of the CPU machine.
+// TestScaleColumns runs a program that quantizes twice. Only linears read the first scales, so cuBLASLt gets them
+// without a copy. The second scales are also a result, so their order must not change. Without cuBLASLt, the results
+// must be those of the CPU machine.
 func TestScaleColumns(t *testing.T) {
 	const text = `dim T = 16
 dim H = 256
@@ -239,8 +239,8 @@ func f(%x: bf16[2, T, H], %w: f8e4m3[H, H], %sw: f32[2, 2]) -> (bf16[2, T, H], b
 	f.LT = &fakedriver.LT{T: t, Costs: []float32{1}}
 	loaded, err := exec.Load(t.Context(), newMachine(system(f), Options{Kernels: f}), p, exec.Options{})
 	must(err)
-	// The scales of x are the second of each pair of addresses. Both linears of %q read those of %s in place, and the
-	// linear of %r reads a copy of %t.
+	// In each pair of addresses, the second is that of the scales of x. Both linears of %q read the scales %s in place,
+	// and the linear of %r reads a copy of %t.
 	if s := f.LT.Scales; len(s) < 6 || s[1] != s[3] || s[5] == s[1] {
 		t.Errorf("scales of w and x are at %#x", s)
 	}

@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSkinnyReal compares products of few rows, with the picked algorithm, with sums computed by the test. Each row
-// must equal the row computed alone.
+// TestSkinnyReal compares products of few rows, computed by the selected algorithm, with sums that the test computes.
+// Each row must equal the same row computed alone.
 func TestSkinnyReal(t *testing.T) {
 	m := real(t, Options{Skinny: true})
 	world, err := m.Open(t.Context(), 1)
@@ -113,8 +113,8 @@ func TestSkinnyReal(t *testing.T) {
 	}
 }
 
-// BenchmarkSkinny times products of few rows with rotating weights, alternately with the picked algorithm and with
-// cuBLASLt's first suggestion.
+// BenchmarkSkinny times products of few rows, alternately with the selected algorithm and with cuBLASLt's first
+// suggestion. Successive products use different weights.
 func BenchmarkSkinny(b *testing.B) {
 	t := newTimer(b)
 	t.w.m.cache = nil
@@ -172,8 +172,8 @@ func f(%x: bf16[T, 2048], %a: bf16[4096, 2048], %b: bf16[2048, 4096]) -> bf16[T,
 }
 `
 
-// TestSkinnyBoundReal checks bound weights, which a kernel reads before the previous kernel has ended. The results have
-// the same bits as with weights that each run uploads, with and without a graph.
+// TestSkinnyBoundReal checks products whose weights are bound, which a kernel may read before the previous kernel has
+// ended. The results have the same bits as with weights that each run uploads, with and without a graph.
 func TestSkinnyBoundReal(t *testing.T) {
 	m := modeltest.Open(t, real(t, Options{Skinny: true}))
 	draw := func(seed uint64, scale float64, shape ...int64) *hocket.Tensor {

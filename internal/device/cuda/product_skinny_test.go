@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// slowKernels is a kernel library of a fake whose kernels take a given time on the clock of its cuBLASLt. Kernels for
-// few rows return the same as cuBLASLt's algorithms, which compute nothing, unless wrong is set.
+// slowKernels is a kernel library of a fake driver. Its kernels take a given time on the clock of the fake's cuBLASLt.
+// Kernels for few rows return the same numbers as cuBLASLt's fake algorithms, unless wrong is set.
 type slowKernels struct {
 	*fakedriver.GPU
 	ms    float32
@@ -40,7 +40,7 @@ func (s *slowKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step
 	return steps, err
 }
 
-// TestSkinnyPick checks that hocket's kernel for few rows is picked if it is faster than cuBLASLt's algorithms.
+// TestSkinnyPick checks that hocket's kernel for few rows is selected if it is faster than cuBLASLt's algorithms.
 func TestSkinnyPick(t *testing.T) {
 	x, w, wide := []int64{2, 1024}, []int64{2048, 1024}, []int64{65, 1024}
 	for _, c := range []struct {
@@ -109,8 +109,8 @@ func (p *pickyKernels) Steps(t kernels.Target, q kernels.Problem) ([]kernels.Ste
 	return p.GPU.Steps(t, q)
 }
 
-// TestFixedRows checks that the kernel of a fixed product does not depend on the number of rows, and that cuBLASLt is
-// not called.
+// TestFixedRows checks that the choice of the kernel of a fixed product does not depend on the number of rows, and that
+// cuBLASLt is not called.
 func TestFixedRows(t *testing.T) {
 	view := func(dt ir.DType, shape ...int64) device.View {
 		return device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
@@ -123,7 +123,7 @@ func TestFixedRows(t *testing.T) {
 	for name, c := range map[string]struct {
 		op        device.Op
 		out, x, w device.View
-		own       int // launches of hocket's kernel for few rows; 0 if the plain kernel is used
+		own       int // number of launches of hocket's kernel for few rows; 0 if the plain kernel is used
 		steps     int
 	}{
 		"a row":      {plain, out(1), view(ir.BF16, 1, 64), w, 1, 1},

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestRowsInGroups checks a linear whose rows are in groups with gaps, such as a chunk of every rank's rows. cuBLASLt
-// computes it as a batch with one weight.
+// TestRowsInGroups checks a linear whose rows are in groups with gaps, such as a chunk of every rank's rows. CuBLASLt
+// computes it as a batched GEMM with one weight.
 func TestRowsInGroups(t *testing.T) {
 	const groups, rows, k, n = 4, 6, 32, 16
 	p := gemm.Product{DType: ir.BF16, Depth: k, Ka: 1, Kb: 1, Dims: []gemm.Axis{

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// naming makes a profiler label work with the names of the marks in which the work was issued. The labels are NVTX
-// ranges.
+// naming labels work for a profiler with the names of the marks (commands) within which the work was issued. The labels
+// are NVTX ranges.
 type naming struct {
 	nvtx  *nvlib.NVTX
 	names func(id int64) string
@@ -17,7 +17,7 @@ type naming struct {
 // Profile begins or ends the range that a profiler captures. If the NVTX library is missing, work is not labelled.
 func (w *world) Profile(names func(id int64) string) error {
 	if !w.drv.Profiles() {
-		return fmt.Errorf("the driver has no range of a profiler: %w", device.ErrUnsupported)
+		return fmt.Errorf("cannot begin or end the range of a profiler: %w", device.ErrUnsupported)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,8 +38,8 @@ func (w *world) Profile(names func(id int64) string) error {
 	return w.drv.StartProfiler()
 }
 
-// begin labels the work that this thread issues with a mark's name, until the returned function is called. The goroutine
-// is locked to its thread.
+// begin labels the work that this thread issues with the name of a mark, until the caller calls the returned function.
+// Until then, the goroutine is locked to its thread.
 func (n *naming) begin(id int64) (end func()) {
 	n.nvtx.Push(n.names(id))
 	return n.nvtx.Pop

@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// nvtxLog opens a fake NVTX that records range names in brackets, and a word for each driver call that issues work or
-// concerns profilers.
+// nvtxLog opens a fake NVTX library that logs the names of ranges in brackets, and a word for each driver call that
+// issues work or concerns profilers.
 func nvtxLog(t *testing.T, f *fakedriver.GPU) (log *[]string, open func() (*nvlib.NVTX, error)) {
 	log = new([]string)
 	f.OnCall = func(name string, _ []uintptr) {
@@ -37,8 +37,9 @@ func nvtxLog(t *testing.T, f *fakedriver.GPU) (log *[]string, open func() (*nvli
 	}
 }
 
-// TestProfileRange checks that each batch after the first is one profiler range that contains all its work, within
-// balanced NVTX ranges. Without the option no such call is made, and without NVTX there are no names.
+// TestProfileRange checks that, for each batch after the first, a profiler captures one range that contains all work of
+// the batch, and that begins and ends of NVTX ranges match. Without the profiling option no such call is made, and
+// without NVTX the work has no names.
 func TestProfileRange(t *testing.T) {
 	for _, c := range []struct {
 		name         string

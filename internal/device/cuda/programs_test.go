@@ -16,7 +16,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// small overrides dims of examples that are large by default.
+// small holds smaller dims for examples that are large by default.
 var small = map[string]map[string]int64{
 	"row_parallel.hkt": {"T": 26, "K": 32, "N": 8},
 	"mlp.hkt":          {"T": 32, "H": 16, "F": 32},
@@ -67,7 +67,7 @@ func TestProgramsOnFake(t *testing.T) {
 
 // TestStrategiesOnFake is TestProgramsOnFake for layers with strategies that insert overlap.
 func TestStrategiesOnFake(t *testing.T) {
-	for _, name := range []string{"mlp.hkt", "llama_layer.hkt", "symbolic_rows.hkt"} { // the last example has ragged blocks
+	for _, name := range []string{"mlp.hkt", "llama_layer.hkt", "symbolic_rows.hkt"} { // the last has blocks of different sizes
 		for _, strategy := range []string{"chunked(2)", "exchange", "exchange(2)", "exchange(1,2)", "ahead"} {
 			t.Run(name+" "+strategy, func(t *testing.T) {
 				for i, apart := range []func(a, b int32) bool{some(), all} {
@@ -142,7 +142,7 @@ func runProgram(t *testing.T, m *machine, path, strategy string, graph bool) {
 	fake.Mu.Lock()
 	clear(fake.Called)
 	fake.Mu.Unlock()
-	events := 0 // number in a run without a graph, which is the first
+	events := 0 // number of the events in the first run, which uses no graph
 	for batch := range 2 {
 		got, err := loaded.RunBatch(ctx, exec.Inputs(ins), nil)
 		if err != nil {
@@ -155,7 +155,7 @@ func runProgram(t *testing.T, m *machine, path, strategy string, graph bool) {
 		}
 		events = n
 		if n := fake.Called["cuModuleLoadData"]; n > 0 && !graph &&
-			got[0].Detours == nil { // graphs have separate kernels, and the fake's kernels for copies through the host contain addresses
+			got[0].Detours == nil { // graphs have separate kernels; names of kernels that copy through the host contain addresses
 			t.Errorf("a run loaded %d modules", n)
 		}
 		if n := fake.Called["cuMemCreate"]; n > 0 && batch == 0 {

@@ -20,7 +20,7 @@ import (
 const queuesChild = "HOCKET_TEST_QUEUES"
 
 // TestQueuesReal runs kernels that wait for each other, in a child process for each number of hardware queues. It looks
-// for waits that time out because they precede, in a queue, the work that they wait for.
+// for waits that time out because, in a hardware queue, they precede the work that they wait for.
 func TestQueuesReal(t *testing.T) {
 	if os.Getenv(queuesChild) != "" {
 		weaveQueues(t)
@@ -92,8 +92,8 @@ func weaveStreams(t *testing.T, r *weaver, queues int) {
 	}
 }
 
-// weaveBranches checks that branches of a graph on one device do not share hardware queues, however long they are: as
-// many run concurrently as the device holds kernels.
+// weaveBranches checks that branches of a graph on one device do not share hardware queues, however long the branches
+// are: as many run concurrently as the device can run kernels.
 func weaveBranches(t *testing.T, r *weaver, queues int) {
 	for _, bodies := range [][2]string{{"wss", "sr"}, {"wsss", strings.Repeat("s", 40) + "r"}, {strings.Repeat("s", 10) + "wss", strings.Repeat("s", 60) + "r"}, {strings.Repeat("ws", 20), strings.Repeat("s", 60) + "r"}} {
 		for _, last := range []bool{true, false} {
@@ -121,7 +121,8 @@ func weaveBranches(t *testing.T, r *weaver, queues int) {
 	}
 }
 
-// weaveGraphs runs several graphs concurrently on a device. The last one raises the flags.
+// weaveGraphs runs several graphs concurrently on a device. Kernels in the last graph raise the flags for which the
+// others wait.
 func weaveGraphs(t *testing.T, r *weaver, queues int) {
 	r.bound = 4 * briefly
 	for _, branches := range []int{1, 2, 4} {
@@ -151,9 +152,9 @@ func weaveGraphs(t *testing.T, r *weaver, queues int) {
 	}
 }
 
-// weaveExchanges runs exchanges as streams, and as a graph for each device: alone, two in sequence, and two in
-// different orders on the two devices. The last case cannot occur between worlds that hold the co-residency lock one
-// after another, so its timeouts are only logged.
+// weaveExchanges runs exchanges between two devices as streams, and as a graph for each device: alone, two in sequence,
+// and two in different orders on the two devices. The last case cannot occur between worlds, because they hold the
+// co-residency lock one after another, so its timeouts are only logged.
 func weaveExchanges(t *testing.T, r *weaver, queues int) {
 	const rounds, room = 4, 3000
 	if len(r.ctx) < 2 {
@@ -199,8 +200,9 @@ func weaveExchanges(t *testing.T, r *weaver, queues int) {
 	}
 }
 
-// weaveGatherings runs kernels that meet, as streams and as one graph over all devices. If they are issued together,
-// they always meet. If they are issued one by one, they meet unless the model of the queues predicts a deadlock.
+// weaveGatherings runs kernels that wait for each other (meet), as streams and as one graph over all devices. If such
+// kernels are issued as a group, they never time out. If they are issued one by one, they time out only if the model of
+// the queues predicts a deadlock.
 func weaveGatherings(t *testing.T, r *weaver, queues int) {
 	for _, size := range [][2]int{{1, 2}, {1, 4}, {1, 10}, {2, 1}, {2, 2}, {2, 5}, {2, 17}, {4, 9}} {
 		ranks, streams := size[0], size[1]
@@ -244,8 +246,8 @@ func weaveGatherings(t *testing.T, r *weaver, queues int) {
 	}
 }
 
-// TestWeaves executes weaves one operation at a time in the order of issue. The waits of an exchange find their flags
-// raised, and so do waits of branches if the first branch raises the flag.
+// TestWeaves executes the patterns of work (weaves) one operation at a time in the order of issue. In this order, the
+// waits of an exchange find their flags raised, and so do the waits of branches if the first branch raises the flag.
 func TestWeaves(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	word := func(params uintptr, i int) uintptr { return cabi.Load[uintptr](params + uintptr(8*i)) }
@@ -255,7 +257,7 @@ func TestWeaves(t *testing.T) {
 	met, meets := 0, 0
 	f.Named["await_flags"] = func(params uintptr) {
 		board := cabi.Load[uintptr](word(params, 0))
-		if cabi.Load[uint32](word(params, 3)) != 0 { // the last of the kernels that meet finds all flags raised
+		if cabi.Load[uint32](word(params, 3)) != 0 { // the last of the kernels finds all flags raised
 			cabi.Store(at(params, 3), uint32(1))
 			meets++
 		}
@@ -315,9 +317,10 @@ func TestWeaves(t *testing.T) {
 	mustOf(t)(r.drv.HostFree(r.board))
 }
 
-// TestQueuesHold checks the model of hardware queues shared by streams. Work that waits only for work issued before it,
-// or together with it, never deadlocks. Kernels that meet and are issued one by one sometimes deadlock, unless each
-// stream has a queue. So do waits that are issued before their raise.
+// TestQueuesHold checks the model of hardware queues that streams share. In the model, work that waits only for work
+// issued before it, or together with it, never deadlocks. Kernels that wait for each other and are issued one by one
+// sometimes deadlock, unless each stream has its own queue. Waits that are issued before the kernel that raises their
+// flag sometimes deadlock, too.
 func TestQueuesHold(t *testing.T) {
 	for _, queues := range []int{1, 2, 3, 5, 8, 32} {
 		apart := 0

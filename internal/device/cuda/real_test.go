@@ -17,10 +17,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// faultVariable is the fault that a child process of TestRealFault causes.
+// faultVariable is an environment variable with the fault that a child process of TestRealFault causes.
 const faultVariable = "HOCKET_TEST_FAULT"
 
-// realFaults are kernels that fail, with the resulting status.
+// realFaults are kernels that fail, each with the status that results.
 var realFaults = map[string]struct {
 	source string
 	code   int
@@ -29,8 +29,8 @@ var realFaults = map[string]struct {
 	"trap":    {`extern "C" __global__ void bad(int* p) { __trap(); }`, 719},
 }
 
-// TestRealFault makes kernels fail on a real device, each in a child process. That process cannot use the device again;
-// other processes can.
+// TestRealFault makes kernels fail on a real device, each in a child process. The child process cannot use the device
+// again; other processes can.
 func TestRealFault(t *testing.T) {
 	m := real(t, Options{})
 	if name := os.Getenv(faultVariable); name != "" {
@@ -62,7 +62,7 @@ func TestRealFault(t *testing.T) {
 	}
 }
 
-// endDevice makes the first GPU lost to this process.
+// endDevice makes the first GPU unusable (lost) for this process.
 func endDevice(t *testing.T, m *machine, name string) {
 	w, err := m.Open(t.Context(), 1)
 	if err != nil {
@@ -94,7 +94,7 @@ func endDevice(t *testing.T, m *machine, name string) {
 	t.Log(err)
 }
 
-// launchBad launches a kernel "bad" on rank 0, with an address at which no memory is mapped.
+// launchBad launches a kernel called "bad" on rank 0, with an address at which no memory is mapped.
 func launchBad(t *testing.T, w *world, source string) {
 	t.Helper()
 	rtc, err := nvlib.OpenNVRTC()
@@ -144,7 +144,7 @@ func freeMemory(t *testing.T, m *machine) int64 {
 	return free
 }
 
-// TestNoGrowth opens and closes worlds that compute, and checks that device memory use does not grow.
+// TestNoGrowth repeatedly opens and closes worlds that compute, and checks that device memory use does not grow.
 func TestNoGrowth(t *testing.T) {
 	m := real(t, Options{})
 	var free int64
@@ -221,7 +221,7 @@ func TestRealOutOfMemory(t *testing.T) {
 		}
 		return n
 	}
-	_ = free() // creates the context, whose memory stays allocated
+	_ = free() // this creates the context, whose memory stays allocated
 	before := free()
 	w, err := m.Open(t.Context(), 1)
 	if err != nil {
@@ -258,8 +258,8 @@ func TestRealOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestRealFlagTimeout makes the graph of one GPU wait too long for that of another GPU. The run ends with an error that
-// names the waiting rank, no GPU is lost, and the next world works.
+// TestRealFlagTimeout lets the graph of one GPU wait for that of another GPU for longer than the time limit. The run
+// ends with an error that names the waiting rank, no GPU is lost, and the next world works.
 func TestRealFlagTimeout(t *testing.T) {
 	m := real(t, Options{Graphs: formEach, TeamTimeout: 20 * time.Millisecond})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)

@@ -11,8 +11,9 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// TestReserved compares the memory that a loaded plan uses on each device by the driver's account with the report,
-// within the granularity of memory. Ten thousand runs allocate no more, and unloading the plan frees everything.
+// TestReserved compares the device memory that a loaded plan uses, as the driver counts it, with the amount that the
+// plan's report states, within the granularity of memory. Ten thousand runs of the plan allocate no more, and unloading
+// the plan frees everything.
 func TestReserved(t *testing.T) {
 	m := real(t, Options{})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
@@ -49,8 +50,8 @@ func TestReservedFake(t *testing.T) {
 	reserved(t, m, true, 64, 20, used)
 }
 
-// reserved runs a layer with the given number of rows on two GPUs, the given number of times. used returns the memory
-// in use on each GPU.
+// reserved runs a layer with the given number of rows on two GPUs, the given number of times. The function used returns
+// the memory in use on each GPU.
 func reserved(t *testing.T, m *machine, graph bool, rows int64, runs int, used func() []int64) {
 	machine := modeltest.Open(t, m)
 	var model *hocket.Model
@@ -103,7 +104,7 @@ func layer(%x: bf16[T, 256], %u: bf16[256, 256/tp], %v: bf16[256/tp, 256]) -> bf
 		}
 	}
 	load()
-	run(rows, 3) // allocates contexts, kernels and the libraries' one-time memory
+	run(rows, 3) // this allocates contexts, kernels and the memory that libraries allocate once
 	unload()
 	before := used()
 	load()

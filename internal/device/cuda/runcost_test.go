@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// costlyStep returns a program with the given number of weights, a state, an input and a result, on two ranks.
+// costlyStep returns a program on two ranks with the given number of weights, a state, an input and a result.
 func costlyStep(weights int) string {
 	var b strings.Builder
 	b.WriteString("dim T = 2\nmesh tp[2]\nfunc step(%x: f32[T, 8], %kept: inout f32[T, 8]")
@@ -28,8 +28,8 @@ func costlyStep(weights int) string {
 	return b.String()
 }
 
-// costlyModel loads costlyStep with all weights bound and all other tensors on the devices. It returns a function that
-// runs it.
+// costlyModel loads the program costlyStep, binds all weights, and puts all other tensors on the devices. It returns a
+// function that runs the loaded model.
 func costlyModel(t testing.TB, m *hocket.Machine, weights int, opts hocket.LoadOptions) func() {
 	model, out := modeltest.Load(t, m, costlyStep(weights), opts), fmt.Sprintf("h%d", weights)
 	must := func(err error) {
@@ -59,7 +59,8 @@ func costlyModel(t testing.TB, m *hocket.Machine, weights int, opts hocket.LoadO
 	}
 }
 
-// idleKernels is a kernel library of a fake whose kernels do nothing, so that only the host cost of a run remains.
+// idleKernels is a kernel library of a fake driver. Its kernels do nothing, so that only the host cost of a run
+// remains.
 type idleKernels struct{ *fakedriver.GPU }
 
 func (i idleKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
@@ -70,9 +71,9 @@ func (i idleKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step,
 	return steps, err
 }
 
-// TestRunCost counts the cost of a run on device tensors with a graph: one launch, one copy on each GPU of the result
-// that is not in place, and queries whether the streams have ended. All other cost on the host does not grow with the
-// number of bound weights, and no call allocates device memory or reads its contents.
+// TestRunCost counts the driver calls of a run on device tensors with a graph: one launch, one copy on each GPU of the
+// result that is not in place, and queries whether the streams have ended. All other cost on the host does not grow
+// with the number of bound weights, and no call allocates device memory or reads its contents.
 func TestRunCost(t *testing.T) {
 	allocs := map[int]float64{}
 	for _, weights := range []int{3, 300} {
@@ -96,7 +97,7 @@ func TestRunCost(t *testing.T) {
 				made[name] = n - before[name]
 			}
 		}
-		// There is one launch for both GPUs. A copy of the result is on the caller's stream, which waits for the
+		// There is one launch for both GPUs. A copy of the result runs on the caller's stream, which waits for the
 		// graph's stream. Each stream that had work is queried once.
 		want := map[string]int{"cuGraphLaunch": 1, "cuMemcpyAsync": 2, "cuEventRecord": 1, "cuStreamWaitEvent": 2,
 			"cuStreamQuery": 3, "cuCtxSetCurrent": 10}
@@ -110,7 +111,7 @@ func TestRunCost(t *testing.T) {
 	}
 }
 
-// mostRunAllocs is the largest number of allocations of a run.
+// mostRunAllocs is the largest permitted number of Go allocations in a run.
 const mostRunAllocs = 120
 
 // BenchmarkRunCost times the host cost of a run as in TestRunCost.

@@ -21,13 +21,13 @@ type calls struct {
 	team *team
 	me   *member // the member of this process's rank
 
-	order nvlib.CallOrder // orders the calls, because they use the flags and memory of one team
+	order nvlib.CallOrder // makes each call wait for the previous one, because all use the flags and memory of one team
 }
 
 // OpenCalls implements device.World.
 func (w *world) OpenCalls() (device.Calls, error) {
 	if w.Transport() != "" {
-		return nil, fmt.Errorf("%w: calls on the caller's streams with processes on several nodes", device.ErrUnsupported)
+		return nil, fmt.Errorf("%w: calls on the caller's streams are not possible with processes on several nodes", device.ErrUnsupported)
 	}
 	var members []device.Member
 	for rank := range w.devices {
@@ -52,7 +52,7 @@ func (w *world) OpenCalls() (device.Calls, error) {
 	return c, nil
 }
 
-// operand returns a view at a placeholder address for a member's operand with index k.
+// operand is a relocate.Operand: it returns a view at a placeholder address for a member's operand with index k.
 func (c *calls) operand(member, k int, v device.View, tail int64) device.View {
 	d := c.team.members[member].dev
 	m := &memory{dev: d, kind: device.Private, bytes: v.Elements()*v.DType.Size() + tail, nowhere: true}
@@ -89,8 +89,8 @@ func (c *calls) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device
 	return c.call(launches, make([]int64, 5))
 }
 
-// call returns this rank's launch as a call. It returns an error if the launch contains anything but kernels or one call
-// of NCCL.
+// call converts this rank's launch of a collective to a call. It returns an error if the launch contains anything but
+// kernels or one call of NCCL.
 func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 	l, ok := launches[c.me.index].(*launch)
 	if !ok || l == nil {
@@ -104,7 +104,7 @@ func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 		k, ok := st.(*kernelStep)
 		if !ok {
 			l.Release()
-			return nil, fmt.Errorf("%w: %s is more than kernels, which streams of the caller's are given",
+			return nil, fmt.Errorf("%w: %s consists of more than kernels, which is not possible on streams of the caller",
 				device.ErrUnsupported, l.name)
 		}
 		kernels = append(kernels, k.l)
@@ -164,13 +164,13 @@ func (c *calls) Err() error {
 	return c.w.told()
 }
 
-// Adopt implements device.Calls. The addresses of peers' memory are those at which this process's kernels access it.
+// Adopt implements device.Calls. The addresses are those at which this process's kernels access each rank's memory.
 func (c *calls) Adopt(at []uintptr, bytes int64) ([]device.Memory, error) {
 	if len(at) != len(c.w.devices) {
-		return nil, fmt.Errorf("%w: %d addresses for %d ranks", device.ErrAddress, len(at), len(c.w.devices))
+		return nil, fmt.Errorf("%w: got %d addresses for %d ranks", device.ErrAddress, len(at), len(c.w.devices))
 	}
 	if c.w.hosted {
-		return nil, fmt.Errorf("%w: memory of the caller's that all ranks access: %w", device.ErrUnsupported, anyApart(c.w.Apart, c.team.members))
+		return nil, fmt.Errorf("%w: the caller's memory cannot be accessed by all ranks: %w", device.ErrUnsupported, anyApart(c.w.Apart, c.team.members))
 	}
 	me := c.me.dev
 	if _, err := (callers{c.w}).At(me.rank, at[me.rank], bytes); err != nil {
@@ -179,7 +179,7 @@ func (c *calls) Adopt(at []uintptr, bytes int64) ([]device.Memory, error) {
 	var all []device.Memory
 	for r, d := range c.w.devices {
 		if at[r] == 0 || at[r]%16 != 0 {
-			return nil, fmt.Errorf("%w: memory of rank %d at %#x, which is no multiple of 16", device.ErrAddress, r, at[r])
+			return nil, fmt.Errorf("%w: the address of memory of rank %d, %#x, is not a multiple of 16", device.ErrAddress, r, at[r])
 		}
 		all = append(all, &memory{dev: d, kind: device.Shared, addr: nvlib.Ptr(at[r]), bytes: bytes, lent: true})
 	}
@@ -205,13 +205,13 @@ func (c *calls) Copy(stream, dst, src uintptr, bytes int64) error {
 	})
 }
 
-// Close implements device.Calls. It waits for work on the caller's streams together with all other work of the GPU.
+// Close implements device.Calls. Close waits for work on the caller's streams together with all other work of the GPU.
 func (c *calls) Close() error {
 	var err error
 	if !c.w.guard.Ended() {
 		err = c.me.dev.bound(c.w.drv.SyncContext)
 	}
-	if err == nil { // all work has ended, so closing the world later interrupts none
+	if err == nil { // all work has ended, so closing the world later interrupts no work
 		c.w.mu.Lock()
 		c.w.called = false
 		c.w.mu.Unlock()

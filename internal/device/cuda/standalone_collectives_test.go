@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// guestCalls issues a world's standalone collectives to streams of the caller. Each follows work on its stream that
-// ends when the test permits it.
+// guestCalls issues a world's standalone collectives to streams of the caller. Before each collective, its stream has
+// work that ends when the test permits it.
 type guestCalls struct {
 	*testing.T
 	f       *fakedriver.GPU
@@ -20,7 +20,7 @@ type guestCalls struct {
 	bound   func(func() error) error
 	streams map[string]uintptr
 	do      func(stream uintptr) error
-	ready   map[string]bool // calls whose preceding work may end
+	ready   map[string]bool // by name: whether the work before the call may end
 	did     []string
 }
 
@@ -50,7 +50,7 @@ func (g *guestCalls) must(name, stream string) {
 	}
 }
 
-// wants lets a call proceed, and checks which calls have ended.
+// wants lets the work before a call end, and checks which calls have ended.
 func (g *guestCalls) wants(open string, want ...string) {
 	g.Helper()
 	g.f.Mu.Lock()
@@ -80,7 +80,7 @@ func (g *guestCalls) fork(from, to string) {
 	})
 }
 
-// onGuests runs a test with calls that launch a kernel, and with calls that copy.
+// onGuests runs a test twice: with calls that launch a kernel, and with calls that copy.
 func onGuests(t *testing.T, test func(g *guestCalls)) {
 	for _, what := range []string{"Do", "Copy"} {
 		t.Run(what, func(t *testing.T) {
@@ -140,13 +140,13 @@ func TestCallsOrder(t *testing.T) {
 		g.wants("4 on a", "1 on a", "2 on a", "3 on b", "4 on a", "5 on default")
 
 		g.did = nil
-		g.must("6 on b", "b") // pending while a graph is captured
+		g.must("6 on b", "b") // this call is pending while a graph is captured
 		g.f.BeginGuest(g.streams["a"])
 		g.must("7 captured", "a")
 		g.fork("a", "c")
 		g.must("8 captured", "a")
 		g.must("9 captured", "c")
-		g.must("10 on default", "default") // waits for 6, not for captured calls
+		g.must("10 on default", "default") // this call waits for call 6, not for captured calls
 		g.must("11 captured", "a")
 		g.ready["10 on default"] = true
 		g.wants("")
@@ -161,8 +161,8 @@ func TestCallsOrder(t *testing.T) {
 	})
 }
 
-// TestCallsOrderWhileCaptured checks the error for a call that would have to wait for an earlier call on whose stream a
-// capture has begun since.
+// TestCallsOrderWhileCaptured checks the error for a call that would have to wait for an earlier call, if a capture of
+// the earlier call's stream has begun since.
 func TestCallsOrderWhileCaptured(t *testing.T) {
 	onGuests(t, func(g *guestCalls) {
 		g.must("1 on a", "a")
@@ -180,7 +180,7 @@ func TestCallsOrderWhileCaptured(t *testing.T) {
 	})
 }
 
-// TestCallsOrderInCaptures checks two graphs that are captured concurrently.
+// TestCallsOrderInCaptures checks calls in two graphs that are captured concurrently.
 func TestCallsOrderInCaptures(t *testing.T) {
 	onGuests(t, func(g *guestCalls) {
 		g.f.BeginGuest(g.streams["a"])

@@ -13,12 +13,12 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// steadyPrograms lists examples and a dim that differs between their plans.
+// steadyPrograms lists examples, each with a dim in which its plans differ.
 var steadyPrograms = []struct {
 	name, dim string
 	step      int64
 	dims      map[string]int64
-	free      bool // overlap comes from a strategy, not from the program text
+	free      bool // a strategy overlaps the program's work, not the program text
 }{
 	{"mlp.hkt", "T", 8, map[string]int64{"H": 32, "F": 64}, true},
 	{"row_parallel.hkt", "T", 24, map[string]int64{"K": 32, "N": 16}, false},
@@ -30,10 +30,10 @@ var steadyPrograms = []struct {
 	{"moe.hkt", "T", 8, nil, false},
 }
 
-// TestSteady loads, runs in every way and unloads programs on four GPUs while another program stays loaded. The objects
-// of the libraries must not grow in number from pass to pass, except addresses that NCCL has recorded from graphs.
-// TestSoak checks the same on real GPUs; this test counts every handle. It runs once with algorithms that the fakes
-// compute, and once with kernels of teams, whose launches the fakes only record.
+// TestSteady repeatedly loads, runs in every mode and unloads programs on four GPUs while another program stays loaded.
+// The number of the libraries' objects must not grow from pass to pass, except for addresses that NCCL has recorded
+// from graphs. TestSoak checks the same on real GPUs; this test counts every handle. The test runs once with algorithms
+// that the fakes compute, and once with kernels of teams, whose launches the fakes only record.
 func TestSteady(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -90,7 +90,7 @@ func testSteady(t *testing.T, noted bool, algorithms []string) {
 				continue
 			}
 			if noted && p.name == "moe.hkt" {
-				continue // its number of rows depends on data
+				continue // the number of rows of this result depends on data
 			}
 			strategies := []string{""}
 			if p.free {
@@ -109,7 +109,7 @@ func testSteady(t *testing.T, noted bool, algorithms []string) {
 							t.Fatal(err)
 						}
 						most := 0
-						if graph && !noted && algorithm != "staged" { // memory of each plan was passed to NCCL
+						if graph && !noted && algorithm != "staged" { // each plan's memory was passed to NCCL in a graph
 							most = 2 * 4
 						}
 						if more := given()["addresses"] - before; pass > 0 && (more < 0 || more > most) {
@@ -144,7 +144,7 @@ func steadyModel(t *testing.T, m *hocket.Machine, i int, opts hocket.LoadOptions
 	return model
 }
 
-// steadyRun runs a model three times for an extent, with bound weights.
+// steadyRun runs a model three times for one value of the dim, with bound weights.
 func steadyRun(t *testing.T, m *hocket.Model, i int, extent int64) {
 	t.Helper()
 	ports, err := m.Inputs(map[string]int64{steadyPrograms[i].dim: extent})

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// stepsProgram is the program of python/tests/steps.py.
+// stepsProgram is the text of the program in python/tests/steps.py.
 const stepsProgram = `dim T = 1
 dim H = 8
 dim K = 32
@@ -54,14 +54,14 @@ func (s *steps) step(i int) {
 	copy(s.cache[32*i:], s.y)
 }
 
-// next changes the argument for the next call.
+// next changes the argument x for the next call.
 func (s *steps) next() {
 	for k := range s.x {
 		s.x[k] = float32((int(s.x[k]+s.y[k])%7+7)%7 - 3)
 	}
 }
 
-// columns returns a rank's four of eight columns.
+// columns returns the four of eight columns that belong to a rank.
 func columns(of []float32, rank int) (own []float32) {
 	for row := range len(of) / 8 {
 		own = append(own, of[8*row+4*rank:][:4]...)
@@ -69,7 +69,7 @@ func columns(of []float32, rank int) (own []float32) {
 	return own
 }
 
-// sums returns the sums of a rank's columns.
+// sums returns the sum of each of a rank's columns.
 func (s *steps) sums(rank int) []float32 {
 	out := make([]float32, 4)
 	for i, v := range columns(s.cache, rank) {
@@ -92,9 +92,9 @@ func load[T any](at uintptr, n int) (vals []T) {
 	return vals
 }
 
-// TestPeersSteps is python/tests/steps.py in Go: a bound weight and bound state, which are blocks of the rank and are
-// used in place, and arguments, one of them inout, with dims of the run. Executions are enqueued, or receive blocks in
-// host memory.
+// TestPeersSteps is the test python/tests/steps.py in Go. A weight and state are bound; they are blocks of the rank,
+// used in place. Arguments, one of them inout, have dims of the run. Executions are enqueued on streams, or receive
+// blocks in host memory.
 func TestPeersSteps(t *testing.T) {
 	for _, hosts := range []bool{false, true} {
 		errs := peerCalls(t, alike(2, peerJob{GPUs: 2, PerGPU: 1}), stepsProgram, hocket.LoadOptions{},
@@ -172,7 +172,7 @@ func (c *peerCaller) steps(hosts bool) error {
 	return nil
 }
 
-// runOfHost runs the step on blocks in host memory, and writes the results to the fake GPU.
+// runOfHost runs the program on blocks in host memory, and writes the results to the fake GPU.
 func (c *peerCaller) runOfHost(want *steps, at []int32, n, g, s uintptr, dims map[string]int64) error {
 	blockOf := func(t *hocket.Tensor, err error) map[int]*hocket.Tensor { return map[int]*hocket.Tensor{c.rank: t} }
 	floats := func(vals []float32) (out []float64) {

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// stream checks the work that it receives, and either issues the work to the device or holds it back. The world's
-// mutex guards all fields except the names.
+// stream checks the work that its methods receive, and either issues the work to the device or holds it back. The
+// world's mutex guards all fields except the names.
 type stream struct {
 	dev   *dev
 	name  string
@@ -22,18 +22,18 @@ type stream struct {
 	queue    []task    // tasks that are held back, in order
 	calling  bool      // a host function runs, or will run after earlier work
 	flushing bool      // work that was held back is being issued
-	dirty    bool      // the stream has received work since it was last known to be idle
-	since    time.Time // time at which it received the first of that work
+	dirty    bool      // the stream has received work since it was last known to be idle (dirty)
+	since    time.Time // time at which the stream received the first of that work
 	led      bool      // the last received work is a kernel after which another may begin early
 	pos      int64     // number of issued tasks
 	mark     *mark     // the most recent mark, for reuse while no work follows it
-	reached  int64     // all tasks up to this position are known to have ended
+	reached  int64     // number of tasks, from the first, that are known to have ended
 
-	// seen[i] is the position in stream i up to which s has waited; -1 if it has not waited.
+	// seen[i] is the position in stream i up to which s has waited; -1 if s has not waited for stream i.
 	seen []int64
 
-	issued device.Marks // marks that have begun and not ended, after all calls
-	open   device.Marks // marks that have begun and not ended, after all issued tasks
+	issued device.Marks // marks (commands) that have begun and not ended according to all calls received
+	open   device.Marks // marks (commands) that have begun and not ended according to all tasks issued
 	track  timeline.Track
 
 	forked *capture  // the capture that the stream is part of
@@ -41,7 +41,7 @@ type stream struct {
 	engine bool      // the stream contains only copies of a team's member by copy engines
 	behind *graphRun // the graph launch that s waits for
 
-	staged    *hostStaged // for copies to and from GPUs that s's GPU cannot access; nil if there are none
+	staged    *hostStaged // state for copies to and from GPUs that s's GPU cannot access; nil if there are none
 	workspace *memory     // of cuBLASLt
 	scratch   *memory     // buffer for copies between overlapping views
 	args      [4]uintptr
@@ -53,7 +53,7 @@ func (s *stream) errorf(format string, args ...any) error {
 	return fmt.Errorf("rank %d, stream %s: %w", s.dev.rank, s.name, fmt.Errorf(format, args...))
 }
 
-// add issues t, or holds it back. The caller holds the world's mutex.
+// add issues the task t, or holds it back. The caller holds the world's mutex.
 func (s *stream) add(t task) error {
 	w := s.dev.w
 	if err := w.err(); err != nil {
@@ -70,7 +70,7 @@ func (s *stream) add(t task) error {
 		return nil
 	}
 	if t.marks() && !s.stamps(t.kind == beginning) {
-		return t.issue(s) // needs no driver call, not even one that makes a context current
+		return t.issue(s) // this needs no driver call, not even one that makes a context current
 	}
 	if err := s.dev.bind(); err != nil {
 		return s.failed(err)
@@ -84,7 +84,7 @@ func (s *stream) add(t task) error {
 	return nil
 }
 
-// failed ends the world, because the state of a device that refuses valid work is unknown. If the world has already
+// failed ends the world because a device refused valid work, so that its state is unknown. If the world has already
 // ended for another reason, the error is not attributed to s's device.
 func (s *stream) failed(err error) error {
 	if !errors.Is(err, device.ErrAborted) {
@@ -93,12 +93,12 @@ func (s *stream) failed(err error) error {
 	return s.dev.w.err()
 }
 
-// flush issues the tasks that are held back and no longer have to wait. The caller holds the world's mutex.
+// flush issues the tasks of s that were held back and no longer have to wait. The caller holds the world's mutex.
 func (s *stream) flush() {
 	if len(s.queue) == 0 || s.flushing || s.dev.w.cause != nil {
 		return
 	}
-	s.flushing = true // waiting for a buffer releases the world's mutex
+	s.flushing = true // waiting for a staging buffer unlocks the world's mutex
 	defer func() { s.flushing = false }()
 	n := 0
 	var err error
@@ -123,7 +123,7 @@ func (s *stream) flush() {
 	}
 	clear(s.queue[:n])
 	if n == len(s.queue) && n <= 8 {
-		s.queue = s.queue[:0] // keeps its capacity, because the next collective holds back as many tasks
+		s.queue = s.queue[:0] // the queue keeps its capacity, because the next collective holds back as many tasks
 		return
 	}
 	if s.queue = s.queue[n:]; len(s.queue) == 0 {
@@ -138,13 +138,13 @@ func (s *stream) Launch(l device.Launch) error {
 	defer s.dev.w.mu.Unlock()
 	k, ok := l.(*launch)
 	if !ok || k == nil || k.dev != s.dev {
-		return s.errorf("a launch that was not prepared on this device")
+		return s.errorf("the launch was not prepared on this device")
 	}
 	if k.released {
 		return s.errorf("%s: its launch was released", k.name)
 	}
 	if k.member != nil && k.member.stream != s {
-		return s.errorf("%s: a launch of member %d of a team, which is for stream %s", k.name, k.member.index, k.member.stream.name)
+		return s.errorf("%s: the launch of team member %d, which is for stream %s, is on another stream", k.name, k.member.index, k.member.stream.name)
 	}
 	return s.add(task{kind: work, launch: k})
 }
@@ -176,7 +176,7 @@ func (s *stream) Upload(dst device.View, src []byte) error {
 		return s.errorf("upload: %w", err)
 	}
 	if d.NamesTwice() {
-		return s.errorf("upload: the view contains some element twice")
+		return s.errorf("upload: the destination contains some element twice")
 	}
 	return s.add(task{kind: uploading, dst: d, host: src})
 }
@@ -191,7 +191,7 @@ func (s *stream) Download(dst []byte, src device.View) error {
 	return s.add(task{kind: downloading, src: r, host: dst})
 }
 
-// host checks a view of this device's memory, and checks that b has the size of its elements.
+// host checks the operands of a transfer: a view of this device's memory, and host bytes of the same size.
 func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 	r, err := s.dev.resolve(v, false)
 	if err != nil {
@@ -202,8 +202,8 @@ func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 }
 
 // Call runs f in a goroutine once the device has completed all earlier work of s. Later work of s starts after f has
-// returned. f may issue work on other streams. It must not wait for actions of the goroutine that called Call, and must
-// not call Sync or Close. If the world ends first, f is not called. If f panics, the world ends with a fault.
+// returned. The function f may issue work on other streams, but must not wait for the goroutine that called Call, and
+// must not call Sync or Close. If the world ends first, f is not called. If f panics, the world ends with a fault.
 func (s *stream) Call(f func()) error {
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
@@ -216,7 +216,7 @@ func (s *stream) Record(e device.Event) error {
 	defer w.mu.Unlock()
 	ev, ok := e.(*event)
 	if !ok || ev == nil || ev.dev != s.dev {
-		return s.errorf("record: an event that is not this device's")
+		return s.errorf("record: the event belongs to another device")
 	}
 	if ev.released {
 		return s.errorf("record: the event was released")
@@ -225,7 +225,7 @@ func (s *stream) Record(e device.Event) error {
 		return err
 	}
 	if len(s.queue) > 0 || s.calling {
-		m := &mark{stream: s, refs: 2} // one reference for the event, one for the task
+		m := &mark{stream: s, refs: 2} // one reference is the event's, one the task's
 		ev.set(m)
 		return s.add(task{kind: recording, mark: m})
 	}
@@ -251,7 +251,7 @@ func (s *stream) Wait(e device.Event) error {
 	defer w.mu.Unlock()
 	ev, ok := e.(*event)
 	if !ok || ev == nil || ev.dev.w != w {
-		return s.errorf("wait: an event that is not this world's")
+		return s.errorf("wait: the event belongs to another world")
 	}
 	if err := w.err(); err != nil {
 		return err
@@ -277,7 +277,7 @@ func (s *stream) Signal(c device.Counters, elem int, by int64) error {
 		return s.errorf("signal: %w", err)
 	}
 	if by <= 0 {
-		return s.errorf("signal: counters are only raised, not changed by %d", by)
+		return s.errorf("signal: a counter can only be raised, not changed by %d", by)
 	}
 	if cs.wired() {
 		return s.add(task{kind: raising, ctrs: cs, elem: elem, n: by})
@@ -304,7 +304,7 @@ func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
 func countersOf(s *stream, c device.Counters, elem int) (*counters, error) {
 	cs, ok := c.(*counters)
 	if !ok || cs == nil || cs.dev.w != s.dev.w {
-		return nil, fmt.Errorf("counters that are not this world's")
+		return nil, fmt.Errorf("the counters belong to another world")
 	}
 	if elem < 0 || elem >= len(cs.elems) {
 		return nil, fmt.Errorf("counter %d of %d", elem, len(cs.elems))
@@ -342,17 +342,17 @@ func (s *stream) End(id int64) error {
 	return nil
 }
 
-// headMark returns the innermost mark around the first task that is held back. A mark itself is never the first such
-// task.
+// headMark returns the innermost mark (command) around the first task that is held back. The begin or end of a mark is
+// never the first such task.
 func (s *stream) headMark() int64 { return s.open.Innermost() }
 
-// where describes the stream and its current work.
+// where returns a text that describes the stream and its current work.
 func (s *stream) where() string {
 	return fmt.Sprintf("rank %d, stream %s%s", s.dev.rank, s.name, device.MarkText(s.within()))
 }
 
-// idle reports whether s has completed all work that it has received. It queries the driver in the context of s,
-// because in another context the answer could be the error of another, lost device.
+// idle reports whether the stream s has completed all work that it has received. It queries the driver in the context
+// of s, because in another context the answer could be the error of another, lost device.
 func (s *stream) idle() (idle bool, err error) {
 	err = s.dev.bound(func() (err error) {
 		idle, err = s.dev.w.drv.StreamIdle(s.h)
@@ -361,9 +361,9 @@ func (s *stream) idle() (idle bool, err error) {
 	return idle, err
 }
 
-// within returns the mark around the current work of s. If the marks of s record times, this is the innermost mark
-// around the running work. Otherwise it is the innermost mark around the work issued last, or -1 if there is none. If
-// no observer is set, the mark is known only approximately: it is one of the marks from id to last.
+// within returns the mark (command) around the current work of s. If s records times of marks, the result is the
+// innermost mark around the running work. Otherwise the result is the innermost mark around the work issued last, or -1
+// if there is none. Without an observer, the mark is only known to be one of those from id to last.
 func (s *stream) within() (id, last int64) {
 	return s.track.Within(s.dev.w.observer != nil, s.open.Innermost())
 }

@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// Sync waits for all work. It ends the world when ctx is done, because work in flight cannot be cancelled otherwise.
+// Sync waits for all work. Sync ends the world when ctx is done, because work in flight cannot be cancelled otherwise.
 func (w *world) Sync(ctx context.Context) error {
-	over := false // guarded by mu; set when Sync returns, so that a later end of ctx has no effect
+	over := false // the world's mutex guards it; set when Sync returns, so that a later end of ctx has no effect
 	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
 	defer stop()
 	w.mu.Lock()

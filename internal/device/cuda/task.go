@@ -23,8 +23,8 @@ const (
 	waiting
 	signalling
 	waitingCounter
-	raising  // adds to a counter that other processes may wait for
-	awaiting // waits for a counter that other processes may raise
+	raising  // add to a counter that other processes may wait for
+	awaiting // wait for a counter that other processes may raise
 	beginning
 	ending
 )
@@ -42,7 +42,7 @@ type task struct {
 	n        int64
 }
 
-// ready reports whether t can be issued now, that is, whether everything that t waits for has been issued.
+// ready reports whether the task t can be issued now, that is, whether everything that it waits for has been issued.
 func (t *task) ready(s *stream) bool {
 	switch {
 	case s.calling:
@@ -57,12 +57,12 @@ func (t *task) ready(s *stream) bool {
 	return true
 }
 
-// given reports whether t has already been issued to the device, together with the shares of the other members of a
-// meeting. The stream then only has to record this.
+// given reports whether the task t has already been issued to the device, together with the shares of a meeting's other
+// members. The stream then only has to count the task as issued.
 func (t *task) given() bool { return t.kind == work && t.launch.meets != nil && t.launch.meets.given }
 
-// hold arranges that s is flushed when the work that t waits for has been issued. It is called for the first task that
-// s holds back.
+// hold arranges that the stream s is flushed when the work that the task t waits for has been issued. It is called for
+// the first task that s holds back.
 func (t *task) hold(s *stream) {
 	switch {
 	case s.calling:
@@ -83,7 +83,7 @@ func appendOnce(list []*stream, s *stream) []*stream {
 	return append(list, s)
 }
 
-// waitsFor describes the work that t waits for.
+// waitsFor describes, for an error message, the work that the task t waits for.
 func (t *task) waitsFor() string {
 	switch t.kind {
 	case waiting:
@@ -96,7 +96,7 @@ func (t *task) waitsFor() string {
 	return "a call of the host"
 }
 
-// give issues t to the device, after the most recent graph launch. The context is current.
+// give issues the task t to the device; it runs after the most recent launch of a graph. The context is current.
 func (t *task) give(s *stream) error {
 	if err := s.follow(); err != nil {
 		return err
@@ -116,7 +116,7 @@ func (t *task) issue(s *stream) error {
 		return t.launch.run(s)
 	case copying:
 		s.gave(1)
-		dst, src := t.dst, t.src // copied, because the address of a field of t would move every task to the heap
+		dst, src := t.dst, t.src // copies: the address of a field of t would move every task to the heap
 		return s.copy(&dst, &src)
 	case uploading:
 		s.worked()
@@ -150,16 +150,16 @@ func (t *task) issue(s *stream) error {
 	}
 }
 
-// marks reports whether t is the beginning or the end of a mark.
+// marks reports whether the task t is the begin or the end of a mark.
 func (t *task) marks() bool { return t.kind >= beginning }
 
-// worked records that the last work of s is not a kernel after which another may begin early.
+// worked records that the stream's last work is not a kernel after which another may begin early.
 func (s *stream) worked() {
 	s.gave(1)
 	s.led = false
 }
 
-// gave records that s has received n pieces of work. It also records the time if s was idle before.
+// gave records that the stream s has received n tasks of the device. If s was idle before, gave also records the time.
 func (s *stream) gave(n int64) {
 	s.pos += n
 	if !s.dirty {
@@ -167,7 +167,7 @@ func (s *stream) gave(n int64) {
 	}
 }
 
-// record issues an event record that was requested while s was held back.
+// record issues the driver event for a mark, which was requested while s was held back.
 func (t *task) record(s *stream) error {
 	if err := s.stamp(t.mark); err != nil {
 		return err
@@ -188,7 +188,8 @@ func (t *task) signal(s *stream) error {
 	return nil
 }
 
-// runCall runs f once the device has completed all earlier work. It holds back later work until f has returned.
+// runCall calls the host function f once the device has completed all earlier work of s. Until f has returned, later
+// work of s is held back.
 func runCall(s *stream, f func()) error {
 	m, err := s.here()
 	if err != nil {
@@ -216,7 +217,7 @@ func runCall(s *stream, f func()) error {
 	return nil
 }
 
-// awaitMark waits until the work before m has ended. It returns false if the world ends before that.
+// awaitMark waits on the host until the work before the mark m has ended. It returns false if the world ends first.
 func awaitMark(s *stream, m *mark) bool {
 	w, over := s.dev.w, false
 	for began := time.Now(); ; gpu.Pause(time.Since(began)) {

@@ -19,24 +19,24 @@ import (
 
 // A team runs a collective as one kernel on each member. Unlike the machine's other work, these kernels wait for each
 // other on the devices (see the package comment). Three rules prevent deadlocks. First, all members issue the launches
-// of a team in the same order, each member on one stream, and the kernels of a launch are issued to the devices as a
+// of a team in the same order, each member on one stream, and the kernels of one launch are issued to the devices as a
 // group (see the method together). Second, the thread blocks of a kernel fit on the device together with the blocks of
 // all other teams' kernels that may run at the same time (see Room). Third, every wait has a time limit.
 
-// team holds a set of members that run collectives together, each on one stream.
+// team holds the devices (members) that run collectives together, each on one stream.
 type team struct {
 	w        *world
 	members  []*member
 	own      []*member            // members of this process
-	regions  map[string]coll.Area // by name: the largest memory allocated so far
+	regions  map[string]coll.Area // by name: the largest memory that was reserved for a Want of that name
 	memory   []*memory
-	joints   []*gpu.Multicast // multicast memory; the last is the largest
-	bytes    int64            // memory of each member, in bytes
-	named    int              // number of areas in regions that the members' control memory lists
+	joints   []*gpu.Multicast // areas of multicast memory; the last is the largest
+	bytes    int64            // size in bytes of the memory that the team has on each member
+	named    int              // number of areas in regions whose addresses are in the members' control memory
 	closed   bool
 	nccl     *nccl.Group // nil until it is needed
 	ncclTeam *nccl.Team  // nil until it is needed
-	kernels  []string    // of all members, in a world of several processes; see matched
+	kernels  []string    // texts that describe the kernels of all members, in a world of several processes; see matched
 }
 
 // member holds the state of one rank in a team.
@@ -48,8 +48,8 @@ type member struct {
 	given   device.Stream // the stream passed by the caller; for a stream of another process, a substitute
 	control nvlib.Ptr
 	record  nvlib.Ptr // in pinned memory
-	sides   []*stream // streams for copies next to stream (see sideStream)
-	id      int64     // the mark in which a launch was issued most recently
+	sides   []*stream // additional streams for copies (see sideStream)
+	id      int64     // the mark (command) within which a launch was issued most recently
 	doing   string    // the name of the most recent launch
 }
 
@@ -72,10 +72,10 @@ func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
 	return t, nil
 }
 
-// join checks the members and adds them to the team.
+// join checks the given members and adds them to the team.
 func (t *team) join(members []device.Member) error {
 	if len(members) == 0 || len(members) > kernels.TeamMost {
-		return fmt.Errorf("%w: a team of %d members; 1 to %d are possible", device.ErrUnsupported, len(members), kernels.TeamMost)
+		return fmt.Errorf("%w: a team of %d members; teams have 1 to %d", device.ErrUnsupported, len(members), kernels.TeamMost)
 	}
 	for i, m := range members {
 		x := &member{team: t, index: i, given: m.Stream, id: -1}
@@ -91,11 +91,11 @@ func (t *team) join(members []device.Member) error {
 			}
 		}
 		if x.dev == nil || x.dev.w != t.w || x.dev.rank != m.Rank {
-			return fmt.Errorf("member %d: a stream that is not rank %d's", i, m.Rank)
+			return fmt.Errorf("member %d: its stream is not a stream of rank %d", i, m.Rank)
 		}
 		for _, o := range t.members {
 			if o.dev == x.dev {
-				return fmt.Errorf("members %d and %d are both rank %d", o.index, i, m.Rank)
+				return fmt.Errorf("members %d and %d are the same rank, %d", o.index, i, m.Rank)
 			}
 		}
 		t.members = append(t.members, x)
@@ -140,7 +140,7 @@ func (t *team) alloc(bytes int64, word uint32) ([]nvlib.Ptr, error) {
 		t.memory = append(t.memory, mem)
 		at = append(at, mem.addr)
 	}
-	for _, m := range t.own { // other processes fill their members' memory
+	for _, m := range t.own { // other processes fill the memory of their members
 		if err := m.set(at[m.index], word, (bytes+3)/4); err != nil {
 			return nil, err
 		}
@@ -187,7 +187,7 @@ func (m *member) place() kernels.Team {
 	return p
 }
 
-// copySteps calls the method of the member's device while the device's context is current.
+// copySteps returns the steps of a copy on the member's device.
 func (m *member) copySteps(dst, src strided.View) (steps []step, err error) {
 	err = m.dev.bound(func() error {
 		steps, err = m.dev.copySteps(dst, src)
@@ -201,10 +201,10 @@ func (m *member) copySteps(dst, src strided.View) (steps []step, err error) {
 // device while it waits for a peer, and the peer could wait for a kernel that cannot start on this device.
 const roomForOthers = 4
 
-// Room returns the largest number of thread blocks of the given size that a launch of the team may have. All these
-// blocks can then run at once, together with those of the other streams of the device that teams use. Room leaves some
-// multiprocessors free for kernels on streams that no team uses. Teams and streams created later are not counted, so
-// callers must create all of them before they prepare launches.
+// Room returns the largest number of thread blocks that a launch of the team may have, for blocks of the given number
+// of threads. So many blocks can run at once, together with those of the other streams of the device that teams use.
+// Room leaves some multiprocessors free for kernels on streams that no team uses. Teams and streams created later are
+// not counted, so callers must create all of them before they prepare launches.
 func (t *team) Room(threads int) int {
 	least := kernels.BlocksMost
 	for _, m := range t.members {

@@ -19,8 +19,8 @@ func (x *Call) Issue() error {
 	return x.Group.Issue(x.Team, x.Work, func(i int) (coll.NCCLCall, bool) { return x.Shares[i].Call, x.Work.TakesPart(i) })
 }
 
-// IssueAt issues the share of one member on a stream of the caller. operands holds the addresses of the operands that
-// have a placeholder address; see relocate.At.
+// IssueAt issues the share of one member on a stream of the caller. The argument operands holds the addresses of the
+// operands that have a placeholder address; see relocate.At.
 func (x *Call) IssueAt(member int, stream nvlib.Stream, operands []uintptr, tails []int64) error {
 	at := &x.Team.Members[member].Stream
 	defer func(own nvlib.Stream) { *at = own }(*at)

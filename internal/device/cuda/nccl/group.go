@@ -1,7 +1,7 @@
-// Package nccl manages NCCL's communicators. A Group is the communicators of one team: Open takes it from the process's
-// Pool, or creates it together with other processes, and Leave returns it. Exercise runs a collective once on scratch
-// memory, so that NCCL connects and loads its kernels. Issue issues all calls of a collective as one NCCL group.
-// Package coll plans the calls; package cuda orders them with respect to other work.
+// Package nccl manages NCCL's communicators. A Group holds the NCCL communicators of one team. Open takes it from the
+// process's Pool, or creates it together with other processes. Leave returns it. Exercise runs a collective once on
+// scratch memory, so that NCCL connects and loads its kernels. Issue issues all calls of a collective as one NCCL
+// group. Package coll plans the calls; package cuda orders them with respect to other work.
 package nccl
 
 import (
@@ -17,22 +17,22 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// Team describes the GPUs for which communicators are created, and provides functions of the world that uses them.
+// Team describes the GPUs for which NCCL communicators are created, and provides functions of the world that uses them.
 // These functions are called while the world's mutex is held.
 type Team struct {
 	Members []Member
 	System  *gpu.System
-	Peers   *procs.Spread // nil if all members are of this process
+	Peers   *procs.Spread // connects this process to the others; nil if all members are of this process
 	Calls   *nvlib.Watch  // monitors the calls of the world
 	// Patience limits how long NCCL may take to initialize, and to complete a trial. Longer is a hint for error
 	// messages: it says how to raise the limit.
 	Patience time.Duration
 	Longer   string
 
-	GivenUp func() error             // the reason why the world was abandoned; nil if it was not
+	GivenUp func() error             // returns the reason why the world was abandoned; nil if it was not
 	Ended   func() bool              // reports whether the world has ended
-	Aside   func(func() error) error // runs a function while the world's mutex is released; the world may end meanwhile
-	Apart   func() error             // the reason why members cannot access each other's memory; nil if they can
+	Aside   func(func() error) error // runs a function while the world's mutex is unlocked; the world may end meanwhile
+	Apart   func() error             // returns the reason why members cannot access each other's memory; nil if they can
 }
 
 // Member is one GPU of a team.
@@ -47,19 +47,19 @@ type Member struct {
 // Group holds a team's communicators, one for each member. Creating them takes long, so a Pool keeps some of them for
 // later teams and worlds (see IdleMost).
 type Group struct {
-	lib       *nvlib.NCCL // for calls that the world's nvlib.Watch monitors
-	own       *nvlib.NCCL // for calls that destroy communicators, which are not monitored
-	key       string      // identifies the devices and their order
+	lib       *nvlib.NCCL // the library for calls that the world's nvlib.Watch monitors
+	own       *nvlib.NCCL // the library for calls that destroy communicators, which are not monitored
+	key       string      // identifies the GPUs and their order
 	comms     []nvlib.Comm
 	exercised map[string]bool
-	joined    bool // created together with other processes: calls do not block (see settle), and the communicators of other processes' members are 0
+	joined    bool // created with other processes: calls do not block (see settle); communicators of foreign members are 0
 	used      bool // some work was issued
 	failed    bool // must not be used again
 	ended     bool // aborted
 }
 
-// Open returns communicators for t. If all members belong to this process, they are from the pool p. Otherwise they
-// are created together with the other processes.
+// Open returns communicators for t. If all members belong to this process, the communicators are from the pool p.
+// Otherwise p creates them together with the other processes.
 func (p *Pool) Open(t *Team) (*Group, error) {
 	open := p.take
 	if t.Peers != nil {
@@ -93,8 +93,8 @@ func (g *Group) Issue(t *Team, w *coll.NCCLWork, member func(i int) (coll.NCCLCa
 
 // Trial provides the memory and the streams on which Exercise runs.
 type Trial struct {
-	// Reserve returns the addresses of zeroed memory of the given size on every member. The address of a foreign member
-	// is arbitrary.
+	// Reserve returns the addresses of zeroed memory of the given size on every member. The address for a member of
+	// another process is arbitrary.
 	Reserve func(bytes int64) ([]nvlib.Ptr, error)
 	// Drop frees the memory that Reserve returned. It is not called if NCCL may still use this memory.
 	Drop func()
@@ -104,8 +104,8 @@ type Trial struct {
 	Idle func() (bool, error)
 }
 
-// trialMost is the largest number of bytes of memory that Exercise uses. For larger data, NCCL uses the same
-// connections and kernels.
+// trialMost is the largest number of bytes that Exercise transfers. For larger data, NCCL uses the same connections and
+// kernels.
 const trialMost = 64 << 20
 
 // Exercise runs the call w once on scratch memory, so that NCCL connects and loads its kernels now. It does nothing for
@@ -125,7 +125,7 @@ func (g *Group) Exercise(t *Team, w *coll.NCCLWork, x Trial) error {
 	inUse := false
 	defer func() {
 		if !inUse {
-			x.Drop() // otherwise the memory is freed when the world is closed
+			x.Drop() // otherwise NCCL may still use the memory, which is freed when the world is closed
 		}
 	}()
 	if err != nil {
@@ -149,7 +149,7 @@ func (g *Group) Exercise(t *Team, w *coll.NCCLWork, x Trial) error {
 	return nil
 }
 
-// firstOwn returns the first member of this process, or the first of all if this process has none.
+// firstOwn returns the team's first member in this process, or the first of all members if this process has none.
 func (t *Team) firstOwn() *Member {
 	for i := range t.Members {
 		if !t.Members[i].Foreign {
@@ -159,8 +159,8 @@ func (t *Team) firstOwn() *Member {
 	return &t.Members[0]
 }
 
-// awaitTrial waits until the members' streams have completed a trial. The wait has a time limit, because a trial never
-// ends if GPUs or processes are isolated from each other and NCCL does not detect this.
+// awaitTrial waits until the members' streams have completed a trial call of NCCL. The wait has a time limit, because a
+// trial never ends if GPUs or processes are isolated from each other and NCCL does not detect this.
 func (t *Team) awaitTrial(idle func() (bool, error)) error {
 	for began := time.Now(); !t.Ended(); gpu.Pause(time.Since(began)) {
 		done, err := idle()
@@ -176,7 +176,8 @@ func (t *Team) awaitTrial(idle func() (bool, error)) error {
 	return nil
 }
 
-// Failure returns NCCL's asynchronous error and the member that it occurred on, or nil if no work failed.
+// Failure returns an error that NCCL reports for work on the devices, and the member that it occurred on; nil if no
+// work failed.
 func (g *Group) Failure() (member int, err error) {
 	if !g.used || g.ended {
 		return 0, nil
@@ -202,8 +203,8 @@ func (g *Group) destroy() { g.end(g.own.Destroy) }
 // endPatience limits how long end waits. An abort of NCCL may itself wait for kernels that never end.
 const endPatience = 2 * time.Second
 
-// end calls last for every communicator. Each call has a separate goroutine, because one call may wait for another.
-// end returns after endPatience even if some calls have not returned.
+// end calls the function last, which frees a communicator, for every communicator. Each call runs in a separate
+// goroutine, because one call may wait for another. end returns after endPatience even if some calls have not returned.
 func (g *Group) end(last func(nvlib.Comm) error) {
 	if g.ended {
 		return

@@ -11,10 +11,10 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// The rest of this file is for teams with members in several processes. The process of the first member creates a
-// unique ID and sends it to all processes. Then each process initializes the communicators of its members. NCCL's
-// calls do not block here: the host polls the communicators until they are ready. After a time limit, or when the
-// world ends, the host stops polling and aborts the communicators.
+// The functions of this file create communicators of teams with members in several processes. The process of the first
+// member creates a unique ID and sends it to all processes. Then each process initializes the communicators of its
+// members. NCCL's calls do not block here: the host polls the communicators until they are ready. After a time limit,
+// or when the world ends, the host stops polling and aborts the communicators.
 
 // join creates the team's communicators together with the other processes. The world's mutex is released while this
 // process waits.
@@ -35,7 +35,7 @@ func (p *Pool) join(t *Team) (*Group, error) {
 		exercised: map[string]bool{}}
 	if err := g.join(t, id); err != nil {
 		g.Abort()
-		return nil, fmt.Errorf("NCCL's communicators of ranks of several processes: %w", err)
+		return nil, fmt.Errorf("creating NCCL's communicators of ranks of several processes: %w", err)
 	}
 	return g, nil
 }
@@ -49,7 +49,7 @@ func (p *Pool) tellLocked(t *Team) error {
 	return p.tell(t)
 }
 
-// agreeName returns the unique ID that the process of the first member has created, to all processes.
+// agreeName exchanges the unique ID that the process of the first member has created, and returns it in all processes.
 func (t *Team) agreeName(lib *nvlib.NCCL) (id nvlib.UniqueID, err error) {
 	var name []byte
 	first := &t.Members[0]
@@ -76,7 +76,7 @@ func (t *Team) agreeName(lib *nvlib.NCCL) (id nvlib.UniqueID, err error) {
 	return id, nil
 }
 
-// join initializes the communicators of this process's members.
+// join initializes the NCCL communicators of this process's members.
 func (g *Group) join(t *Team, id nvlib.UniqueID) error {
 	made := cabi.NewBlock(8 * len(t.Members))
 	defer made.Free()
@@ -99,7 +99,7 @@ func (g *Group) join(t *Team, id nvlib.UniqueID) error {
 	return t.Aside(func() error { return g.settle(t) })
 }
 
-// settle waits until the most recent calls on all communicators have completed on the host.
+// settle waits until NCCL has completed, on the host, the most recent calls on all communicators.
 func (g *Group) settle(t *Team) error {
 	for began := time.Now(); ; gpu.Pause(time.Since(began)) {
 		all := true

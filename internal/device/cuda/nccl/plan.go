@@ -48,13 +48,13 @@ func Plan(c *coll.Collective, n int, reserve Reserve) (*coll.NCCLWork, error) {
 	return coll.PlanNCCL(c, n)
 }
 
-// Share is one member's NCCL call, and the copies before and after the call.
+// Share holds one member's call of NCCL, and the copies before and after the call.
 type Share struct {
 	Call          coll.NCCLCall
 	Before, After []coll.Copy
 }
 
-// Pack adds copies for the operands of member i that are not laid out as NCCL requires.
+// Pack returns the Share of member i. It contains copies for operands that are not laid out as NCCL requires.
 func Pack(w *coll.NCCLWork, i int, reserve Reserve) (x Share, err error) {
 	s := &w.Shares[i]
 	if s.In != nil {

@@ -11,18 +11,18 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Pool keeps the process's unused groups, and records whether NCCL may use peer access.
+// Pool keeps the process's unused groups of communicators, and records whether NCCL may use peer access.
 type Pool struct {
 	mu   sync.Mutex
-	idle []*Group // the group that has been idle longest is first
+	idle []*Group // the unused groups; the one that has been unused longest is first
 	told bool     // NCCL has read the setting for peer access
 	may  bool     // the setting permits peer access
 }
 
-// IdleMost is the number of unused groups that are kept, which is more than programs usually need at once. Creating a
-// group takes long, and the memory of a process that repeatedly created and destroyed groups grew. On four H200,
-// creating a group took 0.15 s and 0.2 GB on each GPU. Its first gather, send and receive took another 0.15 s, and
-// raised the memory to 1.6 GB.
+// IdleMost is the number of unused groups of communicators that are kept, which is more than programs usually need at
+// once. Creating a group takes long, and the memory of a process that repeatedly created and destroyed groups grew. On
+// four H200, creating a group took 0.15 s and 0.2 GB on each GPU. The first gather, send and receive of the group took
+// another 0.15 s, and raised the memory to 1.6 GB.
 const IdleMost = 16
 
 // PeersVariable is NCCL's environment variable that disables peer access if its value is 1.
@@ -35,13 +35,13 @@ func (p *Pool) UsesPeers() bool {
 	return p.may
 }
 
-// tell disables NCCL's peer access if peer access between some GPUs does not work although the driver reports it. NCCL
-// reads the setting only once, for all GPUs. The pool is locked.
+// tell sets NCCL's environment variable: it disables NCCL's peer access if peer access between some GPUs does not work
+// although the driver reports it. NCCL reads this setting only once, for all GPUs. The pool is locked.
 func (p *Pool) tell(t *Team) error {
 	deceit := t.System.Reach.Deceives()
 	switch {
 	case p.told && p.may && deceit && t.Apart() != nil:
-		return fmt.Errorf("%w: NCCL already used peers' memory when a transfer between peers was found to fail; "+
+		return fmt.Errorf("%w: NCCL already used peers' memory when a test found that transfers between peers fail; "+
 			"start a new process with %s=off",
 			device.ErrUnsupported, gpu.P2PVariable)
 	case p.told:
@@ -82,16 +82,17 @@ func (p *Pool) take(t *Team) (*Group, error) {
 		return err
 	})
 	if apart := t.Apart(); err != nil && apart != nil {
-		return nil, fmt.Errorf("%w; NCCL's communicators for GPUs %v: %w", apart, devs, err)
+		return nil, fmt.Errorf("%w; creating NCCL's communicators for GPUs %v: %w", apart, devs, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("NCCL's communicators for GPUs %v: %w", devs, err)
+		return nil, fmt.Errorf("creating NCCL's communicators for GPUs %v: %w", devs, err)
 	}
 	return g, nil
 }
 
-// pick removes an idle group for these devices from the pool. It selects the group that has exercised the most kinds
-// of calls, because NCCL allocates memory for each kind in each group and does not free it. The pool is locked.
+// pick removes an unused group for the GPUs of this key from the pool, and returns it. It selects the group that has
+// exercised the most kinds of collectives, because NCCL allocates memory for each kind in each group and does not free
+// it. The pool is locked.
 func (p *Pool) pick(key string) *Group {
 	best := -1
 	for i, g := range p.idle {
@@ -108,11 +109,11 @@ func (p *Pool) pick(key string) *Group {
 }
 
 // Leave returns a group to the pool for another team. It destroys the group instead if the group has failed or is
-// shared with other processes. sound reports that all its work has ended.
+// shared with other processes. The flag sound reports that all work of the group has ended.
 func (p *Pool) Leave(g *Group, sound bool) {
 	switch sound = sound && !g.failed && !g.ended; {
 	case sound && g.joined:
-		g.destroy() // all processes would have to agree on the team that uses the group next
+		g.destroy() // such a group is not reused: all processes would have to agree on the team that uses it next
 	case sound:
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -122,9 +123,9 @@ func (p *Pool) Leave(g *Group, sound bool) {
 	}
 }
 
-// Trim destroys the groups that have been idle longest until at most the given number of idle groups remains. It
-// reports whether it destroyed any. NCCL then frees memory, for which the driver may wait until devices are idle. The
-// caller therefore holds the issue lock.
+// Trim destroys the groups that have been unused longest until at most the given number of unused groups remains. It
+// reports whether it destroyed any group. NCCL then frees memory, for which the driver may wait until devices are idle.
+// The caller therefore holds the issue lock.
 func (p *Pool) Trim(most int) bool {
 	p.mu.Lock()
 	n := max(len(p.idle)-most, 0)

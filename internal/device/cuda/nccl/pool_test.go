@@ -2,8 +2,8 @@ package nccl
 
 import "testing"
 
-// TestPick checks that pick returns groups of the same devices in order of how many kinds they have exercised. Of
-// groups with equal numbers it returns the one that was returned to the pool last.
+// TestPick checks that pick returns the groups of the same GPUs in order of how many kinds of calls they have
+// exercised. Of groups with equal numbers of kinds, it returns the one that was returned to the pool last.
 func TestPick(t *testing.T) {
 	group := func(key string, kinds ...string) *Group {
 		g := &Group{key: key, exercised: map[string]bool{}}

@@ -10,9 +10,9 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// If GPUs that different processes drive have no peer access, the memory that processes share is host memory. The
-// process that drives the GPU of a region creates it as a segment, and all other processes map the segment. The driver
-// of each process gives its GPUs access.
+// If GPUs that different processes drive have no peer access, processes share host memory instead of device memory. For
+// each region of a GPU, the process that drives the GPU creates a segment of host memory, and all other processes map
+// the segment. In each process, the driver then grants the GPUs access.
 
 // hosted is a source of regions in host memory that all processes map.
 type hosted struct {
@@ -24,7 +24,7 @@ type hosted struct {
 	segments map[*gpu.Region]*procs.Segment
 }
 
-// Hosted returns a source of regions in host memory. The owner creates the regions. key identifies the GPU in all
+// Hosted returns a source of regions in host memory. The owner creates the regions. The key identifies the GPU in all
 // processes. Calls need a current context.
 func Hosted(drv *nvlib.Driver, peers *procs.Spread, key string, owner int) gpu.Source {
 	return &hosted{drv: drv, peers: peers, key: key, owner: owner, segments: map[*gpu.Region]*procs.Segment{}}
@@ -47,8 +47,8 @@ func (h *hosted) Reserve(most, least int64) (*gpu.Region, error) {
 	return h.register(seg)
 }
 
-// create creates a region and shares it. If it cannot be created, create shares a segment that is too small for any
-// region.
+// create creates a region and shares it. If it cannot create the region, it shares a segment that is too small for any
+// region, which the other processes take for the failure.
 func (h *hosted) create(key string, most, least int64) (*gpu.Region, error) {
 	r, err := h.reserve(most)
 	if gpu.OutOfMemory(err) && least < most {
@@ -79,7 +79,7 @@ func (h *hosted) reserve(bytes int64) (*gpu.Region, error) {
 func (h *hosted) register(seg *procs.Segment) (*gpu.Region, error) {
 	r := &gpu.Region{Addr: nvlib.Ptr(seg.Address()), Bytes: int64(len(seg.Bytes()))}
 	if err := h.drv.HostRegister(r.Addr, r.Bytes); err != nil {
-		return nil, errors.Join(fmt.Errorf("%d bytes of host memory that processes share: %w", r.Bytes, err), seg.Close())
+		return nil, errors.Join(fmt.Errorf("giving GPUs access to %d bytes of shared host memory: %w", r.Bytes, err), seg.Close())
 	}
 	h.segments[r] = seg
 	return r, nil

@@ -10,11 +10,11 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// Processes map each other's device memory region by region. Every process manages the memory of a GPU that processes
-// share with a heap, and all these heaps allocate in the same way. When the heap of the GPU's own process adds a
-// region, that process exports it. The heaps of the other processes need a region of the same size at the same time,
-// and map the exported one. The GPU's process first shares the size of the region; size 0 means that it could not
-// allocate the region.
+// Processes map each other's device memory region by region. In every process, a heap manages the shared memory of each
+// GPU, and all heaps of a GPU allocate in the same way. When the heap of the GPU's own process adds a region, that
+// process exports it. The heaps of the other processes need a region of the same size at the same time, and map the
+// exported region. The GPU's process first shares the size of the region; size 0 means that it could not allocate the
+// region.
 
 // owned is the source of regions for a GPU of this process.
 type owned struct {
@@ -24,8 +24,8 @@ type owned struct {
 	taken int
 }
 
-// Owned returns a source of regions that allocates memory of m and exports it to the other processes. key identifies
-// the GPU in all processes.
+// Owned returns a source of regions that allocates memory of m and exports it to the other processes. The key
+// identifies the GPU in all processes.
 func Owned(m gpu.DeviceMemory, peers *procs.Spread, key string) gpu.Source {
 	m.Exported = true
 	return &owned{DeviceMemory: m, peers: peers, key: key}
@@ -67,7 +67,7 @@ func (o *owned) Reserve(most, least int64) (*gpu.Region, error) {
 	file, err := o.Export(r)
 	if err != nil {
 		clear(note.Bytes())
-		return nil, errors.Join(fmt.Errorf("exporting memory to other processes: %w", err), p.Share(key, note),
+		return nil, errors.Join(fmt.Errorf("exporting device memory to other processes: %w", err), p.Share(key, note),
 			o.Release(r))
 	}
 	defer file.Close()
@@ -102,8 +102,8 @@ func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 	return r, nil
 }
 
-// HostSegment returns a rank's host memory, which processes share under a key. The rank's process creates it and the
-// others map it.
+// HostSegment returns a segment of host memory that belongs to a rank and that processes share under a key. The rank's
+// process creates it, and the others map it.
 func HostSegment(p *procs.Spread, rank int, key string, bytes int64) (*procs.Segment, error) {
 	if !p.Local(rank) {
 		return p.Map(p.Ctx, p.Owner(rank), key)

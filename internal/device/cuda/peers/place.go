@@ -26,25 +26,25 @@ type View struct {
 	alike map[string]bool // by host: whether all its processes see the same GPUs
 	own   string          // this process's host
 
-	failed []failure // pairs of GPUs of different processes that have no peer access, found by try
+	failed []failure // pairs of GPUs of different processes that have no peer access, as the method try found
 }
 
 // host returns the host of a process.
 func (v *View) host(process int) string { return v.seen[process][0].Host }
 
-// sight describes a GPU to other processes.
+// sight describes, for other processes, a GPU that a process sees.
 type sight struct {
 	Host             string
 	PCI, Name, Arch  string
 	SMs, BlockShared int
 	Memory           int64
-	// Apart lists the GPUs with which this one has no peer access, as indices in the process's list of GPUs, or all. Why
-	// is the reason for one of these pairs; it is set in the first entry of the list.
+	// Apart lists the GPUs with which this one has no peer access: indices in the process's list of GPUs, or the
+	// constant all. Why is the reason for one of these pairs; only the first GPU in the process's list has it.
 	Apart []int  `json:",omitempty"`
 	Why   string `json:",omitempty"`
 }
 
-// all in sight.Apart denotes all other GPUs, also those of other processes.
+// The constant all in sight.Apart stands for all other GPUs, also those of other processes.
 const all = -1
 
 // Look exchanges with the other processes of p which GPUs each of them sees, and finds pairs of GPUs without peer
@@ -87,7 +87,8 @@ func same(a, b []sight) bool {
 	return slices.EqualFunc(a, b, func(a, b sight) bool { return a.Host == b.Host && a.PCI == b.PCI })
 }
 
-// apart returns sight.Apart and sight.Why of a GPU, as far as they are known without a test transfer.
+// apart returns the values of sight.Apart and sight.Why for the GPU g, as far as they are known without a test
+// transfer.
 func apart(g *gpu.GPU, gpus []*gpu.GPU) (list []int, why string) {
 	if err := g.System.Reach.Off(); err != nil {
 		return []int{all}, err.Error()
@@ -103,8 +104,8 @@ func apart(g *gpu.GPU, gpus []*gpu.GPU) (list []int, why string) {
 	return list, why
 }
 
-// Apart returns the reason why two GPUs of one node have no peer access, or nil if no process knows a reason. All
-// processes get the same result.
+// Apart returns the reason why two GPUs of one node have no peer access, or nil if no process knows a reason. The
+// result is the same in all processes.
 func (v *View) Apart(a, b Place) error {
 	if a.Host == b.Host && a.PCI == b.PCI {
 		return nil
@@ -133,7 +134,8 @@ func (v *View) Apart(a, b Place) error {
 }
 
 // Separated returns the reason why GPUs that different processes of a node drive have no peer access; nil if they have.
-// All processes get the same result, also those of other nodes, because the algorithms of collectives depend on it.
+// The result is the same in all processes, also on other nodes, because the choice of collectives' algorithms depends
+// on it.
 func (v *View) Separated(p *procs.Spread, places []Place) error {
 	for r, a := range places {
 		for q, b := range places[:r] {
@@ -145,7 +147,7 @@ func (v *View) Separated(p *procs.Spread, places []Place) error {
 	return nil
 }
 
-// Exchange describes how processes with one rank each exchange data; "" if there is only one process.
+// Exchange describes how processes with one rank each exchange data; it is empty if there is only one process.
 func (v *View) Exchange(p *procs.World, sys *gpu.System, most int) string {
 	if v == nil || p.Processes() == 1 {
 		return ""
@@ -161,8 +163,8 @@ func (v *View) Exchange(p *procs.World, sys *gpu.System, most int) string {
 	return doctor.Exchange(v.Separated(spread, places))
 }
 
-// GPUs returns the number of GPUs in the world. If all processes of a host see the same GPUs, these are counted once.
-// Otherwise the GPUs that each process sees count as different.
+// GPUs returns the number of GPUs in the world. If all processes of a host see the same GPUs, each GPU is counted once.
+// Otherwise the GPUs that each process sees are assumed to differ from those of other processes.
 func (v *View) GPUs() int {
 	n, counted := 0, map[string]bool{}
 	for p, list := range v.seen {
@@ -177,7 +179,7 @@ func (v *View) GPUs() int {
 
 // Place describes the GPU of a rank.
 type Place struct {
-	Key     string // identifies the GPU in all processes; ranks of one process that share a GPU have the same key
+	Key     string // Key identifies the GPU in all processes; ranks of one process that share a GPU have the same Key
 	GPU     *gpu.GPU
 	Owner   int  // the process that drives the GPU
 	Foreign bool // another process drives the GPU
@@ -201,7 +203,7 @@ func (v *View) Place(p *procs.Spread, sys *gpu.System, ranks, most int) ([]Place
 		case seat >= 0 && ranks%p.Processes() != 0:
 			return nil, fmt.Errorf("%w: %d ranks in a group of %d processes on GPUs; give each process the same number of ranks",
 				device.ErrUnsupported, ranks, p.Processes())
-		case v.alike[host] && seat >= 0: // in a group, the process uses the GPUs that it has in the world
+		case v.alike[host] && seat >= 0: // in a group of processes, each process uses the GPUs that it has in the world
 			i += seat * ranks / p.Processes()
 		case v.alike[host]:
 			i = ranksOn[host]

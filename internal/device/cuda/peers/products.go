@@ -12,14 +12,14 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// Products are the GEMMs of one GPU of this process.
+// Products is the preparation of GEMMs on one GPU of this process.
 type Products struct {
 	*gemm.Host
 	Bound func(func() error) error // runs a function with the GPU's context current
 }
 
-// SettleProducts makes all processes compute GEMMs with the same algorithms. It prepares GEMMs again for which this
-// process had chosen another algorithm. lock locks the world's mutex.
+// SettleProducts makes all processes compute GEMMs with the same algorithms. It prepares a GEMM again if this process
+// had chosen another algorithm than the agreed one. The function lock locks the world's mutex.
 func SettleProducts(ctx context.Context, p *procs.Spread, lock func() (unlock func()), here []Products) error {
 	unlock := lock()
 	own := map[gemm.Sum][]byte{}
@@ -41,10 +41,10 @@ func SettleProducts(ctx context.Context, p *procs.Spread, lock func() (unlock fu
 }
 
 // AgreeProducts returns, for each GEMM, the algorithm that all processes use, so that all ranks compute sums in the
-// same order. Each process has measured and chosen for itself. The choice of the process with the lowest number is
-// used. If one process runs linears with a common operand as separate launches, however, all processes do. The
-// processes exchange their choices in several rounds; the process with the most choices determines the number of
-// rounds.
+// same order. Before, each process has measured and chosen for itself. Of different choices, that of the process with
+// the lowest number is used. One choice overrides this rule: if any process runs linears with a common operand as
+// separate launches, all processes do. The processes exchange their choices in several rounds; the process with the
+// most choices determines the number of rounds.
 func AgreeProducts(ctx context.Context, p *procs.Spread, own map[gemm.Sum][]byte) (map[gemm.Sum][]byte, error) {
 	const entry = len(gemm.Sum{}) + gemm.ChosenBytes
 	const most = procs.MaxValue / entry

@@ -12,23 +12,23 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// If processes of a node see different GPUs, no process can ask the driver whether these GPUs have peer access.
-// Each process therefore exports a little memory of each of its GPUs, and the others try to map it.
+// If the processes of a node see different GPUs, no process can query the driver for peer access between all of these
+// GPUs. Each process therefore exports a little memory of each of its GPUs, and the others try to map it.
 
-// unmapped reports that the GPUs of one process cannot access memory of a GPU of another process.
+// unmapped describes a failure: a GPU of one process cannot access memory of a GPU of another process.
 type unmapped struct {
-	Process, GPU int // the memory, by the indices of View.seen
-	By           int // the GPU without access, as an index in the list of the process that reports it
+	Process, GPU int // the GPU whose memory it is, given by the indices of View.seen
+	By           int // the GPU that cannot access it, given by its index in the list of the reporting process
 	Why          string
 }
 
 const trialName = "a trial mapping:"
 
-// mostWhy is the largest number of bytes of a reason that processes exchange.
+// mostWhy is the largest length in bytes of the text of a reason that processes exchange.
 const mostWhy = 100
 
-// try finds pairs of GPUs without peer access that no process sees both of. It does nothing unless processes of a node
-// see different GPUs.
+// try finds, of the pairs of GPUs that no process sees both of, those without peer access. It does nothing unless
+// processes of a node see different GPUs.
 func (v *View) try(ctx context.Context, p *procs.World, drv *nvlib.Driver, gpus []*gpu.GPU) error {
 	if !v.strangers(p) {
 		return nil
@@ -63,13 +63,14 @@ func (v *View) try(ctx context.Context, p *procs.World, drv *nvlib.Driver, gpus 
 	return nil
 }
 
-// failure is a pair of GPUs, by host and PCI address, whose memory could not be mapped.
+// failure is a pair of GPUs without peer access: memory of one could not be mapped for the other. The GPUs are given by
+// host and PCI address.
 type failure struct {
 	a, b [2]string
 	why  string
 }
 
-// strangers reports whether processes of a node see different GPUs.
+// strangers reports whether some processes of a node see different GPUs.
 func (v *View) strangers(p *procs.World) bool {
 	for a := range v.seen {
 		for b := range a {
@@ -124,7 +125,7 @@ func (v *View) tryOwn(ctx context.Context, p *procs.World, drv *nvlib.Driver, gp
 	return failed, nil
 }
 
-// exported returns a region and the file that represents it.
+// exported reserves a region of device memory, and returns it and the file by which other processes can map it.
 func exported(m gpu.DeviceMemory) (*gpu.Region, *os.File, error) {
 	r, err := m.Reserve(gpu.DeviceLeast, gpu.DeviceLeast)
 	if err != nil {
@@ -138,7 +139,7 @@ func exported(m gpu.DeviceMemory) (*gpu.Region, *os.File, error) {
 }
 
 // tryMap maps memory that a process exports, for each of the given GPUs, and returns the reasons why it cannot be
-// mapped; "" if it can.
+// mapped; the reason is empty if it can.
 func (v *View) tryMap(ctx context.Context, p *procs.World, process int, key string, drv *nvlib.Driver, gpus []*gpu.GPU) ([]string, error) {
 	reasons := make([]string, len(gpus))
 	note, err := p.Map(ctx, process, key)

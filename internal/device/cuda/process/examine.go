@@ -5,8 +5,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Examine reports on libraries and devices. If try is set, it makes a test transfer between every two GPUs, which
-// creates a context on each. Otherwise it uses the results of earlier test transfers.
+// Examine returns a report on CUDA's libraries and devices. If try is set, it makes a test transfer between every two
+// GPUs, which creates a context on each. Otherwise the report has the results of earlier test transfers.
 func Examine(try bool) doctor.Report {
 	r := doctor.Report{Multicast: doctor.MulticastOff}
 	if asked, err := multicastAsked(); err != nil {
@@ -46,7 +46,7 @@ func Examine(try bool) doctor.Report {
 	return r
 }
 
-// openNVML returns the NVML that the process has opened together with the driver, or opens NVML.
+// openNVML returns NVML: the library that was loaded together with the driver, or else it loads NVML.
 func openNVML(sys *Shared) (*nvlib.NVML, error) {
 	if sys != nil {
 		return sys.Reach.NVML()
@@ -54,8 +54,8 @@ func openNVML(sys *Shared) (*nvlib.NVML, error) {
 	return nvlib.OpenNVML()
 }
 
-// AddGPUs adds the GPUs to a report. If try is set, it first makes a test transfer between every two of them. nvml may
-// be nil.
+// AddGPUs adds the process's GPUs to a report. If try is set, it first makes a test transfer between every two of them.
+// nvml may be nil.
 func (s *Shared) AddGPUs(r *doctor.Report, nvml *nvlib.NVML, try bool) {
 	if try {
 		r.Note(s.tryAll())

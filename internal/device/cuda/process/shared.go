@@ -26,7 +26,7 @@ type Shared struct {
 	Picks gemm.Picks
 }
 
-// New returns the state for the driver's GPUs. blas opens cuBLASLt when it is first needed.
+// New returns the state for the driver's GPUs. The function blas opens cuBLASLt when it is first needed.
 func New(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*Shared, error) {
 	s, err := gpu.NewSystem(drv, blas)
 	if err != nil {
@@ -35,7 +35,7 @@ func New(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*Shared, erro
 	return &Shared{System: s, Locks: guard.Process{System: s}}, nil
 }
 
-// Open loads the driver, once per process.
+// Open loads the driver once per process, and returns the process's CUDA state.
 var Open = sync.OnceValues(func() (*Shared, error) {
 	multicast, err := multicastAsked()
 	if err != nil {
@@ -61,8 +61,8 @@ var Open = sync.OnceValues(func() (*Shared, error) {
 // opened is the result of Open; nil before Open.
 var opened atomic.Pointer[Shared]
 
-// Keep saves the context that is current on the calling thread, and returns a function that makes it current again. It
-// is called when C code calls Go, because other libraries of the C program, such as torch, rely on their current
+// Keep saves the context that is current on the calling thread, and returns a function that makes it current again.
+// Keep is called when C code calls Go, because other libraries of the C program, such as torch, rely on their current
 // context. Before Open, Keep does nothing.
 func Keep() (restore func()) {
 	if s := opened.Load(); s != nil {
@@ -78,7 +78,7 @@ const QueuesVariable = "CUDA_DEVICE_MAX_CONNECTIONS"
 var expected atomic.Int32
 
 // ExpectStreams declares that no GPU will have more than n streams in use. It must be called before the process opens
-// its first machine. With fewer streams, opening is faster.
+// its first machine. The fewer streams are declared, the faster machines open.
 func ExpectStreams(n int) { expected.Store(int32(n)) }
 
 // queues returns the number of hardware queues for each GPU. The driver reads the number once. If there are more

@@ -1,5 +1,5 @@
 // Package relocate prepares kernels before the addresses of their operands are known. Place and PlaceNorm give the
-// operands placeholder addresses, at which no memory is mapped. Find finds the words of the kernels' arguments that
+// operands placeholder addresses, at which no memory is mapped. Find finds the words in the kernels' arguments that
 // hold such an address. Before every launch Call.Aim replaces these words with the operands' real addresses.
 package relocate
 
@@ -8,11 +8,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Operand returns a view for the k-th operand of a member, with the shape of v. The kernel may also read the tail
-// bytes before the operand.
+// Operand is a function that returns a view for the k-th operand of a member, with the shape of v. The kernel may also
+// read up to tail bytes before the operand.
 type Operand func(member, k int, v device.View, tail int64) device.View
 
-// These are the placeholder address of the first operand, and the distance between the placeholder addresses of
+// The constants are the placeholder address of the first operand, and the distance between the placeholder addresses of
 // consecutive operands.
 const (
 	placeholder = 1 << 59
@@ -22,8 +22,8 @@ const (
 // Address returns the placeholder address of the k-th operand.
 func Address(k int) nvlib.Ptr { return nvlib.Ptr(placeholder + k*stride) }
 
-// Place returns a copy of c in which the views without memory are replaced by those that operand returns. With
-// inPlace, results use the memory of inputs.
+// Place returns a copy of c in which views without memory are replaced by views that the function operand returns. If
+// inPlace is set, results use the memory of inputs.
 func Place(c *device.Collective, inPlace bool, tail [2]int64, operand Operand) *device.Collective {
 	placed := *c
 	placed.Parts = append([]device.Part(nil), c.Parts...)
@@ -61,13 +61,14 @@ func PlaceNorm(n *device.Norm, sumIsResidual, outIsIn bool, operand Operand) *de
 	return placed
 }
 
-// Call holds kernels whose operands' addresses are replaced before each launch.
+// Call holds the kernels of a collective. The addresses of its operands are replaced in their arguments before each
+// launch.
 type Call struct {
 	Kernels []*nvlib.Launch
 	moves   []relocation
 }
 
-// relocation describes a word of a kernel's arguments that holds an address inside an operand: off is the number of
+// relocation describes a word of a kernel's arguments that holds an address inside an operand: off is the distance in
 // bytes from the operand's beginning.
 type relocation struct {
 	kernel  *nvlib.Launch
@@ -92,8 +93,8 @@ func Find(kernels []*nvlib.Launch, tails []int64) *Call {
 	return c
 }
 
-// At returns the address to which an address inside a placeholder moves, for the given operands. Other addresses are
-// returned unchanged.
+// At replaces an address inside an operand with a placeholder address: it returns the address in the given operands.
+// Other addresses are returned unchanged.
 func At(at nvlib.Ptr, operands []uintptr, tails []int64) nvlib.Ptr {
 	operand := int(at/stride) - placeholder/stride
 	if at < placeholder || operand >= len(operands) {
@@ -102,7 +103,7 @@ func At(at nvlib.Ptr, operands []uintptr, tails []int64) nvlib.Ptr {
 	return nvlib.Ptr(operands[operand]) + at%stride - nvlib.Ptr(tails[operand])
 }
 
-// Aim sets the addresses of the operands in the kernels' arguments.
+// Aim writes the addresses of the given operands to the kernels' arguments.
 func (c *Call) Aim(operands []uintptr) {
 	for _, m := range c.moves {
 		m.kernel.SetWord(m.word, uint64(operands[m.operand])+m.off)

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Board allocates flags and lists of flags in the memory of several GPUs. Kernels of all these GPUs can write the
+// Board allocates flags and lists of flags in the memory of several GPUs. Kernels of each of these GPUs can write all
 // flags.
 type Board struct {
 	chunks []*chunk
@@ -22,7 +22,7 @@ type Board struct {
 type GPU struct {
 	Drv   *nvlib.Driver
 	Heaps *[3]*gpu.Heap
-	Bound func(func() error) error             // runs a function with the GPU's context current
+	Bound func(func() error) error             // calls a function while the GPU's context is current
 	Alloc func(bytes int64) (nvlib.Ptr, error) // allocates shared memory
 	Lost  func() bool                          // reports whether the GPU is lost to the process
 }
@@ -33,7 +33,7 @@ type List struct {
 	Flags []nvlib.Ptr
 }
 
-// Full reports whether the list is full.
+// Full reports whether the list has no room for another flag.
 func (l *List) Full() bool { return len(l.Flags) >= kernels.JoinMost }
 
 // Meeting is one GPU's part of a synchronization in which several GPUs wait for each other. The GPU waits for Flag,
@@ -43,7 +43,7 @@ type Meeting struct {
 	List *List
 }
 
-// chunk is a block of a GPU's memory from which flags and lists are allocated. It is initially zero.
+// chunk is a block of a GPU's memory, of which a Board uses parts for flags and lists. It is initially zero.
 type chunk struct {
 	g    *GPU
 	at   nvlib.Ptr
@@ -51,7 +51,7 @@ type chunk struct {
 }
 
 const (
-	flagBytes  = 32 // each flag has a separate sector
+	flagBytes  = 32 // the size of a memory sector, so that no two flags share one
 	listBytes  = 8 * (1 + kernels.JoinMost)
 	chunkBytes = 64 << 10
 )
@@ -70,7 +70,7 @@ func (b *Board) List(g *GPU) (*List, error) {
 	return l, nil
 }
 
-// cut allocates memory from a chunk of g.
+// cut allocates bytes in a chunk of g's memory.
 func (b *Board) cut(g *GPU, bytes int64) (nvlib.Ptr, error) {
 	for _, c := range b.chunks {
 		if c.g == g && c.used+bytes <= chunkBytes {
@@ -142,7 +142,7 @@ func (b *Board) fill(c *chunk) error {
 	return errors.Join(drv.Copy(c.at, buf, chunkBytes, 0, &args), drv.SyncStream(0), pinned.Free(buf, chunkBytes))
 }
 
-// Free frees the memory. No kernel may be using it.
+// Free frees the memory. No kernel may be using the board.
 func (b *Board) Free() error {
 	var errs []error
 	for _, c := range b.chunks {

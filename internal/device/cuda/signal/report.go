@@ -1,5 +1,5 @@
-// Package signal manages memory through which kernels report errors and signal each other. Kernels of a GPU write
-// errors that they find in their data to a Report. A Board holds flags that kernels of one GPU raise and for which
+// Package signal manages memory through which kernels report errors and signal each other. Kernels write errors that
+// they find in their data to the Report of their GPU. A Board holds flags that kernels of one GPU raise and for which
 // kernels of another GPU wait. It also holds lists of flags that a kernel raises together. Package cuda issues the
 // kernels.
 package signal
@@ -17,13 +17,13 @@ import (
 // Report is memory in which kernels of a GPU that check their data report errors. Only the first error is recorded.
 // The world's mutex guards it.
 type Report struct {
-	Armed  bool // a kernel that may report was launched after the last call of Rang
-	Always bool // callers outside the world may launch such a kernel at any time
+	Armed  bool // Armed: a kernel that may report an error was launched after the last call of Rang
+	Always bool // Always: such a kernel may be launched at any time, without notice
 
 	drv    *nvlib.Driver
 	heaps  *[3]*gpu.Heap
-	at     nvlib.Ptr // in device memory; 0 until it is needed
-	copied nvlib.Ptr // pinned memory: a buffer for Read, followed by the bell; allocated in advance, because Sync must not allocate
+	at     nvlib.Ptr // address of the record in device memory; 0 until it is needed
+	copied nvlib.Ptr // address of pinned memory, allocated in advance for Sync: a buffer for Read, then the bell
 	tags   uint64
 }
 
@@ -35,8 +35,8 @@ func NewReport(drv *nvlib.Driver, heaps *[3]*gpu.Heap) *Report {
 // At returns the report's address in device memory; 0 before Open.
 func (r *Report) At() nvlib.Ptr { return r.at }
 
-// Reserve returns the address to which a kernel reports, and the kernel's tag. Tags count from 0. The context is
-// current.
+// Reserve returns the address at which a kernel reports errors, and the tag that identifies the kernel. Tags count from
+// 0. The context is current.
 func (r *Report) Reserve() (nvlib.Ptr, uint64, error) {
 	if err := r.Open(); err != nil {
 		return 0, 0, err
@@ -68,11 +68,11 @@ func (r *Report) Open() error {
 
 const bellBytes = 8
 
-// bell returns the address of a word in host memory that kernels set when they report an error. The host can thus
-// check for errors without a driver call.
+// bell returns the address of the bell: a word in host memory that kernels set when they report an error. The host can
+// thus check for errors without a driver call.
 func (r *Report) bell() nvlib.Ptr { return r.copied + kernels.FaultBytes }
 
-// Rang reports whether a kernel reported an error. The device is idle.
+// Rang reports whether a kernel has reported an error, as far as the bell shows. The device is idle.
 func (r *Report) Rang() bool {
 	if !r.Armed && !r.Always {
 		return false
@@ -81,7 +81,7 @@ func (r *Report) Rang() bool {
 	return cabi.LoadAtomic(uintptr(r.bell())) != 0
 }
 
-// Read returns the report; false if there is none. The device must be idle, and the context current.
+// Read returns the reported error; false if there is none. The device must be idle, and the context current.
 func (r *Report) Read() (kernels.Fault, bool, error) {
 	var args [4]uintptr
 	if err := errors.Join(r.drv.Copy(r.copied, r.at, kernels.FaultBytes, 0, &args), r.drv.SyncStream(0)); err != nil {

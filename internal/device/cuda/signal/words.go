@@ -18,7 +18,7 @@ func Fill(drv *nvlib.Driver, at nvlib.Ptr, v uint32, n int64) error {
 	return errors.Join(drv.Fill32(at, v, n, 0), drv.SyncStream(0))
 }
 
-// Read returns bytes of device memory. It copies them through pinned host memory. The context is current.
+// Read returns bytes of device memory. It copies the bytes through pinned host memory. The context is current.
 func Read(drv *nvlib.Driver, pinned *gpu.Heap, at nvlib.Ptr, bytes int64) ([]byte, error) {
 	buf, err := pinned.Alloc(bytes)
 	if err != nil {
@@ -30,11 +30,12 @@ func Read(drv *nvlib.Driver, pinned *gpu.Heap, at nvlib.Ptr, bytes int64) ([]byt
 	return read, errors.Join(err, pinned.Free(buf, bytes))
 }
 
-// poisonWord reads as a NaN in f16, bf16, f32 and f64, and as a large number in i32 and i64, at any even offset.
+// poisonWord is the content of poisoned memory. It reads as a NaN in f16, bf16, f32 and f64, and as a large number in
+// i32 and i64, at any even offset.
 const poisonWord = 0x7fff7fff
 
-// Poison fills bytes [lo, hi) of memory with poisonWord. Ends that are not aligned to words are filled with the
-// corresponding bytes. The context is current.
+// Poison fills bytes [lo, hi) of memory with poisonWord. If the first or last bytes are not an entire word, they get
+// the corresponding bytes of poisonWord. The context is current.
 func Poison(drv *nvlib.Driver, memory nvlib.Ptr, lo, hi int64) error {
 	at := func(i int64) nvlib.Ptr { return memory + nvlib.Ptr(i) }
 	for ; lo < hi && lo%4 != 0 || lo < hi && hi-lo < 4; lo++ {

@@ -38,7 +38,7 @@ type Pool struct {
 	landings []landing
 }
 
-// Mark is the position after a transfer in its stream.
+// Mark is the position in a stream after a transfer.
 type Mark interface {
 	Over() bool // reports whether the device has reached the mark
 	Lost() bool // reports whether the GPU is lost, so that it will never reach the mark
@@ -83,8 +83,8 @@ func (p *Pool) Grow(pinned *gpu.Heap, size int64) (nvlib.Ptr, error) {
 	return buf, err
 }
 
-// Stage allocates buffers in advance, for times concurrent transfers of each of the given sizes in bytes. It stops at
-// the pool's limit. A context is current.
+// Stage allocates buffers in advance: for each of the given sizes in bytes, as many as the given number of concurrent
+// transfers (times) need. It stops when the pool has its largest permitted size. A context is current.
 func (p *Pool) Stage(pinned *gpu.Heap, transfers []int64, times int) error {
 	need := map[int64]int{}
 	for _, n := range transfers {
@@ -104,8 +104,8 @@ func (p *Pool) Stage(pinned *gpu.Heap, transfers []int64, times int) error {
 	return nil
 }
 
-// Note records a transfer through buf. The transfer has ended when the mark is reached; the pool then releases the
-// mark. dst is the destination of a download, or nil for an upload.
+// Note records a transfer that uses the buffer buf. The transfer has ended when the mark is reached; the pool then
+// releases the mark. The slice dst is the destination of a download, or nil for an upload.
 func (p *Pool) Note(m Mark, buf nvlib.Ptr, size int64, dst []byte) {
 	p.landings = append(p.landings, landing{m, buf, size, dst})
 }
@@ -120,7 +120,7 @@ func (p *Pool) InFlight(size int64) bool {
 	return false
 }
 
-// Land finishes the transfers that have ended, and reports whether there were any.
+// Land releases the buffers of transfers that have ended, and reports whether there were any.
 func (p *Pool) Land() bool {
 	kept := p.landings[:0]
 	for _, l := range p.landings {
@@ -140,7 +140,8 @@ func (p *Pool) Land() bool {
 	return landed
 }
 
-// Disown drops the destinations of all downloads, because the callers may use these bytes for other purposes.
+// Disown makes the pool forget the destinations of all downloads, because the callers may use these bytes for other
+// purposes.
 func (p *Pool) Disown() {
 	for i := range p.landings {
 		p.landings[i].dst = nil

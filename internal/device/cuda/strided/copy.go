@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// CheckCopy checks that src can be copied to dst.
+// CheckCopy returns an error unless src can be copied to dst.
 func CheckCopy(dst, src *View) error {
 	if dst.DType != src.DType || !slices.Equal(dst.Shape, src.Shape) {
 		return fmt.Errorf("%s%v to %s%v", src.DType, src.Shape, dst.DType, dst.Shape)
@@ -22,12 +22,12 @@ func CheckCopy(dst, src *View) error {
 		return err
 	}
 	if dst.Overlaps(src) && !dst.Same(src) && dst.Bytes() > maxStaged {
-		return fmt.Errorf("%w: a copy of %d bytes onto itself; copy to another buffer first", device.ErrUnsupported, dst.Bytes())
+		return fmt.Errorf("%w: a copy of %d bytes whose source and destination overlap; copy to another buffer first", device.ErrUnsupported, dst.Bytes())
 	}
 	return nil
 }
 
-// MaxDims is the largest number of dimensions of a copy, after merging.
+// MaxDims is the largest number of dimensions of a copy, after dimensions were merged.
 const MaxDims = 8
 
 // maxStaged is the largest size in bytes of a copy between overlapping views. Such a copy goes through a temporary
@@ -37,12 +37,13 @@ const maxStaged = 1 << 30
 // CheckDims returns an error if there are more than MaxDims dimensions.
 func CheckDims(dims []Dim) error {
 	if len(dims) > MaxDims {
-		return fmt.Errorf("%w: a copy of %d dimensions that do not merge; up to %d do", device.ErrUnsupported, len(dims), MaxDims)
+		return fmt.Errorf("%w: a copy of %d dimensions, even after merging contiguous ones; at most %d are possible", device.ErrUnsupported, len(dims), MaxDims)
 	}
 	return nil
 }
 
-// Dim is a merged dimension: its extent and the strides of destination and source, in elements.
+// Dim is a dimension of a copy, possibly merged from several: its extent, and the strides of destination and source, in
+// elements.
 type Dim struct{ N, Dst, Src int64 }
 
 // Merge merges adjacent dimensions of two views of one shape if both views are contiguous across them. The innermost
@@ -81,17 +82,18 @@ func ByEngine(dst *View, dims []Dim) bool {
 	return rows(dims[0], in) && in.N*size >= WideRow && dims[0].Dst*size < 1<<31 && dims[0].Src*size < 1<<31
 }
 
-// rows reports whether the stride of out is at least a row of in, on both sides.
+// rows reports whether rows do not overlap: for both views, the stride of the dimension out is at least the extent of
+// in.
 func rows(out, in Dim) bool { return out.Dst >= in.N && out.Src >= in.N }
 
-// Pieces splits a copy into parts of at most most bytes, and calls f for each.
+// Pieces splits a copy into parts of at most the number of bytes most, and calls f for each part.
 func Pieces(dst, src *View, most int64, f func(dst, src *View) error) error {
 	if dst.Bytes() <= most {
 		return f(dst, src)
 	}
 	d, r := *dst, *src
 	d.Shape, d.Strides, r.Strides = nil, nil, nil
-	for _, p := range Merge(dst, src) { // the dimensions, merged and without extents of 1
+	for _, p := range Merge(dst, src) { // the dimensions, merged, without those of extent 1
 		d.Shape, d.Strides, r.Strides = append(d.Shape, p.N), append(d.Strides, p.Dst), append(r.Strides, p.Src)
 	}
 	r.Shape = d.Shape

@@ -2,7 +2,7 @@ package strided
 
 import "hocket.example/hocket/internal/nvlib"
 
-// Launches caches the launches of kernels that copy. The zero value is an empty cache.
+// Launches is a cache of launches of kernels that copy. The zero value is an empty cache.
 type Launches struct{ kept map[key][]*nvlib.Launch }
 
 // key identifies copies that share a launch.
@@ -25,7 +25,7 @@ func (l *Launches) Get(on any, dst, src *View, dims []Dim) ([]*nvlib.Launch, boo
 	return list, ok
 }
 
-// mostKept is the largest number of cached copies. A full cache is emptied.
+// mostKept is the largest number of copies whose launches are cached. A full cache is emptied.
 const mostKept = 4096
 
 // Keep adds the launches of a copy to the cache.

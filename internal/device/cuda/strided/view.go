@@ -13,20 +13,20 @@ import (
 
 // View is a tensor in device or host memory.
 type View struct {
-	Mem            Memory    // nil for host memory, and for memory that a team reserved
+	Mem            Memory    // the memory that contains the view; nil for host memory, and for memory that a team reserved
 	Addr           nvlib.Ptr // address of element 0
 	DType          ir.DType
 	N              int64 // elements
 	Shape, Strides []int64
 }
 
-// Detach clones the shape and strides, which the caller may change.
+// Detach replaces the shape and strides, which the caller may change, by copies.
 func (r *View) Detach() { r.Shape, r.Strides = slices.Clone(r.Shape), slices.Clone(r.Strides) }
 
-// Bytes returns the size of the elements without gaps.
+// Bytes returns the size in bytes of the elements, without gaps between them.
 func (r *View) Bytes() int64 { return r.N * r.DType.Size() }
 
-// end returns the address after the last element.
+// end returns the address after the view's last element.
 func (r *View) end() nvlib.Ptr {
 	if r.N == 0 {
 		return r.Addr
@@ -51,7 +51,7 @@ func (r *View) Same(o *View) bool {
 	return true
 }
 
-// NamesTwice reports whether two indices refer to the same element.
+// NamesTwice reports whether two indices of the view refer to the same element.
 func (r *View) NamesTwice() bool { return r.N > 0 && device.NamesTwice(r.Shape, r.Strides) }
 
 // Dense reports whether the elements are in row-major order without gaps.
@@ -96,7 +96,7 @@ func RowMajor(shape []int64) []int64 {
 type Memory interface {
 	// Rank returns the rank whose device owns the memory.
 	Rank() int
-	// Kind returns which devices may access the memory.
+	// Kind returns the kind of the memory: which devices may access it.
 	Kind() device.MemKind
 }
 
@@ -113,7 +113,7 @@ func (r View) Block(axis, i, n int) View {
 	return r
 }
 
-// rows returns n rows of r from row lo.
+// rows returns the n rows of r that begin with row lo.
 func (r *View) rows(lo, n int64) View {
 	v := *r
 	v.Addr += nvlib.Ptr(lo * r.Strides[0] * r.DType.Size())
@@ -123,7 +123,7 @@ func (r *View) rows(lo, n int64) View {
 	return v
 }
 
-// Operand returns r in the form that package kernels takes.
+// Operand returns r as an operand of package kernels.
 func (r *View) Operand() kernels.Operand {
 	return kernels.Operand{Addr: r.Addr, DType: r.DType, Shape: r.Shape, Strides: r.Strides}
 }
