@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// A .nv.info section consists of records. Each begins with a byte for its form, a byte for its
-// kind, and 2 bytes, which are a value or, in the form sized, the number of bytes that follow.
+// A .nv.info section consists of records. Each record begins with a byte for its form, a byte for its kind, and 2
+// bytes, which are a value or, in the form sized, the number of bytes that follow.
 const (
 	sized     = 4
-	paramInfo = 0x17 // index, 4 bytes; ordinal and offset, 2 bytes each; then 4 bytes that contain the size above bit 18
+	paramInfo = 0x17 // a parameter: index, 4 bytes; ordinal and offset, 2 bytes each; 4 bytes with the size above bit 18
 )
 
-// machine is EM_CUDA. elfVersion is the offset of the version in a 64-bit ELF header.
+// machine is EM_CUDA, the number of CUDA in an ELF header. elfVersion is the offset of the version in a 64-bit header.
 const (
 	machine    = 190
 	elfVersion = 20
 )
 
-// cubin finds the kernels of a cubin. Section .text.NAME has the code of a kernel, .nv.info.NAME
-// describes its parameters.
+// cubin returns the kernels of a cubin file with their parameters. Section .text.NAME has the code of the kernel NAME,
+// and .nv.info.NAME describes its parameters.
 func cubin(b []byte) (Kernels, error) {
 	// Since CUDA 13 the version in the header is not 1, ELF's version, which debug/elf requires.
 	if len(b) > elfVersion+4 && bytes.HasPrefix(b, []byte(elf.ELFMAG)) {
@@ -31,7 +31,7 @@ func cubin(b []byte) (Kernels, error) {
 	}
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil || f.Machine != machine {
-		return nil, fmt.Errorf("it is no cubin, an ELF file of machine code for a GPU")
+		return nil, fmt.Errorf("the file is no cubin, an ELF file of machine code for a GPU")
 	}
 	found := Kernels{}
 	for _, s := range f.Sections {

@@ -15,11 +15,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// mostBytes is the largest size of a file.
+// mostBytes is the largest permitted size in bytes of a kernel file.
 const mostBytes = 64 << 20
 
-// Param is a parameter of a kernel. Size is its size in bytes, 0 if the file does not say. Pointer
-// and Value are set if it is certainly a pointer, or certainly not one.
+// Param is a parameter of a kernel. Size is the parameter's size in bytes, 0 if the file does not state it. Pointer is
+// set if the parameter is certainly a pointer, Value if it is certainly not one.
 type Param struct {
 	Size           int
 	Pointer, Value bool
@@ -64,7 +64,7 @@ func load(p *ir.Program, dir, name string) *parsed {
 	if !ok {
 		var err error
 		if b, err = files.ReadBelow(dir, filepath.FromSlash(name), mostBytes); err != nil {
-			help := "paths begin at the program's directory"
+			help := "paths of kernel files are relative to the program's directory"
 			if !errors.Is(err, fs.ErrNotExist) {
 				help = ""
 			}
@@ -79,7 +79,7 @@ func load(p *ir.Program, dir, name string) *parsed {
 	return &parsed{kernels: kernels, err: err}
 }
 
-// Parse finds the kernels of a file.
+// Parse returns the kernels of a file with their parameters.
 func Parse(name string, b []byte) (Kernels, error) {
 	switch filepath.Ext(name) {
 	case ".cu":
@@ -114,8 +114,8 @@ func (k *parsed) check(p *ir.Program, s *ir.Stmt) *ir.Diagnostic {
 	}
 	if len(params) != len(l.Params) {
 		d := p.Diag("launch", l.Kernel.Pos, "%s takes %d arguments, and gets %d", l.Name(), len(params), len(l.Params))
-		if d.Help = "one for each of the kernel's parameters"; len(params) > len(l.Params) {
-			d.Help += "; a pointer that it does not use may be i64 0, such as the two that Triton's kernels end with"
+		if d.Help = "pass one argument for each of the kernel's parameters"; len(params) > len(l.Params) {
+			d.Help += "; an argument that the kernel does not use may be i64 0, such as the two pointers at the end of Triton's kernels"
 		}
 		return d
 	}
@@ -127,7 +127,7 @@ func (k *parsed) check(p *ir.Program, s *ir.Stmt) *ir.Diagnostic {
 	return nil
 }
 
-// mismatch returns why an argument does not fit a parameter; "" if it does.
+// mismatch returns the reason why an argument does not fit a parameter; "" if it does.
 func mismatch(want Param, have ir.LaunchParam) string {
 	size := 8
 	if have.Kind == ir.LaunchNumber {

@@ -87,7 +87,7 @@ func elfFile(machine elf.Machine, sections map[string][]byte) []byte {
 // infoOf returns a .nv.info section for parameters of the given sizes. Like compilers, it writes
 // the last parameter first.
 func infoOf(sizes ...int) []byte {
-	b := []byte{3, 0x1b, 0xff, 0} // another record, whose value is within it
+	b := []byte{3, 0x1b, 0xff, 0} // a record of another kind, whose value is within the record
 	for i := len(sizes) - 1; i >= 0; i-- {
 		b = append(b, sized, paramInfo, 12, 0)
 		b = binary.LittleEndian.AppendUint32(b, 0)

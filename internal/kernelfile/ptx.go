@@ -12,7 +12,7 @@ var (
 	array = regexp.MustCompile(`\[(\d+)\]\s*$`)
 )
 
-// ptx finds the kernels of a PTX file.
+// ptx returns the kernels of a PTX file with their parameters.
 func ptx(text string) Kernels {
 	text = comments.ReplaceAllString(text, " ")
 	found := Kernels{}

@@ -12,8 +12,8 @@ var (
 	named    = regexp.MustCompile(`([A-Za-z_]\w*)\s*$`)
 )
 
-// source finds the kernels of CUDA C++: the functions that follow __global__. Only a compiler can
-// resolve macros and templates, so parameters that are not plain types remain unknown.
+// source returns the kernels of a CUDA C++ file: the functions that follow __global__. Only a compiler can resolve
+// macros and templates, so parameters that are not plain types remain unknown.
 func source(text string) Kernels {
 	text = comments.ReplaceAllString(text, " ")
 	found := Kernels{}
@@ -65,7 +65,7 @@ func bracketed(s string) (inner, after string, ok bool) {
 	return "", "", false
 }
 
-// parameters parses a list of parameters that are separated by commas.
+// parameters parses a comma-separated list of parameters.
 func parameters(list string) []Param {
 	out := []Param{}
 	depth, from := 0, 0

@@ -11,9 +11,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attention computes softmax(Scale · q·kᵀ)·v for each leading index and head, with q[…, Tq, Hq, Dh] and k and v […,
-// Tk, Hkv, Dh]. A fourth operand, integers of shape […] or […, Tq], holds the number of keys of each sequence or
-// query. The last operand may be a mask of floats, […, Tq, Tk] or [Tq, Tk]. With op.LSE, stored is a second
+// attention computes softmax(Scale · q·kᵀ)·v for each leading index and head, with q[…, Tq, Hq, Dh] and k and v […, Tk,
+// Hkv, Dh]. A fourth operand, integers of shape […] or […, Tq], holds the length of each sequence or query: the number
+// of its keys. The last operand may be a mask of floats, […, Tq, Tk] or [Tq, Tk]. With op.LSE, stored is a second
 // result: log Σ exp of the scores of each query and head, […, Tq, Hq].
 func attention(j *job, op device.Attention, stored []Operand) ([]launch, error) {
 	f, err := newAttending(j, op, stored)
@@ -21,7 +21,7 @@ func attention(j *job, op device.Attention, stored []Operand) ([]launch, error) 
 	case err != nil || j.Out.elements() == 0:
 		return nil, err
 	case op.LSE && (!f.cores || f.fixed || f.few()):
-		return nil, fmt.Errorf("%w: attention and attention_lse of q%v and k%v in one launch", device.ErrUnsupported,
+		return nil, fmt.Errorf("%w: one launch cannot compute attention and attention_lse of q%v and k%v", device.ErrUnsupported,
 			j.Ins[0].Shape, j.Ins[1].Shape)
 	case !f.cores:
 		return f.plain()
@@ -34,34 +34,35 @@ func attention(j *job, op device.Attention, stored []Operand) ([]launch, error) 
 // attending describes an attention in the form that its kernels need.
 type attending struct {
 	cores   bool // whether tensor cores compute it
-	hopper  bool // whether these are Hopper's tensor cores
+	hopper  bool // whether they are Hopper's tensor cores
 	dt      string
 	lead    int   // number of batch dimensions, after merging
 	dh      int64 // elements of a head
 	result  int64 // number of elements of the result
-	rows    int64 // number of queries of all heads that share keys and values
-	heads   int64 // number of key heads in all batches
+	rows    int64 // number of rows: queries of all heads that use one head of keys and values
+	heads   int64 // number of key heads, summed over all batches
 	batches int64
 	keys    int64
-	given   bool  // whether an operand holds numbers of keys
-	bent    bool  // whether scores have a cap or a mask
+	given   bool  // whether an operand holds lengths (numbers of keys)
+	bent    bool  // whether scores have a softcap or a mask
 	fixed   bool  // see device.Attention
 	room    int64 // in bytes; see splitRoom
 	wider   int64 // see wideBlocks
-	args    words // AttentionArgs or, if lse is set, FlashLSEArgs
+	args    words // words of AttentionArgs or, if lse is set, FlashLSEArgs
 	lse     bool  // see device.Attention
 }
 
 // lengths describes the operand that holds the numbers of keys: its address, and its strides in bytes. There is a
 // stride for each batch dimension, and one from query to query.
 type lengths struct {
-	addr    nvlib.Ptr // 0 if there is no such operand
+	addr    nvlib.Ptr // address of the operand; 0 if there is none
 	wide    bool
 	batches []int64
 	queries int64
 }
 
-// lengthsOf checks ins, which holds at most one operand with lengths, for queries of the given shape.
+// lengthsOf returns the description of the operand with lengths, of which ins holds at most one. It checks the operand
+// for queries of the given shape.
 func lengthsOf(ins []Operand, queries []int64) (lengths, error) {
 	b := len(queries) - 1
 	l := lengths{batches: make([]int64, b)}
@@ -76,7 +77,7 @@ func lengthsOf(ins []Operand, queries []int64) (lengths, error) {
 	for d := range l.batches {
 		l.batches[d] = o.Strides[d] * o.DType.Size()
 	}
-	// A single query uses the length of its batch.
+	// A single query uses the length of its batch, so it needs no stride.
 	if len(o.Shape) > b && queries[b] > 1 {
 		l.queries = o.Strides[b] * o.DType.Size()
 	}
@@ -100,7 +101,7 @@ func maskOf(mask Operand, queries []int64, keys int64) ([]int64, error) {
 	return strides, nil
 }
 
-// checkLSE checks the operand that receives attention_lse.
+// checkLSE checks the result operand of attention_lse.
 func checkLSE(j *job, op device.Attention, lse Operand) error {
 	switch {
 	case len(j.Ins) != 3:
@@ -215,25 +216,25 @@ func newAttending(j *job, op device.Attention, stored []Operand) (*attending, er
 }
 
 const (
-	flashRows = 128 // rows of a block of flash
+	flashRows = 128 // number of rows of a thread block of flash
 	flashKeys = 1 << 30
-	flashMost = 1 << 31 // largest number of rows of a key head
-	// hopperKeys is the number of keys that flashHopper processes at a time. hopperThreads is the number of threads of two
-	// warpgroups that compute and one that loads keys.
+	flashMost = 1 << 31 // limit of the number of rows of a key head
+	// hopperKeys is the number of keys that a thread block of flashHopper processes at a time. hopperThreads is the
+	// number of threads of two warpgroups that compute and one that loads keys.
 	hopperKeys    = 128
 	hopperThreads = 384
-	warpRows      = 16  // rows of a warp of flashSplit
-	splitKeys     = 128 // the size of a split is a multiple of this number of keys
+	warpRows      = 16  // number of rows of a warp of flashSplit
+	splitKeys     = 128 // each split has a multiple of this number of keys
 	// Each split has at least splitLeast keys. If there are more than manySplits splits, combining them takes longer,
 	// so each then has at least manyLeast keys.
 	splitLeast, manySplits, manyLeast = 256, 16, 512
-	// fewBlocks is the number of blocks below which flash leaves half of a large GPU idle. No choice depends on the
-	// size of the GPU, because the bits of results depend on the choice. flashHopper splits the keys only if there are
-	// at least wideBlocks blocks without splitting. With fewer blocks, each result would have more splits, and the last
-	// block would take longer to join them than a separate kernel.
+	// fewBlocks is a number of thread blocks: with fewer, flash leaves half of a large GPU idle. No choice depends on
+	// the size of the GPU, because the bits of results depend on the choice. flashHopper splits the keys only if there
+	// are at least wideBlocks blocks without splitting. With fewer blocks, each result would have more splits, and the
+	// last block would take longer to join them than a separate kernel.
 	fewBlocks   = 64
 	wideBlocks  = fewBlocks / 2
-	splitBlocks = 128 // number of blocks for which the keys are split
+	splitBlocks = 128 // number of thread blocks that splitting the keys should result in
 	splitMost   = 32  // largest number of splits of keys with lengths
 	// splitRoom is the largest size in bytes of the partial results of a launch with fixed bits. An attention with so
 	// many rows that it needs more is computed by several launches.
@@ -242,9 +243,9 @@ const (
 
 func (f *attending) blocks(rows int64) int64 { return (f.rows + rows - 1) / rows * f.heads }
 
-// few reports whether there are so few queries that the keys should be split. With lengths, the result does not depend
-// on the batch, so that the bits of a sequence do not depend on the batch. With fixed bits, it depends only on the
-// heads.
+// few reports whether there are so few queries that their keys should be split over thread blocks. If there are
+// lengths, the answer does not depend on the batch, so that the bits of a sequence do not depend on the batch. With
+// fixed bits, the answer depends only on the size of a head.
 func (f *attending) few() bool {
 	switch {
 	case f.dh != 64 && f.dh != 128:
@@ -257,7 +258,7 @@ func (f *attending) few() bool {
 	return f.rows <= 2*warpRows || f.blocks(flashRows) < fewBlocks || f.wide()
 }
 
-// wide reports whether flashHopper splits the keys over blocks, which then join their results themselves.
+// wide reports whether flashHopper splits the keys over thread blocks, the last of which joins their results.
 func (f *attending) wide() bool {
 	n := f.blocks(flashRows)
 	return f.hopper && !f.fixed && !f.given && f.rows > 2*warpRows && f.keys >= 2*splitLeast &&
@@ -283,7 +284,8 @@ func (f *attending) whole() ([]launch, error) {
 	return []launch{{blocks: grid, args: f.args, code: c}}, err
 }
 
-// hopperLaunch returns a launch of flashHopper, whose blocks are of the type FlashWhole, FlashWithLSE or FlashPart.
+// hopperLaunch returns a launch of the kernel flashHopper, whose thread blocks are of the C++ type FlashWhole,
+// FlashWithLSE or FlashPart.
 func (f *attending) hopperLaunch(block, args string, grid uint32, w words) launch {
 	c := f.code("flashHopper", args, "flash_rows", "warpgroup", "flash_join", "flash_hopper")
 	if f.lse {
@@ -293,7 +295,7 @@ func (f *attending) hopperLaunch(block, args string, grid uint32, w words) launc
 	c.block = hopperThreads
 	c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d, Flash%s<%[1]s, %[2]d, %[3]d>>", f.dt, f.lead, f.dh,
 		hopperKeys, block)
-	// The shared memory holds two tiles of keys, three of values and one of queries.
+	// The shared memory has room for two tiles of keys, three of values and one of queries.
 	return launch{blocks: grid, shared: uint32((5*hopperKeys + flashRows) * f.dh * 2), args: w, code: c}
 }
 
@@ -312,8 +314,8 @@ func (f *attending) plain() ([]launch, error) {
 	}}}, err
 }
 
-// split returns a launch in which the keys of each result are split over several blocks. A second launch joins their
-// results, unless the blocks do so themselves.
+// split returns launches in which the keys of each result are split over several thread blocks. A second launch joins
+// their results, unless the blocks do so themselves.
 func (f *attending) split(j *job) ([]launch, error) {
 	rows := f.splitRows()
 	units := f.blocks(rows)
@@ -327,7 +329,7 @@ func (f *attending) split(j *job) ([]launch, error) {
 		length = manyLeast
 	}
 	splits = (f.keys + length - 1) / length
-	once := units // number of units that one launch computes
+	once := units // number of units (row blocks of key heads) that one launch computes
 	var parts [2]nvlib.Ptr
 	if splits > 1 {
 		if f.fixed {
@@ -362,7 +364,7 @@ func (f *attending) split(j *job) ([]launch, error) {
 	return all, nil
 }
 
-// splitLaunches returns the launches that compute the given number of units.
+// splitLaunches returns the launches that compute the given number of units, each a block of rows of a key head.
 func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]launch, error) {
 	grid, err := exactGrid(units * splits)
 	if err != nil {
@@ -381,7 +383,7 @@ func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]la
 	return all, nil
 }
 
-// splitLaunch returns the launch of the blocks among which the keys are split.
+// splitLaunch returns the launch whose thread blocks each process a part of the keys.
 func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
 	if f.wide() {
 		return f.hopperLaunch("Part", "FlashSplitArgs", grid, args)
@@ -396,7 +398,7 @@ func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
 	return launch{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}
 }
 
-// splitRows returns the number of rows of a block if the keys are split over blocks.
+// splitRows returns the number of rows of a thread block if the keys are split over thread blocks.
 func (f *attending) splitRows() int64 {
 	if f.wide() {
 		return flashRows
@@ -404,8 +406,8 @@ func (f *attending) splitRows() int64 {
 	return warpRows * f.splitWarps()
 }
 
-// splitWarps returns the number of warps of flashSplit that load keys together and use all of them. Four warps were
-// not faster. The bits of results depend on this number.
+// splitWarps returns the number of warps of flashSplit that share keys: each loads some keys, and all use them. Four
+// warps were not faster. The bits of results depend on this number.
 func (f *attending) splitWarps() int64 {
 	if f.rows <= warpRows && !f.fixed {
 		return 1
@@ -413,8 +415,8 @@ func (f *attending) splitWarps() int64 {
 	return 2
 }
 
-// splitShared returns the shared memory of a block of flashSplit, which holds 16 keys and 16 values of each of its
-// warps, times copies of them. The bits of results do not depend on times.
+// splitShared returns the size in bytes of a thread block's shared memory in flashSplit. It has room for 16 keys and 16
+// values of each warp, in the given number of copies (times). The bits of results do not depend on times.
 func (f *attending) splitShared(times int64) int64 { return times * threads / 32 * 16 * 2 * 2 * f.dh }
 
 func (f *attending) code(body, args string, files ...string) code {
@@ -432,12 +434,12 @@ func before80(arch string) bool {
 	return err == nil && n < 80
 }
 
-// onTensorCores reports whether tensor cores can compute an attention. Its operands must be 2-byte floats, its heads
-// must fit into registers, and its rows must permit accesses of 16 bytes.
+// onTensorCores reports whether tensor cores can compute this attention. The operands must be 2-byte floats, the heads
+// must fit into registers, and the rows must permit accesses of 16 bytes.
 func onTensorCores(j *job, lead []axis) bool {
 	dh := j.Out.Shape[len(j.Out.Shape)-1]
 	keys := j.Ins[1].Shape[len(j.Ins[1].Shape)-3]
-	rows := j.Out.Shape[len(j.Out.Shape)-3] * j.Out.Shape[len(j.Out.Shape)-2] // largest number of rows of a key head
+	rows := j.Out.Shape[len(j.Out.Shape)-3] * j.Out.Shape[len(j.Out.Shape)-2] // number of rows of a key head
 	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) ||
 		keys < 1 || keys > flashKeys || rows >= flashMost {
 		return false

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// gradBlocks is the number of blocks below which flashDKV splits the query heads that use one key head into parts.
-// gradRows is the number of rows or keys of a block.
+// gradBlocks is a number of thread blocks: with fewer, flashDKV splits the query heads that use one key head into
+// parts. gradRows is the number of rows, or of keys, of a thread block.
 const gradBlocks, gradRows = 256, 128
 
 // attentionGrad plans attention_lse, attention_dq and attention_dkv.
@@ -55,14 +55,15 @@ type graded struct {
 	op                       device.AttentionGrad
 	dt                       string
 	lead                     []axis
-	all                      []Operand // the result, q, k, v, dy, lse and delta
+	all                      []Operand // the result, then q, k, v, dy, lse and delta
 	both                     int64
 	tq, tk, heads, share, dh int64
 	batches                  int64
 	hopper                   bool // whether Hopper's tensor cores compute it
 }
 
-// args returns GradArgs. The query heads that use one key head are split into the given number of parts.
+// args returns GradArgs. The query heads that use one key head are split into the given number of parts, each for one
+// thread block.
 func (g *graded) args(parts int64) words {
 	var w words
 	for _, o := range g.all {
@@ -168,15 +169,15 @@ func (g *graded) launch(name, args string, grid uint32, w words) launch {
 	dkv := g.op.Op == ir.OpAttentionDKV
 	if !g.hopper {
 		if dkv {
-			// The shared memory is a GradRoom: 128 rows of values, two tiles of 32 rows of queries and of gradients, and
-			// three numbers for each row.
+			// The shared memory has the layout GradRoom: 128 rows of values, two tiles of 32 rows of queries and of
+			// gradients, and three numbers for each row.
 			l.shared = uint32((gradRows+4*32)*(g.dh*2+16) + 6*32*4)
 		}
 		l.code = g.code(name, args)
 		return l
 	}
-	// The shared memory is a GradHopperRoom: two tiles of 128 rows, three stages of two tiles of 64 rows, and two numbers
-	// for each row of a stage. That of flashLSEHopper has four tiles of 128 rows.
+	// The shared memory has the layout GradHopperRoom: two tiles of 128 rows, three stages of two tiles of 64 rows, and
+	// two numbers for each row of a stage. The shared memory of flashLSEHopper has four tiles of 128 rows.
 	l.shared = uint32((2*gradRows+3*2*64)*g.dh*2 + 3*2*64*4)
 	if g.op.Op == ir.OpAttentionLSE {
 		l.shared = uint32(4 * gradRows * g.dh * 2)
@@ -195,7 +196,7 @@ func (g *graded) code(body, args string, files ...string) code {
 	}
 }
 
-// onTensorCores reports whether tensor cores can compute the gradients. Operands must be 2-byte floats, heads must fit
+// onTensorCores reports whether tensor cores can compute the gradient g. Operands must be 2-byte floats, heads must fit
 // into registers, and rows must permit accesses of 16 bytes.
 func (g *graded) onTensorCores(j *job) bool {
 	if j.Ins[0].DType.Size() != 2 || g.dh%16 != 0 || g.dh > 128 || before80(j.arch) || g.tk > flashKeys ||

@@ -12,7 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attend returns the results of an attention and of attention_lse. Keys that a query does not see have no effect.
+// attend returns the expected results of an attention and of attention_lse. Keys that a query does not see have no
+// effect.
 func (c gradCase) attend(q, k, v values, causal bool) (y, lse []float64) {
 	y = make([]float64, len(q.vals))
 	for i := range int64(len(q.vals)) / c.dh {
@@ -41,8 +42,8 @@ func (c gradCase) attend(q, k, v values, causal bool) (y, lse []float64) {
 	return y, lse
 }
 
-// compareLSE compares both results of an attention with LSE. A value of v that is not finite replaces one that only
-// some queries see if odd is set.
+// compareLSE compares both results of an attention with LSE. If odd is set, one value of v that only some queries see
+// is not finite.
 func compareLSE(r *trial, c gradCase, dt ir.DType, l layout, causal, odd bool) {
 	shape, kv := append(slices.Clone(c.lead), c.tq, c.hq, c.dh), append(slices.Clone(c.lead), c.tk, c.hv, c.dh)
 	rows := shape[:len(shape)-1]
@@ -90,8 +91,8 @@ func TestFlashWithLSE(t *testing.T) {
 	}
 }
 
-// TestAttentionTakesLSE checks which attentions also store attention_lse. The others are declined, or refused if the
-// operands do not match.
+// TestAttentionTakesLSE checks which attentions can also store attention_lse. Other attentions are declined, or refused
+// if the operands do not match.
 func TestAttentionTakesLSE(t *testing.T) {
 	x := func(dt ir.DType, shape ...int64) Operand { return Operand{256, dt, shape, rowMajor(shape)} }
 	type given struct {

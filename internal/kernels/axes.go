@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// exactGrid returns a grid of n blocks.
+// exactGrid returns n as the number of thread blocks of a launch.
 func exactGrid(n int64) (uint32, error) {
 	if n > math.MaxInt32 {
 		return 0, fmt.Errorf("%w: the grid has %d blocks, too many for a launch", device.ErrUnsupported, n)
@@ -19,10 +19,10 @@ func exactGrid(n int64) (uint32, error) {
 }
 
 // A thread folds at most chainMost elements; further elements form another part, which is folded concurrently. If at
-// least warpLeast elements of a result are contiguous, a warp folds them together, and a whole block from wideLeast
-// elements. Otherwise a thread folds a part alone, and waits for one element after another: a part then has about as
-// many elements as there are parts, but at least chainLeast. These constants determine the order of operations and
-// therefore the bits.
+// least warpLeast elements that a result reduces are contiguous, a warp folds them together; from wideLeast elements
+// on, a whole thread block does. Otherwise a thread folds a part alone, and waits for one element after another. A part
+// then has about as many elements as there are parts, but at least chainLeast. These constants determine the order of
+// operations and therefore the bits.
 const (
 	chainLeast = 32
 	chainMost  = 512
@@ -33,7 +33,7 @@ const (
 // folding describes a reduction over axes.
 type folding struct {
 	j      *job
-	fold   string // name of the fold: FoldSum, …
+	fold   string // name of the fold in the sources: FoldSum, …
 	kept   []axis // axes that remain, with strides of operand and result
 	gone   []axis // axes that are reduced, with strides of the operand
 	outs   int64
@@ -83,12 +83,12 @@ func axesOf(j *job, op device.ReduceAxes) ([]launch, error) {
 	return f.passes(j.Ins[0].Addr, ctype(f.dt))
 }
 
-// apartMost is the largest number of elements of a result for which apart splits the operand.
+// apartMost is the largest number of elements that a result reduces for which the method apart splits the operand.
 const apartMost = 16
 
 // apart splits the operand along the reduced axis into separate operands if each result has only a few elements and
 // these are not contiguous. An elementwise fold of these operands uses wide accesses, as for the slots of a
-// reduce-scatter. apart returns nil for other operands.
+// reduce-scatter. The method apart returns nil for other operands.
 func (f *folding) apart(axes []int) []Operand {
 	if len(f.gone) != 1 || f.gone[0].s[0] <= 1 || f.count < 2 || f.count > apartMost {
 		return nil
@@ -109,7 +109,7 @@ func (f *folding) apart(axes []int) []Operand {
 	return slots
 }
 
-// newFolding checks shapes and returns the reduction.
+// newFolding checks the operands' shapes and returns the folding.
 func newFolding(j *job, in Operand, red ir.Red, gone []int) (*folding, error) {
 	f := &folding{j: j, outs: j.Out.elements(), count: 1, dt: in.DType}
 	var kept, shape, keptStrides, goneShape, goneStrides []int64
@@ -180,13 +180,13 @@ func (f *folding) passes(in nvlib.Ptr, from string) ([]launch, error) {
 			return nil, err
 		}
 		all = append(all, l)
-		// The next pass folds the parts of each chain, which are f.outs elements apart.
+		// The next pass folds the parts of each result, which are f.outs elements from each other.
 		f.kept, f.gone = partsOf(f.kept), []axis{{s.parts, []int64{f.outs}}}
 		f.count, in, from = s.parts, to, ctype(acc)
 	}
 }
 
-// denseResult returns the kept axes with the strides of a row-major result.
+// denseResult returns the axes in kept with the strides of a row-major result.
 func denseResult(kept []axis) []axis {
 	out := slices.Clone(kept)
 	for i, s := range rowMajor(extents(kept)) {
@@ -195,7 +195,7 @@ func denseResult(kept []axis) []axis {
 	return out
 }
 
-// partsOf returns the kept axes with the strides of a row-major operand.
+// partsOf returns the axes in kept with the strides of a row-major operand.
 func partsOf(kept []axis) []axis {
 	out := slices.Clone(kept)
 	for i, s := range rowMajor(extents(kept)) {
@@ -211,7 +211,8 @@ type chains struct {
 	per, parts int64
 }
 
-// shape depends only on the reduced axes, not on addresses or the number of results.
+// shape returns how threads divide the computation. This depends only on the reduced axes, not on addresses or the
+// number of results.
 func (f *folding) shape(from string) chains {
 	c := chains{share: 1, v: 1}
 	if len(f.gone) == 1 && f.gone[0].s[0] == 1 && f.count >= warpLeast {

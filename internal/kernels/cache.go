@@ -25,8 +25,8 @@ type Cache struct {
 }
 
 // OpenCache returns the cache in the folder that HOCKET_CACHE names, or in the user's cache folder if HOCKET_CACHE is
-// not set. It returns nil if there is neither. logger receives one message if the folder cannot be used; nil selects
-// the default logger.
+// not set. It returns nil if there is neither. The logger receives one message if the folder cannot be used; nil
+// selects the default logger.
 func OpenCache(logger *slog.Logger) *Cache {
 	dir, named, err := files.CacheFolder()
 	if err != nil {
@@ -42,7 +42,7 @@ func OpenCache(logger *slog.Logger) *Cache {
 // CacheIn returns the cache in a folder, which is created by the first write.
 func CacheIn(dir string, logger *slog.Logger) *Cache { return &Cache{dir: dir, logger: logger} }
 
-// Dir returns the folder; it is empty for a nil Cache.
+// Dir returns the name of the cache's folder; it is empty for a nil Cache.
 func (c *Cache) Dir() string {
 	if c == nil {
 		return ""
@@ -50,7 +50,7 @@ func (c *Cache) Dir() string {
 	return c.dir
 }
 
-// An entry consists of magic, the key, the length of the code, the code's hash and the code.
+// An entry consists of a magic number, the key, the length of the code, the code's hash and the code.
 const magic = "hocket kernel 1\n"
 
 const headBytes = len(magic) + 64 + 8 + sha256.Size

@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// TestCacheLinks checks a cache with links and pipes instead of entries, as an archive from elsewhere may contain. The
-// kernel must be compiled as without a cache, one message must report the reason, and the targets of the links must
-// neither be written nor executed.
+// TestCacheLinks checks a cache folder with links and pipes instead of entries, as an archive from elsewhere may
+// contain. The kernel must be compiled as without a cache, one message must report the reason, and the targets of the
+// links must neither be written nor executed.
 func TestCacheLinks(t *testing.T) {
 	good := t.TempDir()
 	addOnce(t, &fake{version: "1"}, CacheIn(good, nil), "sm_90")

@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// fake is a compiler whose code is its input.
+// fake is a compiler that returns its input as code.
 type fake struct {
 	version string
 	calls   atomic.Int64
@@ -116,7 +116,7 @@ func TestCacheMistrusts(t *testing.T) {
 			if err := os.WriteFile(path, f(b), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the second time with the repaired entry
+			for range 2 { // the second time, the repaired entry is used
 				if got := addOnce(t, c, CacheIn(dir, nil), "sm_90"); !bytes.Equal(got, good) {
 					t.Fatalf("wrong code: %q", got)
 				}
@@ -128,7 +128,8 @@ func TestCacheMistrusts(t *testing.T) {
 	}
 }
 
-// TestCacheUnusable checks that with a folder that cannot exist the results are right, and that one message reports it.
+// TestCacheUnusable checks that, if the cache folder cannot exist, results are correct, and one message reports the
+// reason.
 func TestCacheUnusable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -148,7 +149,7 @@ func TestCacheUnusable(t *testing.T) {
 	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), files.CacheVariable) {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
-	// A folder at the place of an entry can neither be read nor replaced.
+	// If a folder has the name of an entry, the entry can neither be read nor replaced.
 	log.Reset()
 	cache = CacheIn(blocked, slog.New(slog.NewTextHandler(&log, nil)))
 	key := keyOf(plain.text(), []string{"--gpu-architecture=sm_90", "--std=c++17"}, "1")
@@ -190,7 +191,7 @@ func TestNoCache(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A kernel serves all extents, except that an extent that is not a multiple of 16 bytes needs another kernel.
+	// One kernel serves all extents, except that an extent that is not a multiple of 16 bytes needs another kernel.
 	for _, n := range []int64{128, 63} {
 		if _, err := l.Steps(Target{Arch: "sm_90"}, addition(n)); err != nil {
 			t.Fatal(err)
@@ -218,7 +219,7 @@ func TestCompilesOnce(t *testing.T) {
 	}
 }
 
-// plain is code that uses no files.
+// plain is code that needs no source files.
 var plain = code{symbol: "k", args: "Args", body: "f"}
 
 // TestAhead checks that code that is compiled ahead is compiled once, regardless of the order of the calls, that its
@@ -261,7 +262,7 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// TestLibraryAhead checks that nothing remains to be compiled after compilations ahead.
+// TestLibraryAhead checks that, after kernels were compiled ahead, nothing remains to be compiled.
 func TestLibraryAhead(t *testing.T) {
 	c := &fake{version: "1"}
 	l, target := New(c, nil), Target{Arch: "sm_90"}
@@ -331,7 +332,7 @@ func TestNVRTCMissing(t *testing.T) {
 	}
 }
 
-// TestBuilds checks that an updated compiler with an unchanged version counts as another compiler.
+// TestBuilds checks that an updated compiler is treated as another compiler, even if its version did not change.
 func TestBuilds(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "libnvrtc.so.12")
 	l := nvlib.Loaded{Name: "libnvrtc", Path: file, Version: "12.8"}

@@ -10,18 +10,19 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A chain is computed by one kernel, which is generated from the links. Each operand is read once. The result of a
-// link stays in registers for the next links, and is rounded as if it had been stored. A piece is stored after the same
-// pieces of all operands have been read, so a result may be in the memory of an operand.
+// A chain is a sequence of elementwise operations (links). One kernel computes it, and is generated from the links.
+// Each operand is read once. The result of a link stays in registers for the next links, and is rounded as if it had
+// been stored. The results are stored in pieces. A piece is stored after the same pieces of all operands have been
+// read, so a result may be in the memory of an operand.
 
-// chaining is the state of generating a chain.
+// chaining is the state while the kernel of a chain is generated.
 type chaining struct {
 	*job
 	device.Chain
-	outs     []Operand  // results: of the links Stored and of the last link
+	outs     []Operand  // the results: of the links in Stored, and of the last link
 	types    []ir.DType // result types of the links
 	values   []uint64   // constants
-	functors []string   // the definitions of the distinct operations
+	functors []string   // definitions of the different operations in the sources
 	text     strings.Builder
 }
 
@@ -30,7 +31,7 @@ func chain(j *job, op device.Chain, stored []Operand) ([]launch, error) {
 		return nil, fmt.Errorf("a chain without operations")
 	}
 	if len(stored) != len(op.Stored) {
-		return nil, fmt.Errorf("%d results of links that are not the last, but %d links", len(stored), len(op.Stored))
+		return nil, fmt.Errorf("%d results are given for %d stored links", len(stored), len(op.Stored))
 	}
 	c := &chaining{job: j, Chain: op, outs: append(slices.Clone(stored), j.Out)}
 	for i, in := range j.Ins {
@@ -49,7 +50,7 @@ func chain(j *job, op device.Chain, stored []Operand) ([]launch, error) {
 	for i, link := range c.links() {
 		switch out := c.outs[i]; {
 		case link < 0 || link >= len(op.Links) || i > 0 && link <= c.links()[i-1]:
-			return nil, fmt.Errorf("result %d is of link %d of %d: links are stored in ascending order, the last one last", i,
+			return nil, fmt.Errorf("result %d is of link %d of %d: stored links must be in ascending order, the last link last", i,
 				link, len(op.Links))
 		case c.types[link] != out.DType:
 			return nil, fmt.Errorf("link %d computes %s, but the result has type %s", link, c.types[link], out.DType)
@@ -65,7 +66,7 @@ func chain(j *job, op device.Chain, stored []Operand) ([]launch, error) {
 	return c.launches()
 }
 
-// links returns the links whose results are stored.
+// links returns the indices of the links whose results are stored.
 func (c *chaining) links() []int {
 	return append(c.Stored[:len(c.Stored):len(c.Stored)], len(c.Links)-1)
 }
@@ -80,7 +81,7 @@ func (c *chaining) link(i int, l *device.Link) error {
 			return err
 		}
 		if k > 0 && dt != from {
-			return fmt.Errorf("its operands have different types, %s and %s", from, dt)
+			return fmt.Errorf("the operands have different types, %s and %s", from, dt)
 		}
 		from = dt
 		args = append(args, fmt.Sprintf("Num<%s>::get(%s)", ctype(dt), name))
@@ -92,7 +93,7 @@ func (c *chaining) link(i int, l *device.Link) error {
 	if f.text != "" && !slices.Contains(c.functors, f.text) {
 		c.functors = append(c.functors, f.text)
 	}
-	numbers := []string{"A()"} // an array needs at least one element
+	numbers := []string{"A()"} // the kernel's arrays need at least one element
 	for k := range f.values {
 		numbers = append(numbers[:k], fmt.Sprintf("Const<A>::of(c[%d])", len(c.values)+k))
 	}
@@ -104,7 +105,7 @@ func (c *chaining) link(i int, l *device.Link) error {
 	return nil
 }
 
-// operand returns the name and the type of an operand of link i.
+// operand returns the name in the source, and the type, of an operand of link i.
 func (c *chaining) operand(i, arg int) (string, ir.DType, error) {
 	switch {
 	case arg >= 0 && arg < len(c.Ins):
@@ -115,15 +116,15 @@ func (c *chaining) operand(i, arg int) (string, ir.DType, error) {
 	return "", 0, fmt.Errorf("there is no operand %d", arg)
 }
 
-// functor returns the link's operation in the sources.
+// functor returns the functor (the operation in the sources) of link l.
 func (c *chaining) functor(l *device.Link, from ir.DType) (functor, error) {
 	switch {
 	case (l.Op == ir.OpCast || l.Op == ir.OpCopy) && len(l.Args) != 1:
-		return functor{}, fmt.Errorf("it has %d operands, but needs 1", len(l.Args))
+		return functor{}, fmt.Errorf("the operation has %d operands, but needs 1", len(l.Args))
 	case l.Op == ir.OpCast && from != l.DType:
 		return functor{name: "OpCast"}, nil
 	case from != l.DType:
-		return functor{}, fmt.Errorf("its operands have type %s, but its result has type %s", from, l.DType)
+		return functor{}, fmt.Errorf("the operands have type %s, but the result has type %s", from, l.DType)
 	case l.Op == ir.OpCast || l.Op == ir.OpCopy:
 		return functor{name: "OpSame"}, nil
 	case len(l.Args) == 0:
@@ -132,8 +133,8 @@ func (c *chaining) functor(l *device.Link, from ir.DType) (functor, error) {
 	return functorOf(l.Op, l.Numbers, len(l.Args), l.DType)
 }
 
-// launches plans one launch. For a one-dimensional tensor, the elements at the end that do not fit wide accesses get a
-// second launch, as in headAndTail.
+// launches plans one launch. In a one-dimensional tensor, the elements at the end for which wide accesses are
+// impossible get a second launch, as in headAndTail.
 func (c *chaining) launches() ([]launch, error) {
 	all := slices.Concat(c.outs, c.Ins)
 	strides := make([][]int64, len(all))

@@ -31,7 +31,7 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 		l := device.Link{Op: ops[rng.IntN(len(ops))], Numbers: ir.Reals(-1.5, 2.5)}
 		a := rng.IntN(len(args))
 		if len(links) > 0 && rng.IntN(4) > 0 {
-			a = len(args) - 1 // usually the result of the previous link
+			a = len(args) - 1 // usually the operand is the result of the previous link
 		}
 		l.Args, l.DType = []int{args[a]}, types[a]
 		if info := l.Op.Info(); info.Floats && l.DType.IsInt() {
@@ -70,7 +70,7 @@ func TestChains(t *testing.T) {
 	wide, more := 0, 0
 	for n := range cases {
 		shape, kinds := someShapes[rng.IntN(len(someShapes))], len(layouts)
-		dense := n%10 == 0 // 16-bit types without gaps: pieces of 16 bytes
+		dense := n%10 == 0 // 16-bit types without gaps, so that pieces have 16 bytes
 		if dense {
 			shape, kinds = []int64{3, 16}, 1
 		}
@@ -145,7 +145,8 @@ func TestChains(t *testing.T) {
 	b.run()
 }
 
-// TestChainInPlace stores results in the memory of operands: of one, and of two that it exchanges.
+// TestChainInPlace checks chains whose results are stored in the memory of operands: of one, and of two that the chain
+// exchanges.
 func TestChainInPlace(t *testing.T) {
 	b := newBench(t)
 	v := noise(ir.BF16, 5000)
@@ -183,22 +184,22 @@ func TestChainRefused(t *testing.T) {
 		return device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 0), link(ir.OpNeg, ir.F32, ^0)}, Stored: stored}
 	}
 	for want, p := range map[string]Computation{
-		"no operand 1":               {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 1)}}},
-		"no operand -1":              {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, ^0)}}},
-		"1 operands, but needs 2":    {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0)}}},
-		"not elementwise":            {Op: device.Chain{Links: []device.Link{link(ir.OpSoftmax, ir.F32, 0)}}},
-		"its result has type bf16":   {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.BF16, 0)}}},
-		"the result has type f32":    {Op: device.Chain{Links: []device.Link{link(ir.OpCast, ir.BF16, 0)}}},
-		"not defined for i32":        {Op: device.Chain{Links: []device.Link{link(ir.OpExp, ir.I32, 1)}}, Ins: []Operand{x, i}},
-		"different types, f32 and i": {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0, 1)}}, Ins: []Operand{x, i}},
-		"has shape [4]":              {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 0)}}, Ins: []Operand{op(ir.F32, 4)}},
-		"1 results of links that are not the last, but 0 links": {Op: two(), Stored: []Operand{x}},
-		"0 results of links that are not the last, but 1 links": {Op: two(0)},
-		"result 0 is of link 2 of 2":                            {Op: two(2), Stored: []Operand{x}},
-		"result 1 is of link 1 of 2":                            {Op: two(1), Stored: []Operand{x}},
-		"result 1 is of link 0 of 2":                            {Op: two(0, 0), Stored: []Operand{x, x}},
-		"link 0 computes f32, but the result has type i32":      {Op: two(0), Stored: []Operand{i}},
-		"result 0 has shape [4]":                                {Op: two(0), Stored: []Operand{op(ir.F32, 4)}},
+		"no operand 1":                                     {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 1)}}},
+		"no operand -1":                                    {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, ^0)}}},
+		"1 operands, but needs 2":                          {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0)}}},
+		"not elementwise":                                  {Op: device.Chain{Links: []device.Link{link(ir.OpSoftmax, ir.F32, 0)}}},
+		"the result has type bf16":                         {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.BF16, 0)}}},
+		"the result has type f32":                          {Op: device.Chain{Links: []device.Link{link(ir.OpCast, ir.BF16, 0)}}},
+		"not defined for i32":                              {Op: device.Chain{Links: []device.Link{link(ir.OpExp, ir.I32, 1)}}, Ins: []Operand{x, i}},
+		"different types, f32 and i":                       {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0, 1)}}, Ins: []Operand{x, i}},
+		"has shape [4]":                                    {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 0)}}, Ins: []Operand{op(ir.F32, 4)}},
+		"1 results are given for 0 stored links":           {Op: two(), Stored: []Operand{x}},
+		"0 results are given for 1 stored links":           {Op: two(0)},
+		"result 0 is of link 2 of 2":                       {Op: two(2), Stored: []Operand{x}},
+		"result 1 is of link 1 of 2":                       {Op: two(1), Stored: []Operand{x}},
+		"result 1 is of link 0 of 2":                       {Op: two(0, 0), Stored: []Operand{x, x}},
+		"link 0 computes f32, but the result has type i32": {Op: two(0), Stored: []Operand{i}},
+		"result 0 has shape [4]":                           {Op: two(0), Stored: []Operand{op(ir.F32, 4)}},
 	} {
 		if p.Ins == nil {
 			p.Ins = []Operand{x}

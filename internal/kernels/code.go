@@ -14,28 +14,29 @@ import (
 //go:embed src/*.cuh
 var sources embed.FS
 
-// code is an instance of the templates of some source files.
+// code describes the source of one kernel: an instance of the templates of some source files.
 type code struct {
 	files []string // without prelude, in order
-	// functors holds the definitions of the elementwise operations that the instance uses. They follow the files, and
-	// each occurs once.
+	// functors holds the definitions of the elementwise operations that the instance uses. The definitions follow the
+	// files, and each occurs once.
 	functors []string
 	own      string // source text for this instance only, after the functors
 	symbol   string
-	args     string // the type of the argument: "MapArgs<2, 1>"
-	body     string // the function with its template arguments: "map<OpAdd, …>"
+	args     string // type of the kernel's argument: "MapArgs<2, 1>"
+	body     string // name of the function that the kernel calls, with template arguments: "map<OpAdd, …>"
 	// threads is the largest number of threads of a block, for kernels of teams; 0 for other kernels.
 	threads int
-	// block is the number of threads of a block; 0 means the usual number. residents is the number of blocks that must
-	// fit on a multiprocessor at once; 0 means any.
+	// block is the number of threads of a block; 0 means the usual number. The field residents is the number of thread
+	// blocks that must fit on a multiprocessor at once; 0 means any.
 	block, residents int
-	// settles reports whether the body itself waits for the previous kernel. It must do so before it accesses memory
-	// that the previous kernel may write.
+	// settles reports whether the body itself waits for the end of the previous kernel. It must do so before it
+	// accesses memory that the previous kernel may write.
 	settles bool
-	raw     string // the whole source, if it does not consist of files
+	raw     string // the complete source, if it does not consist of files
 }
 
-// id identifies an instance. It contains everything on which the text depends, except the contents of the files.
+// id identifies an instance. The id contains everything on which the source's text depends, except the contents of the
+// files.
 func (c code) id() string {
 	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v\x00%s", strings.Join(c.files, " "), strings.Join(c.functors, ""), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles, c.raw)
 }
@@ -69,7 +70,7 @@ func (c code) entry() string {
 	return fmt.Sprintf("%s\n%s %s(const %s a) {\n%s  %s(a);\n}\n", c.own, kernel, c.symbol, c.args, wait, c.body)
 }
 
-// size returns the number of threads of a block.
+// size returns the number of threads of a thread block of the kernel.
 func (c code) size() int {
 	if c.block > 0 {
 		return c.block
@@ -77,7 +78,7 @@ func (c code) size() int {
 	return threads
 }
 
-// file returns an embedded source. Tests check that all names exist.
+// file returns an embedded source. Tests check that all names of files exist.
 func file(name string) string {
 	b, err := sources.ReadFile("src/" + name + ".cuh")
 	if err != nil {
@@ -89,7 +90,8 @@ func file(name string) string {
 // ctype returns the name of an element type in the sources.
 func ctype(dt ir.DType) string { return dt.String() }
 
-// rawType returns an unsigned integer type of the same size as dt, for elements that are moved but not computed with.
+// rawType returns the unsigned integer type, in the sources, of the same size as dt, for elements that are moved but
+// not computed with.
 func rawType(dt ir.DType) string { return fmt.Sprint("u", 8*dt.Size()) }
 
 // fnType returns the type in which functions such as exp are computed for dt.
@@ -100,7 +102,7 @@ func fnType(dt ir.DType) string {
 	return "f64"
 }
 
-// words is a kernel's argument, as words of 8 bytes in the order of the structure's fields.
+// words is the argument of a kernel, as words of 8 bytes in the order of the structure's fields.
 type words []uint64
 
 func (w *words) addr(vs ...nvlib.Ptr) {

@@ -12,39 +12,39 @@ import (
 )
 
 // Team is the part of a kernel's argument that describes a team whose members wait for each other: see
-// src/collective.cuh. Each member has a different Team.
+// src/collective.cuh. For each member of the team, the Team differs.
 type Team struct {
 	Rank    int         // the member's index
 	Control []nvlib.Ptr // by member: address of the control memory, which has ControlBytes bytes
-	Abort   nvlib.Ptr   // address of a word of 8 bytes in host memory that ends every wait when it is not 0
-	Record  nvlib.Ptr   // address of FaultBytes of host memory
+	Abort   nvlib.Ptr   // address of a word of 8 bytes in host memory; if it is not 0, every wait ends
+	Record  nvlib.Ptr   // address of FaultBytes bytes of host memory, for a fault report
 	Timeout int64       // nanoseconds
-	Tag     uint64      // identifies the launch in a record
+	Tag     uint64      // identifies the launch in a fault report
 }
 
 // These constants limit the size of teams.
 const (
 	TeamMost   = 8   // members
 	BlocksMost = 256 // largest number of blocks of a launch
-	// RegionsMost is the number of regions that a member's control memory can name. Each time the halves of one of a
-	// team's nine areas grow, one more region is used. Two areas never grow, and one has at most 64 MiB; the others double
-	// each time, from 64 KiB to at most 2 GiB.
+	// RegionsMost is the number of memory regions that a member's control memory can list. Each time one of a team's
+	// nine areas grows, it uses one more region. Two areas never grow, and one has at most 64 MiB; the others double in
+	// size each time, from 64 KiB to at most 2 GiB.
 	RegionsMost = 112
 )
 
 // These constants define the layout of control memory, which is initially zero except for the epochs.
 const (
 	ControlBytes = 4*BlocksMost + 8 + 8 + 16*RegionsMost + 16
-	// ControlEpochs is the offset of the 32-bit words, one for each of BlocksMost blocks, that hold the number of the last
-	// launch in the block.
+	// ControlEpochs is the offset of the epochs: 32-bit words, one for each of BlocksMost thread blocks, that hold the
+	// number of the last launch in the block.
 	ControlEpochs = 0
-	// ControlBegun is the offset of the 32-bit number of the launch that was begun last.
+	// ControlBegun is the offset of a 32-bit word that holds the number of the launch that was begun last.
 	ControlBegun = 4*BlocksMost + 8
-	// ControlRegions is the offset of the 32-bit number of regions. Two words of 8 bytes for each region follow it: the
-	// region's address and half its size.
+	// ControlRegions is the offset of a 32-bit word that holds the number of regions. For each region, two words of 8
+	// bytes follow it: the region's address and half its size.
 	ControlRegions = ControlBegun + 4
-	// FirstEpoch is the initial value of the epochs. It is neither 0 nor 1, because halves are cleared after launches with
-	// these numbers.
+	// FirstEpoch is the initial value of the epochs. It is neither 0 nor 1, because kernels clear halves of regions
+	// after launches with these numbers.
 	FirstEpoch = 2
 )
 
@@ -67,16 +67,17 @@ func (w *words) addrs(list []nvlib.Ptr) {
 	}
 }
 
-// Meeting is a launch of a kernel in which the members of a team wait for each other. All members launch grids of equal
-// size.
+// Meeting describes a launch of a kernel in which the members of a team wait for each other. All members launch grids
+// of equal size.
 type Meeting struct {
-	// File is the name of the source in src, without its suffix. Body is a function in it with template arguments. Args is
-	// the type of the function's argument, a structure of 8-byte words that begins with a Team. Symbol names the instance.
+	// File is the name of the source file in src, without its suffix. Body is the name of a function in this file, with
+	// template arguments. Args is the type of the function's argument, a structure of 8-byte words that begins with a
+	// Team. Symbol names the instance.
 	File, Body, Args, Symbol string
-	Upon                     []string // the sources that File depends on
+	Upon                     []string // names of the sources on which File depends
 	Own                      string   // source text for this instance only, which follows the files
 	Team                     Team
-	Words                    []uint64 // the words of the argument that follow Team
+	Words                    []uint64 // the kernel's argument without Team, in words
 	Blocks, Threads          int
 	Shared                   int // bytes of dynamic shared memory
 }
@@ -91,7 +92,7 @@ func (m Meeting) launch() launch {
 // meetingThreads is the block size for which the compiler allocates registers, unless a Meeting has larger blocks.
 const meetingThreads = 512
 
-// Meeting returns the launch of m on one member.
+// Meeting returns the launch of the meeting m on one member.
 func (l *Library) Meeting(t Target, m Meeting) (Step, error) {
 	w := m.launch()
 	s, err := l.step(t.Arch, w)

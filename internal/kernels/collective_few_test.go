@@ -43,7 +43,7 @@ func TestFewByHost(t *testing.T) {
 	})
 }
 
-// TestFewStages adds more data than all stages hold, with and without elements that remain after whole packs.
+// TestFewStages reduces more data than all stages hold, with and without elements that remain after whole packs.
 func TestFewStages(t *testing.T) {
 	t.Parallel()
 	for _, members := range []int{2, 5} {

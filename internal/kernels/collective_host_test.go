@@ -12,7 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestAllReduceHost makes two members send a part of the data through host memory, repeatedly through the same memory.
+// TestAllReduceHost checks all_reduces in which two members send a part of the data through host memory, repeatedly
+// through the same memory.
 func TestAllReduceHost(t *testing.T) {
 	t.Parallel()
 	for _, epoch := range []uint32{FirstEpoch, math.MaxUint32 - 3} {
@@ -44,8 +45,8 @@ func TestAllReduceHost(t *testing.T) {
 	}
 }
 
-// TestAllReduceResults makes members send some results to each other through host memory, repeatedly through the same
-// memory.
+// TestAllReduceResults checks all_reduces in which members send some results to each other through host memory,
+// repeatedly through the same memory.
 func TestAllReduceResults(t *testing.T) {
 	ofTeams(t, []int{3, 4, TeamMost}, testAllReduceResults)
 }
@@ -79,11 +80,11 @@ func testAllReduceResults(t *testing.T, members int, epoch uint32) {
 	b.runChecks(3, checks)
 }
 
-// addExact launches r on all members, and returns a function that checks the results. With inPlace the results
+// addExact launches r on all members, and returns a function that checks the results. If inPlace is set, the results
 // overwrite the operands or, for a reduce_scatter, the members' own blocks.
 func (b *teamBench) addExact(r AllReduce, rng *rand.Rand, inPlace bool) func(seed int) {
 	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
-	each, apart := r.Count, int64(0) // number of elements of a result, and distance between the results of two members
+	each, apart := r.Count, int64(0) // number of elements of a result, and of elements between the results of two members
 	switch r.By.(type) {
 	case AllReduceScatter, AllReduceAddends:
 		each = r.Share * 16 / r.DType.Size()
@@ -138,8 +139,8 @@ func (b *teamBench) runChecks(times int, checks []func(seed int)) {
 	})
 }
 
-// staleBefore returns the value of stale flags before an epoch: that of an early launch whose number will be used
-// again.
+// staleBefore returns the value of flags that are out of date before an epoch: the number of an early launch, which
+// will be used again.
 func staleBefore(epoch uint32) uint32 {
 	if epoch == FirstEpoch {
 		return 0
@@ -147,8 +148,8 @@ func staleBefore(epoch uint32) uint32 {
 	return 3
 }
 
-// ofTeams tests teams of the given numbers of members, beginning with the first epoch or shortly before epochs wrap
-// around; long runs test both.
+// ofTeams calls a test for teams of the given numbers of members, with launch numbers that begin with the first epoch
+// or shortly before epochs wrap around; long tests do both.
 func ofTeams(t *testing.T, members []int, test func(t *testing.T, members int, epoch uint32)) {
 	epochs := []uint32{FirstEpoch, math.MaxUint32 - 3}
 	for i, n := range members {
@@ -164,7 +165,7 @@ func ofTeams(t *testing.T, members []int, test func(t *testing.T, members int, e
 	}
 }
 
-// drawn returns a random source for a test that depends only on two numbers, and in long runs on their seed.
+// drawn returns a random source for a test; it depends only on two numbers, and in long tests on their seed.
 func drawn(t *testing.T, a, b uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(a^longtest.Seed(t)<<8, b))
 }

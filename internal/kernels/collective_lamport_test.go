@@ -17,9 +17,9 @@ import (
 
 var lamportKinds = []ReduceBy{AllReduceLamport{}, AllReduceLamportx2{}}
 
-// TestAllReduceLamport runs mixed sequences of all_reduces in which data itself is the flag. Operands have all bit
-// patterns that elements may have, including the word that is never sent, and all launches use the same memory.
-// Afterwards the memory must have its initial contents.
+// TestAllReduceLamport runs mixed sequences of all_reduces in which receivers recognize data by its value. Operands
+// have all bit patterns that elements may have, including the word that is never sent, and all launches use the same
+// memory. After the sequence, the memory must have its initial contents.
 func TestAllReduceLamport(t *testing.T) {
 	ofTeams(t, []int{2, 3, TeamMost}, testAllReduceLamport)
 }
@@ -105,7 +105,7 @@ func (r *AllReduce) rows(members int64) int64 {
 	return ceil(n, members)
 }
 
-// TestLamportLate omits a member: the others time out, report which member they waited for, and end.
+// TestLamportLate starts all members but one: they time out, report which member they waited for, and end.
 func TestLamportLate(t *testing.T) {
 	for _, kind := range lamportKinds {
 		b := newTeamBench(t, 3, FirstEpoch)
@@ -118,7 +118,7 @@ func TestLamportLate(t *testing.T) {
 }
 
 // addAnyBits launches r on all members with operands that are small integers and NaNs. It returns a function that
-// checks that results are NaN where an operand is, and that the bits are the same everywhere.
+// checks that results are NaN where an operand is NaN, and that all members have the same bits.
 func (b *teamBench) addAnyBits(r AllReduce, rng *rand.Rand, odd, inPlace bool) func(seed int) {
 	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
 	if odd {

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// MoveFlagBytes is the size of a half of a Move's flags, a power of two: see flagRoom.
+// MoveFlagBytes is the size in bytes of each of the two halves of a Move's flags, a power of two: see flagRoom.
 const MoveFlagBytes = 4 * 4 * TeamMost * BlocksMost
 
 // MoveKind is an algorithm by which members send blocks to each other.
@@ -17,31 +17,32 @@ type MoveKind uint8
 
 // These are the algorithms.
 const (
-	// MoveLL sends packs of 8 bytes, each with flags, into slots; the receiver copies them to their destination.
+	// MoveLL sends packs of 8 bytes, each with flags, into buffers of the receiver (slots). The receiver copies them to
+	// their destination.
 	MoveLL MoveKind = iota
-	// MovePush stores into the other members' memory.
+	// MovePush stores blocks directly into the other members' memory.
 	MovePush
-	// ReduceLL is like MoveLL, and the receiver reduces the blocks.
+	// ReduceLL is like MoveLL, but the receiver reduces the blocks.
 	ReduceLL
-	// ReducePull loads from the other members' memory and reduces.
+	// ReducePull loads blocks from the other members' memory and reduces them.
 	ReducePull
-	// MoveLL128 is MoveLL with flags in each 128 bytes, for contiguous blocks; it requires that devices write 128 aligned
-	// bytes of a warp as a unit.
+	// MoveLL128 is like MoveLL, but with one flag in each 128 bytes, for contiguous blocks. It requires that devices
+	// write 128 aligned bytes of a warp as a unit.
 	MoveLL128
-	// ReduceLL128 is like MoveLL128, and the receiver reduces the blocks.
+	// ReduceLL128 is like MoveLL128, but the receiver reduces the blocks.
 	ReduceLL128
-	// MoveSpread broadcasts the block of member Root in LL128 lines: Src[Root] to Dst[Me] of every member. Each member
-	// passes a part of the lines on to the others. To, From and Own are ignored, except that Root also receives the
-	// block if its Own is set.
+	// MoveSpread broadcasts the block of the member Root in LL128 lines, from Src[Root] to Dst[Me] of every member.
+	// Each member passes a part of the lines on to the others. The fields To, From and Own are ignored, except that
+	// Root also receives the block if its Own is set.
 	MoveSpread
-	// ReduceSpread reduces all members' blocks, Src[Me], in LL128 lines. One member reduces each line, and sends the
-	// result to Dst[Root] of Root.
+	// ReduceSpread reduces all members' blocks, Src[Me], in LL128 lines. For each line, one member reduces it and sends
+	// the result to Dst[Root] of the member Root.
 	ReduceSpread
-	// ReduceSMLimited is like ReducePull but uses few multiprocessors. Its blocks are contiguous and aligned to 16
-	// bytes.
+	// ReduceSMLimited is like ReducePull but uses few multiprocessors. The members' blocks must be contiguous and
+	// aligned to 16 bytes.
 	ReduceSMLimited
-	// MoveMeet moves no data. It ends after all members have begun it, and makes the earlier work of their streams
-	// visible to all members.
+	// MoveMeet moves no data. Each member's kernel ends after all members have begun it, and makes the earlier work of
+	// their streams visible to all members.
 	MoveMeet
 	moveKinds
 )
@@ -51,14 +52,14 @@ func (k MoveKind) reduces() bool {
 	return k == ReduceLL || k == ReduceLL128 || k == ReduceSpread || k.Pulls()
 }
 
-// LL128 reports whether blocks go through slots in LL128 lines. Slots must hold only one of the two formats: data in
-// one format could look like flags of the other.
+// LL128 reports whether blocks go through slots in LL128 lines. Slots must hold data of only one format, packs or
+// lines: data in one format could look like flags of the other.
 func (k MoveKind) LL128() bool { return k == MoveLL128 || k == ReduceLL128 || k.spreads() }
 
-// Pulls reports whether members load the data that others provide.
+// Pulls reports whether members load blocks from each other's memory.
 func (k MoveKind) Pulls() bool { return k == ReducePull || k == ReduceSMLimited }
 
-// threads returns the largest number of threads of a block.
+// threads returns the largest number of threads of a thread block.
 func (k MoveKind) threads() int {
 	if k == ReduceSMLimited {
 		return 2 * meetingThreads
@@ -70,20 +71,22 @@ func (k MoveKind) threads() int {
 func (k MoveKind) spreads() bool { return k == MoveSpread || k == ReduceSpread }
 
 // Move is one member's part of a collective in which members send blocks to each other. The blocks have one shape and
-// consist of rows of bytes. Kind, threads, run and extents are the same for all members.
+// consist of rows of bytes. The fields Kind, Threads, Run and Extents are the same for all members.
 type Move struct {
 	Kind        MoveKind
 	Members, Me int
-	// To and From are the sets of members, as bits, to which this member sends and from which it receives, without
-	// itself. Own reports whether it also copies its own block. A member that pulls and has Own set reduces all
+	// To is the set of members, as bits, to which this member sends, and From that from which it receives, both without
+	// itself. Own reports whether the member also copies its own block. A member that pulls and has Own set reduces all
 	// members' blocks, regardless of From.
 	To, From uint64
 	Own      bool
-	// Src holds the addresses of the blocks for each member in this member's memory or, if members pull, of the block in
-	// each member's memory. Dst holds the addresses, in this member's memory, for the block from each member or, for
-	// MovePush, the addresses in the other members' memory. Reductions are stored in Dst[Me].
+	// Src holds the addresses of the blocks for each member in this member's memory. If members pull, Src holds the
+	// addresses of the block in each member's memory. Dst holds the addresses in this member's memory for the block
+	// from each member. For MovePush, Dst holds the addresses in the other members' memory. Reductions are stored in
+	// Dst[Me].
 	Src, Dst [TeamMost]nvlib.Ptr
-	// A block consists of rows of Run bytes within Extents, the innermost extent first; strides are in bytes.
+	// A block consists of rows of Run contiguous bytes. Extents are the numbers of rows in each dimension, the
+	// innermost first; strides are in bytes.
 	Run                    int64
 	Extents                []int64 // at most 3
 	SrcStrides, DstStrides [TeamMost][3]int64
@@ -93,8 +96,8 @@ type Move struct {
 	DType ir.DType // element type of reductions
 	Red   ir.Red
 
-	// Slots and Flags hold the addresses of two halves for each member. A half of Slots has SlotHalf bytes (at least
-	// SlotBytes, unless no data goes through slots), and a half of Flags has MoveFlagBytes.
+	// For each member, Slots and Flags hold the address of memory that consists of two halves. A half of Slots has
+	// SlotHalf bytes (at least SlotBytes, unless no data goes through slots); a half of Flags has MoveFlagBytes.
 	Slots, Flags [TeamMost]nvlib.Ptr
 	SlotHalf     int64
 
@@ -115,7 +118,7 @@ func (m *Move) Meeting() (Meeting, error) {
 	return k, err
 }
 
-// SlotBytes returns the size of a half of the slots that m needs.
+// SlotBytes returns the size in bytes of one of the two halves of the slots that m needs.
 func (m *Move) SlotBytes() int64 {
 	switch {
 	case m.Kind.LL128():
@@ -143,7 +146,7 @@ func (m *Move) check() error {
 		return fmt.Errorf("%w: member %d of %d; the kernels support 2 to %d members", device.ErrUnsupported, m.Me, m.Members,
 			TeamMost)
 	case len(m.Extents) > 3:
-		return fmt.Errorf("%w: rows within %d extents; at most 3 are supported", device.ErrUnsupported, len(m.Extents))
+		return fmt.Errorf("%w: blocks with %d dimensions of rows; at most 3 are supported", device.ErrUnsupported, len(m.Extents))
 	case m.Run < 1 || m.rows() < 1 || (m.Run+30)/8*m.rows() >= 1<<31:
 		return fmt.Errorf("%w: a block of %d rows of %d bytes is empty or too large", device.ErrUnsupported, m.rows(), m.Run)
 	case m.Blocks < 1 || m.Blocks > BlocksMost || m.Threads < 32 || m.Threads > m.Kind.threads() || m.Threads%32 != 0:
@@ -151,7 +154,7 @@ func (m *Move) check() error {
 	case m.Unroll < 1 || m.Unroll > 8:
 		return fmt.Errorf("%w: %d loads in flight", device.ErrUnsupported, m.Unroll)
 	case m.Kind.reduces() && m.DType.Size() > m.Run:
-		return fmt.Errorf("%w: rows of %d bytes of %s", device.ErrUnsupported, m.Run, m.DType)
+		return fmt.Errorf("%w: rows of %d bytes, which are no whole elements of %s", device.ErrUnsupported, m.Run, m.DType)
 	case m.Kind.spreads() && (m.Root < 0 || m.Root >= m.Members):
 		return fmt.Errorf("root %d of %d members", m.Root, m.Members)
 	case m.Kind.LL128() && len(m.Extents) > 0:
@@ -205,7 +208,7 @@ func (m *Move) instance() (name, body string, err error) {
 		fmt.Sprintf("reducePull<%s, %d, %d, %d, %t, %d>", red, w, d, vd, full, m.Unroll), nil
 }
 
-// unit returns the widest type in which blocks can be counted and addressed.
+// unit returns the largest unit in which blocks can be counted and addressed, as a type of the sources.
 func (m *Move) unit() string {
 	n := common(m.align(m.sources(), 8), m.Run)
 	return fmt.Sprint("u", 8*m.align(m.targets(), n))
@@ -226,7 +229,7 @@ type side struct {
 	strides [3]int64
 }
 
-// sources and targets return the blocks that m reads and writes.
+// sources returns the blocks that m reads, and targets those that it writes.
 func (m *Move) sources() []side { return m.sides(&m.Src, &m.SrcStrides, m.reads()) }
 func (m *Move) targets() []side { return m.sides(&m.Dst, &m.DstStrides, m.writes()) }
 
@@ -297,8 +300,8 @@ func common(most, v int64) int64 {
 // full reports whether all rows of these blocks begin and end at multiples of 16 bytes.
 func (m *Move) full(sides []side) bool { return m.Run%16 == 0 && m.align(sides, 16) == 16 }
 
-// apart returns the greatest power of two, up to 16, that divides the difference between the address of every row's
-// source and that of its destination.
+// The method apart returns the greatest power of two, up to 16, that divides the difference between the address of
+// every row's source and that of its destination.
 func (m *Move) apart() int64 {
 	most := int64(16)
 	src, dst := m.sources(), m.targets()
@@ -350,7 +353,7 @@ func (m *Move) level() error {
 	return nil
 }
 
-// words returns the words that follow Team in MoveArgs.
+// words returns the words of the kernel's argument, MoveArgs, that follow Team.
 func (m *Move) words() words {
 	var w words
 	w.bits(m.To)

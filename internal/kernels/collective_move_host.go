@@ -7,30 +7,30 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// MoveHost is a MovePush of contiguous blocks, the last bytes of which are transferred through host memory:
+// MoveHost is a MovePush of contiguous blocks, of which the last bytes are transferred through host memory:
 // MoveHostArgs of src/collective_move_host.cuh. These bytes are called the rest of a block.
 type MoveHost struct {
-	Move       // Run is the number of bytes of a block that are stored directly
-	Rest int64 // number of bytes of the rest
-	// Give holds, for each receiver, the address in this member's host memory of the rest of the block; the addresses
-	// are multiples of 16. Take holds, for each sender, the address in its host memory of the rest of its block for
-	// this member. Put holds the destinations in this member's own memory; Put[Me] is the destination of the rest of
-	// its own block. Once reports whether the member sends the same block to all members, and stores the rest in host
-	// memory only once.
+	Move       // in Move, Run is the number of bytes of a block that are stored directly
+	Rest int64 // number of bytes of the rest of a block
+	// Give holds, for each receiver, the address in this member's host memory to which the rest of the receiver's block
+	// is written; these addresses are multiples of 16. Take holds, for each sender, the address in the sender's host
+	// memory of the rest of its block for this member. Put holds, for each sender, the destination of the rest in this
+	// member's own memory; Put[Me] is that of the rest of its own block. Once reports whether the member sends the same
+	// block to all members, and stores the rest in host memory only once.
 	Give, Take, Put [TeamMost]nvlib.Ptr
 	Once            bool
-	// Told holds, for each member, the address of its flags: two halves of ToldHalf bytes each. ToldHalf is at least
-	// ToldBytes().
+	// Told holds, for each member, the address of its flags for the rest: two halves of ToldHalf bytes each. ToldHalf
+	// is at least ToldBytes().
 	Told             [TeamMost]nvlib.Ptr
 	ToldHalf         int64
-	Writers, Readers int64 // the first Writers blocks of the grid write the rest, and the next Readers blocks read it; the other blocks store
+	Writers, Readers int64 // numbers of thread blocks: the first ones write the rest, the next ones read it
 }
 
 // restRows must equal restRows of src/collective_move_host.cuh.
 const restRows = 4
 
-// ToldBytes returns the size in bytes of a half of a member's flags: one flag for each chunk of the rest of each
-// member.
+// ToldBytes returns the size in bytes of one of the two halves of a member's flags. There is one flag for each chunk of
+// the rest of each member.
 func (m *MoveHost) ToldBytes() int64 {
 	return 4 * int64(m.Members) * ceil(m.Rest, restRows*16*int64(m.Threads))
 }
@@ -58,7 +58,7 @@ func (m *MoveHost) Meeting() (Meeting, error) {
 	}, nil
 }
 
-// words returns the words that follow Team in MoveHostArgs.
+// words returns the words of the kernel's argument, MoveHostArgs, that follow Team.
 func (m *MoveHost) words() words {
 	w := m.Move.words()
 	w.addr(m.Give[:]...)

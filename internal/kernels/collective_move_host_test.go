@@ -10,7 +10,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// byHost launches the call that was added last, with the bytes from cut on transferred through host memory.
+// byHost adds the launches of the call that was added last, with the bytes from the offset cut on transferred through
+// host memory.
 func (f *moveFloor) byHost(cut int64, host, told []nvlib.Ptr, each, half, writers, readers int64) {
 	f.t.Helper()
 	calls := make([]*MoveHost, f.n)
@@ -44,8 +45,8 @@ func (f *moveFloor) byHost(cut int64, host, told []nvlib.Ptr, each, half, writer
 	}
 }
 
-// TestMoveHost makes members send each other blocks whose last bytes are transferred through host memory, repeatedly
-// through the same memory, between pushes of whole blocks.
+// TestMoveHost checks members that send each other blocks whose last bytes are transferred through host memory,
+// repeatedly through the same memory, between pushes of whole blocks.
 func TestMoveHost(t *testing.T) {
 	ofTeams(t, []int{2, 4, TeamMost}, func(t *testing.T, n int, epoch uint32) {
 		rng := drawn(t, uint64(n), uint64(epoch))
@@ -89,7 +90,7 @@ func TestMoveHost(t *testing.T) {
 	})
 }
 
-// TestMoveHostAbsent omits one member: the others time out, and report which member they waited for.
+// TestMoveHostAbsent starts all members but one: they time out, and report which member they waited for.
 func TestMoveHostAbsent(t *testing.T) {
 	f := newMoveFloor(t, rand.New(rand.NewPCG(3, 9)), 3, FirstEpoch)
 	f.timeout = 3 * time.Microsecond

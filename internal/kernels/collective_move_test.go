@@ -18,7 +18,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// moveFloor is a team whose members execute moves.
+// moveFloor is a team on the emulated GPU whose members execute moves.
 type moveFloor struct {
 	*teamBench
 	t      *testing.T
@@ -31,7 +31,7 @@ type moveFloor struct {
 	checks []func()
 }
 
-// moveSlots is the size in bytes of half of the slots in these tests.
+// moveSlots is the size in bytes of one half of the slots in these tests.
 const moveSlots = 64 << 10
 
 func newMoveFloor(t *testing.T, rng *rand.Rand, n int, epoch uint32) *moveFloor {
@@ -49,7 +49,7 @@ type moveShape struct {
 	kind    MoveKind
 	run     int64
 	extents []int64
-	unit    int64 // all addresses and strides are multiples of it
+	unit    int64 // all addresses and strides are multiples of this number of bytes
 	same    bool
 	dt      ir.DType
 	red     ir.Red
@@ -88,7 +88,7 @@ func (s moveShape) rows(at nvlib.Ptr, strides [3]int64) []nvlib.Ptr {
 	return list
 }
 
-// call adds a call in which member i sends to member p if gives[i] has bit p.
+// call adds a collective in which member i sends to member p if gives[i] has bit p.
 func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 	moves := make([]*Move, f.n)
 	for i := range moves {
@@ -178,7 +178,7 @@ func (f *moveFloor) call(what string, s moveShape, gives []uint64) {
 	})
 }
 
-// rootOf returns the member that sends.
+// rootOf returns the only member that sends.
 func rootOf(gives []uint64) int {
 	return slices.IndexFunc(gives, func(set uint64) bool { return set != 0 })
 }
@@ -204,7 +204,7 @@ func (f *moveFloor) placeAs(s moveShape, strides [3]int64, off int64) (nvlib.Ptr
 	return at + nvlib.Ptr(16+off), span
 }
 
-// fill fills the rows with bytes, or with small integers of the type.
+// fill fills the rows of a block with bytes, or with small integers of the type.
 func (f *moveFloor) fill(s moveShape, at nvlib.Ptr, strides [3]int64) {
 	for _, r := range s.rows(at, strides) {
 		b := f.at(r)[:s.run]
@@ -240,7 +240,7 @@ func (f *moveFloor) moved(what string, s moveShape, in, out side) {
 	f.around(what, out.at, covered)
 }
 
-// around checks the bytes next to the rows.
+// around checks that the bytes next to the rows of a block have not changed.
 func (f *moveFloor) around(what string, at nvlib.Ptr, covered map[nvlib.Ptr]bool) {
 	f.t.Helper()
 	for a := at - 8; a < at; a++ {
@@ -298,7 +298,7 @@ func (f *moveFloor) reduced(what string, s moveShape, ins [TeamMost][TeamMost]si
 	f.around(what, out.at, covered)
 }
 
-// finish runs all calls, and checks the results.
+// finish runs all added calls, and checks their results.
 func (f *moveFloor) finish(seeds int) {
 	f.t.Helper()
 	for i, list := range f.moves {
@@ -331,7 +331,7 @@ func (f *moveFloor) told() (Fault, bool) {
 	return Fault{}, false
 }
 
-// randomGives draws which members send to which: all to all, one to all, all to one, or any pairs.
+// randomGives randomly chooses which members send to which: all to all, one to all, all to one, or any pairs.
 func randomGives(rng *rand.Rand, n int) []uint64 {
 	gives := make([]uint64, n)
 	root := rng.IntN(n)
@@ -381,8 +381,8 @@ func randomShape(rng *rand.Rand, kind MoveKind) moveShape {
 	return s
 }
 
-// TestMoves makes members of teams execute many calls of all kinds, with threads in any order. Calls begin with the
-// first call number, or shortly before numbers wrap around.
+// TestMoves runs many calls of all kinds of moves on teams, with threads in any order. The number of the first call is
+// the initial one, or one shortly before numbers wrap around.
 func TestMoves(t *testing.T) {
 	t.Parallel()
 	rounds := longtest.Of(4, 24)
@@ -430,8 +430,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestMovesOneWay makes one member send repeatedly to others that send nothing. It must not be more launches ahead than
-// the two halves permit.
+// TestMovesOneWay runs calls in which one member repeatedly sends to others that send nothing. The sending member must
+// not be more launches ahead than the two halves permit.
 func TestMovesOneWay(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	f := newMoveFloor(t, rng, 3, FirstEpoch)
@@ -442,7 +442,7 @@ func TestMovesOneWay(t *testing.T) {
 	f.finish(20)
 }
 
-// TestMoveAbsent omits one member: the others time out, and report which member they waited for.
+// TestMoveAbsent starts all members but one: they time out, and report which member they waited for.
 func TestMoveAbsent(t *testing.T) {
 	t.Parallel()
 	for kind := range moveKinds {

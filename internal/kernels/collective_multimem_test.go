@@ -15,10 +15,10 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// multimemTypes lists the types that switches can add.
+// multimemTypes lists the element types that NVLink switches can add.
 var multimemTypes = []ir.DType{ir.BF16, ir.F16, ir.F32}
 
-// everyMultimem returns an instance for every type and unroll, aligned and not.
+// everyMultimem returns an instance of the kernel for every type and unroll, aligned and not.
 func everyMultimem() (all []code) {
 	for i, dt := range multimemTypes {
 		for off := range 2 {
@@ -30,7 +30,7 @@ func everyMultimem() (all []code) {
 	return all
 }
 
-// join allocates staging memory on every member, and its multicast address.
+// join allocates staging memory on every member, and an emulated multicast address for it.
 func (b *teamBench) join(bytes int64) (parts []nvlib.Ptr, all nvlib.Ptr) {
 	for range b.streams {
 		parts = append(parts, b.alloc(bytes))
@@ -40,7 +40,7 @@ func (b *teamBench) join(bytes int64) (parts []nvlib.Ptr, all nvlib.Ptr) {
 	return parts, nvlib.Ptr(at)
 }
 
-// multimemCase is an all_reduce by switches.
+// multimemCase is an all_reduce whose sums emulated NVLink switches compute.
 type multimemCase struct {
 	dt              ir.DType
 	unroll          int
@@ -49,8 +49,8 @@ type multimemCase struct {
 	odd, inPlace    bool
 }
 
-// addMultimem makes every member launch c, and returns a function that checks that the results are equal on all
-// members, and within the bounds of the reference for order=any.
+// addMultimem adds the launches of c on all members. It returns a function that checks that the results are equal on
+// all members, and within the bounds of the reference for order=any.
 func (b *teamBench) addMultimem(c multimemCase, rng *rand.Rand, data []nvlib.Ptr, all nvlib.Ptr, flags []nvlib.Ptr, flagHalf int64) func(seed int) {
 	members := len(b.streams)
 	m := Multimem{All: all, AllReduce: AllReduce{DType: c.dt, Unroll: c.unroll, Blocks: c.blocks, Threads: c.threads, Count: c.count,
@@ -134,8 +134,8 @@ func (b *teamBench) tensor(dt ir.DType, vals []float64) *tensor.Tensor {
 	return x
 }
 
-// TestMultimem runs all_reduces by switches through the same memory, in random orders. The bench emulates the switches,
-// and adds in an order that differs from that of the members.
+// TestMultimem runs all_reduces by emulated NVLink switches through the same memory, in random orders. The bench's
+// switches add in an order that differs from that of the members.
 func TestMultimem(t *testing.T) {
 	ofTeams(t, []int{2, 3, TeamMost}, func(t *testing.T, members int, epoch uint32) {
 		b := newTeamBench(t, members, epoch)
@@ -157,7 +157,7 @@ func TestMultimem(t *testing.T) {
 	})
 }
 
-// TestMultimemLate omits a member: the others time out and report which member they waited for.
+// TestMultimemLate starts all members but one: they time out and report which member they waited for.
 func TestMultimemLate(t *testing.T) {
 	b := newTeamBench(t, 3, FirstEpoch)
 	b.timeout = 3 * time.Microsecond

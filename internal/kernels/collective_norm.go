@@ -11,17 +11,17 @@ import (
 // src/collective_norm.cuh. Operands are dense, and they and their rows are aligned to 16 bytes.
 type ReduceNorm struct {
 	DType            ir.DType // a type for which Spares returns true
-	Members, Rows    int      // if Members is 1, In already holds the sum and Data is not used
+	Members, Rows    int      // if Members is 1, In already holds the sum, and Data is not used
 	Packs            int64    // number of packs of 16 bytes in a row; at most NormPacks
-	Blocks           int      // at most Rows; all blocks run concurrently
+	Blocks           int      // number of thread blocks, at most Rows; all run concurrently
 	Eps              float64
 	In, Residual     nvlib.Ptr
 	Weight, Sum, Out nvlib.Ptr
-	Data             []nvlib.Ptr // by member: address of two halves, initially filled with Unsent
+	Data             []nvlib.Ptr // by member: address of memory in two halves, initially filled with Unsent
 	Half             int64
-	// Read is set if a block writes data that another block reads. It has two halves of ReadHalf bytes, with one word
-	// for each block; each block then has only one row. The halves are initially zero. When epochs wrap around, a
-	// launch that uses one half sets the other half to zero.
+	// Read is the address of flags; it is set if a thread block writes data that another block reads. The flags have
+	// two halves of ReadHalf bytes, with one word for each block; each block then has only one row. The halves are
+	// initially zero. When epochs wrap around, a launch that uses one half sets the other half to zero.
 	Read     nvlib.Ptr
 	ReadHalf int64
 }
@@ -37,7 +37,7 @@ const (
 )
 
 // NormThreads returns the number of threads of a block of ReduceNorm for rows of the given number of packs. If
-// possible, it is one for each pack, so that a block waits for the packs of all members at the same time.
+// possible, there is one thread for each pack, so that a block waits for the packs of all members at the same time.
 func NormThreads(packs int64) int {
 	threads := normSumming
 	for threads < normThreadsMost && int64(threads) < packs {
@@ -46,7 +46,7 @@ func NormThreads(packs int64) int {
 	return threads
 }
 
-// Meeting returns the launch of a member.
+// Meeting returns the launch on one member.
 func (r ReduceNorm) Meeting() Meeting {
 	threads := NormThreads(r.Packs)
 	each := max(1, ceil(r.Packs, int64(threads)))

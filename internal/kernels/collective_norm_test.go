@@ -14,21 +14,21 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestReduceNorm compares the kernel with three separate operations in float32, in the kernel's order of summation.
-// Some cases clear flags because launch numbers wrap around.
+// TestReduceNorm compares the kernel ReduceNorm with three separate operations in float32, in the kernel's order of
+// summation. In some cases kernels clear flags because launch numbers wrap around.
 func TestReduceNorm(t *testing.T) {
 	t.Parallel()
 	for i, c := range []struct {
 		dt      ir.DType
 		members int
 		rows, n int64
-		in      string // the operands that the results overwrite
-		epoch   uint32 // of the previous launch; 0 for the first launch
+		in      string // names of the operands that the results overwrite
+		epoch   uint32 // number of the previous launch; 0 for the first launch
 	}{
 		{ir.BF16, 2, 3, 24, "", 0}, {ir.F32, 3, 2, 1100, "residual, in", 0}, {ir.F16, 2, 5, 2056, "in, residual", 0},
 		{ir.BF16, 4, 3, 24, "", 0}, {ir.F32, 2, 3, 2100, "in, residual", 0}, {ir.BF16, 2, 2, 8200, "residual, in", 0},
 		{ir.BF16, 2, 9, 264, "residual, in", 0}, {ir.F16, 3, 7, 8200, "", 0},
-		{ir.BF16, 1, 5, 264, "residual, in", 0}, {ir.F32, 1, 3, 4200, "", 0}, // only the add and the norm
+		{ir.BF16, 1, 5, 264, "residual, in", 0}, {ir.F32, 1, 3, 4200, "", 0}, // without an all_reduce
 		{ir.F32, 3, 4, 1100, "across", 0}, {ir.BF16, 2, 5, 2080, "across", 0},
 		{ir.BF16, 2, 5, 24, "across", math.MaxUint32 - 1}, {ir.BF16, 2, 5, 24, "across", math.MaxUint32},
 	} {
@@ -80,7 +80,7 @@ func TestReduceNorm(t *testing.T) {
 					Weight: b.put(c.dt, layouts[0], weight, c.n).Addr, Sum: sums[m].Addr, Out: outs[m].Addr, Data: data, Half: half, Read: read[m], ReadHalf: readHalf}.Meeting())
 			}
 			seeds := 2
-			if c.epoch != 0 { // until the block that clears halves is a late one
+			if c.epoch != 0 { // enough seeds that the block that clears halves is sometimes late
 				seeds = longtest.Of(6, 24)
 			}
 			b.runTeam(seeds, func(seed int) {
@@ -92,7 +92,7 @@ func TestReduceNorm(t *testing.T) {
 	}
 }
 
-// shifted returns the rows of o except one, beginning the given number of elements later.
+// shifted returns the rows of the operand o except one, beginning the given number of elements later.
 func shifted(o Operand, by int64) Operand {
 	o.Addr += nvlib.Ptr(by * o.DType.Size())
 	o.Shape = []int64{o.Shape[0] - 1, o.Shape[1]}

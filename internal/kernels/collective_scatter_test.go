@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestReduceScatter makes members push blocks to the members that reduce them, repeatedly through the same staging
-// memory. Some blocks are transferred through host memory.
+// TestReduceScatter checks members that push blocks to the members that reduce them, repeatedly through the same
+// staging memory. Some blocks are transferred through host memory.
 func TestReduceScatter(t *testing.T) {
 	ofTeams(t, []int{2, 3, 4, TeamMost}, testReduceScatter)
 }

@@ -11,25 +11,25 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Scheduled is one member's launch of a schedule: ScheduleArgs of src/collective_schedule.cuh. The kernel's source
-// contains the steps of all members.
+// Scheduled is one member's launch of a schedule of another tool: ScheduleArgs of src/collective_schedule.cuh. The
+// kernel's source contains the steps of all members.
 type Scheduled struct {
 	*device.Schedule
 	DType      ir.DType
-	At         [device.ScheduleAreas][]nvlib.Ptr // by area and member: address of the memory
-	PacketHalf int64                             // size in bytes of a half of the packets
-	Words      []nvlib.Ptr                       // by member: address of two halves
-	WordHalf   int64                             // size in bytes of a half, at least ScheduleWords
-	Cell       int64                             // size in bytes of a cell, a multiple of 16
+	At         [device.ScheduleAreas][]nvlib.Ptr // by area of the schedule and by member: address of the memory
+	PacketHalf int64                             // size in bytes of one of the two halves of packet memory
+	Words      []nvlib.Ptr                       // by member: address of the words that members wait for, in two halves
+	WordHalf   int64                             // size in bytes of one half of Words, at least ScheduleWords
+	Cell       int64                             // size in bytes of a cell (a unit of the operands), a multiple of 16
 	Threads    int
 }
 
-// ScheduleWords returns the size in bytes of a half of the words that members of a schedule wait for.
+// ScheduleWords returns the size in bytes of one of the two halves of the words that members of a schedule wait for.
 func ScheduleWords(s *device.Schedule) int64 {
 	return int64(2*TeamMost*BlocksMost*4 + 8*s.Counters)
 }
 
-// Meeting returns the launch on a member.
+// Meeting returns the launch on the member rank.
 func (s Scheduled) Meeting(rank int) Meeting {
 	text := s.list()
 	sum := sha256.Sum256([]byte(text))
@@ -59,7 +59,7 @@ func (s Scheduled) Meeting(rank int) Meeting {
 	}
 }
 
-// These constants are the kinds of steps in the kernel's source; 0 ends a list.
+// These constants are the kinds of steps in the kernel's source; 0 marks the end of a list.
 const (
 	stepSync = 1 + iota
 	stepRaise
@@ -67,8 +67,8 @@ const (
 	stepMove
 )
 
-// list returns the steps in the form that the kernel reads: the index of the first step of each block, followed by all
-// steps.
+// list returns the steps of the schedule in the form that the kernel reads: the index of the first step of each block,
+// followed by all steps.
 func (s Scheduled) list() string {
 	begins, steps := make([]uint32, s.Members*s.Blocks), []uint32(nil)
 	at := func() uint32 { return uint32(len(begins) + len(steps)) }

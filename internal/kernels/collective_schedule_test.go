@@ -44,8 +44,8 @@ func lowered(t *testing.T, path string) (*device.Schedule, error) {
 	return schedule.Lower(p)
 }
 
-// ofCorpus returns the schedules of other tools, for at most the given number of ranks, that the corpus lists as
-// correct.
+// ofCorpus returns the schedules of other tools in the corpus, for at most the given number of ranks, that are listed
+// as correct.
 func ofCorpus(t *testing.T, ranks int) []string {
 	t.Helper()
 	dir := testcorpus.Folder(t, "schedules")
@@ -99,7 +99,7 @@ func TestSchedules(t *testing.T) {
 		}
 	}
 	groups := map[int][]*device.Schedule{}
-	for i, path := range list { // the first ones are hocket's own
+	for i, path := range list { // the first schedules are hocket's own
 		s, err := lowered(t, path)
 		if err != nil && i < own {
 			t.Fatalf("%s: %v", path, err)
@@ -219,7 +219,7 @@ func gatherByPackets(members int) *device.Schedule {
 	return s
 }
 
-// TestScheduleLate omits a member: the others time out and report which member they waited for.
+// TestScheduleLate starts all members but one: they time out and report which member they waited for.
 func TestScheduleLate(t *testing.T) {
 	t.Parallel()
 	s := gatherByPackets(3)

@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// teamBench runs launches of a team's members on a CPU, one stream for each member. A seed determines the order in
+// teamBench runs launches of a team's members on a CPU, one stream for each member. The seed determines the order in
 // which threads continue. A member may run ahead of others as far as the kernels permit.
 type teamBench struct {
 	*bench
@@ -65,7 +65,7 @@ func (b *teamBench) word64(at nvlib.Ptr, v uint64) {
 	binary.LittleEndian.PutUint64(b.mem[int64(at)-memoryAt:], v)
 }
 
-// halves allocates a region on every member, filled with the value of a stale flag.
+// halves allocates, on every member, a region of two halves, filled with the value of an outdated flag.
 func (b *teamBench) halves(half int64, stale uint32) []nvlib.Ptr {
 	var at []nvlib.Ptr
 	for m := range b.streams {
@@ -154,7 +154,7 @@ func (b *teamBench) runTeam(seeds int, check func(seed int)) {
 	}
 }
 
-// reduceCase is an all_reduce of any kind.
+// reduceCase is an all_reduce by any of the algorithms.
 type reduceCase struct {
 	kind            ReduceBy
 	dt              ir.DType
@@ -170,7 +170,7 @@ func (c reduceCase) String() string {
 	return fmt.Sprintf("%s %s %s unroll=%d count=%d %dx%d odd=%v inplace=%v", c.kind, c.dt, c.red, c.unroll, c.count, c.blocks, c.threads, c.odd, c.inPlace)
 }
 
-// size computes the values that the host determines: the share of each member, and the required bytes.
+// size sets the values that the host determines: the share of each member, and the required bytes.
 func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 	bytes := c.count * c.dt.Size()
 	r = AllReduce{By: c.kind, DType: c.dt, Red: c.red, Unroll: c.unroll, Blocks: c.blocks, Threads: c.threads, Count: c.count}
@@ -207,7 +207,7 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 	return r, half
 }
 
-// addReduce makes every member launch c, and returns a function that checks the results.
+// addReduce adds the launches of c on all members, and returns a function that checks the results.
 func (b *teamBench) addReduce(c reduceCase, rng *rand.Rand, data, flags []nvlib.Ptr, half, flagHalf int64) func(seed int) {
 	members := len(b.streams)
 	r, _ := c.size(int64(members))
@@ -258,7 +258,8 @@ func (b *teamBench) addReduce(c reduceCase, rng *rand.Rand, data, flags []nvlib.
 	}
 }
 
-// folded returns the reduction in the order of the members, computed in the accumulator's type and rounded once.
+// folded returns the result of the reduction: the operands in the order of the members, computed in the accumulator's
+// type and rounded once.
 func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 	acc := func(v float64) float64 {
 		if dt.Accum() == ir.F32 {
@@ -339,7 +340,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 
 func roundTo(n, to int64) int64 { return ceil(n, to) * to }
 
-// TestLate omits a member: the others time out and report which member they waited for.
+// TestLate starts all members but one: they time out and report which member they waited for.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	for _, kind := range reduceKinds {
@@ -353,7 +354,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// runLate omits member 1 of three. The members that wait for it must report it.
+// runLate starts two of three members, without member 1. The members that wait for it must report it.
 func (b *teamBench) runLate(what string) {
 	b.streams[1] = nil
 	b.runTeam(2, func(seed int) {
@@ -374,8 +375,8 @@ func (b *teamBench) runLate(what string) {
 	})
 }
 
-// TestMeetingsHash checks that the hash covers every file of kernels in which members wait for each other, since
-// measurements of teams are valid only while these files are unchanged.
+// TestMeetingsHash checks that MeetingsHash covers every source file of kernels in which members wait for each other.
+// Measurements of teams are valid only while these files are unchanged.
 func TestMeetingsHash(t *testing.T) {
 	meetings := 0
 	for _, c := range everyCode(t, "sm_90a") {

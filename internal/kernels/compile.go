@@ -14,7 +14,8 @@ import (
 
 // Compiler compiles CUDA C++ to machine code.
 type Compiler interface {
-	// Compile compiles one source. log is the compiler's output; after an error in the source, err contains it too.
+	// Compile compiles one source. The result log is the compiler's output; after an error in the source, err contains
+	// it, too.
 	Compile(source string, options []string) (image []byte, log string, err error)
 	// Version returns a string that changes whenever the same source may compile to different code.
 	Version() string
@@ -26,7 +27,7 @@ type headers interface{ Headers() []string }
 // NVRTC returns a Compiler that uses NVIDIA's NVRTC library, which it loads when first used.
 func NVRTC() Compiler { return &nvrtc{open: sync.OnceValues(nvlib.OpenNVRTC)} }
 
-// Using returns a Compiler that uses n.
+// Using returns a Compiler that uses the given NVRTC.
 func Using(n *nvlib.NVRTC) Compiler {
 	return &nvrtc{open: func() (*nvlib.NVRTC, error) { return n, nil }}
 }
@@ -41,8 +42,8 @@ func (c *nvrtc) Version() string {
 	return buildOf(n.Loaded())
 }
 
-// buildOf returns a string that identifies the build of a library. Updates of a CUDA toolkit can have the same version,
-// so it includes the size of the library's file, if there is a file.
+// buildOf returns a string that identifies the build of a library. Updates of a CUDA toolkit can have the same version.
+// Therefore the string includes the size of the library's file, if there is a file.
 func buildOf(l nvlib.Loaded) string {
 	build := l.Name + " " + l.Version
 	if f, err := os.Stat(l.Path); err == nil {
@@ -81,7 +82,7 @@ func (c *nvrtc) Compile(source string, options []string) ([]byte, string, error)
 	return out.Cubin, out.Log, nil
 }
 
-// images holds the machine code of this process. It also reads and writes machine code on disk.
+// images holds the machine code of this process. It also reads and writes machine code in the cache on disk.
 type images struct {
 	compiler Compiler
 	cache    *Cache
@@ -94,7 +95,7 @@ type images struct {
 // exist yet.
 type wanted struct{ code, arch string }
 
-// image is compiled once; other callers wait meanwhile.
+// image is machine code. It is compiled once; other callers wait meanwhile.
 type image struct {
 	once sync.Once
 	key  string
@@ -110,7 +111,7 @@ func newImages(c Compiler, cache *Cache) *images {
 // minus one; the remaining CPU is for other work.
 func compilesAhead() int { return min(max(runtime.GOMAXPROCS(0)-1, 1), 16) }
 
-// of returns the image of c for arch. fresh reports whether this is the first request for it.
+// of returns the image of c for arch. The result fresh reports whether this is the first request for the image.
 func (m *images) of(c code, arch string) (i *image, fresh bool) {
 	w := wanted{c.id(), arch}
 	m.mu.Lock()
@@ -169,7 +170,8 @@ func (m *images) load(key, source string, options []string) ([]byte, error) {
 	return b, nil
 }
 
-// keyOf returns a hash of everything on which machine code depends. The options include the architecture.
+// keyOf returns the key of machine code: a hash of everything on which the code depends. The options include the
+// architecture.
 func keyOf(source string, options []string, version string) string {
 	h := sha256.New()
 	for _, part := range append([]string{version, source}, options...) {

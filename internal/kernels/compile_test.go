@@ -234,7 +234,7 @@ func everyReduction() (all []code) {
 	s := gatherByPackets(3)
 	for i, dt := range append(ir.ArithmeticTypes(), ir.F8E4M3) {
 		if s.Op = ir.OpAllReduce; i == len(ir.ArithmeticTypes()) {
-			s.Op = ir.OpAllGather // whose moves are compiled for any type
+			s.Op = ir.OpAllGather // all_gather is compiled for any element type
 		}
 		all = append(all, Scheduled{Schedule: s, DType: dt, Cell: 16, Threads: 32}.Meeting(0).launch().code)
 	}
@@ -280,7 +280,7 @@ func TestFilesAreThere(t *testing.T) {
 }
 
 // TestSettle checks that kernels that may begin before the previous kernel has ended wait for its end. Only kernels of
-// teams wait by themselves, and the kernel that joins graphs never begins early.
+// teams wait in their own code, and the kernel that raises and awaits flags between graphs never begins early.
 func TestSettle(t *testing.T) {
 	for _, c := range everyCode(t, "sm_90a") {
 		if slices.Contains(c.files, "collective") || c.body == "join" {
@@ -298,7 +298,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestClang checks the sources with a compiler that supports CUDA, without a toolkit.
+// TestClang compiles the sources by a compiler that supports CUDA, without a toolkit.
 func TestClang(t *testing.T) {
 	clang, err := exec.LookPath("clang++")
 	if err != nil {
@@ -334,8 +334,8 @@ func TestNVRTC(t *testing.T) {
 	if testing.Short() {
 		hopper = hopper[:20]
 	}
-	// Some kernels use only some of the helpers, and some instances have no elements. CUDA 12 warns about unused
-	// functions, about loops that never run, and about comparisons that are never true.
+	// Warnings are permitted, because some kernels use only some of the helpers, and some instances have no elements.
+	// CUDA 12 warns about unused functions, about loops that never run, and about comparisons that are never true.
 	options := []string{"--std=c++17", "--diag-suppress=177,128,186"}
 	for arch, codes := range map[string][]code{"sm_90a": hopper, "sm_80": older} {
 		image, log, err := Using(n).Compile(together(codes), append(options, "--gpu-architecture="+arch))

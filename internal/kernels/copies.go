@@ -24,8 +24,8 @@ func copies(j *job, op device.Copy) ([]launch, error) {
 	return j.reshaped(out, in)
 }
 
-// reshaped plans a copy between views of different shapes. If one of the views is dense, which is usual, it is viewed
-// in the shape of the other. Otherwise the copy goes through dense scratch memory.
+// reshaped plans a copy between views of different shapes. If one of the views is dense, which is usual, it is treated
+// as a view of the other's shape. Otherwise the copy goes through dense scratch memory.
 func (j *job) reshaped(out, in Operand) ([]launch, error) {
 	switch {
 	case in.isDense():
@@ -57,7 +57,7 @@ func (o Operand) isDense() bool {
 	return true
 }
 
-// concat copies the operands to consecutive positions.
+// concat plans copies of the operands to consecutive positions of the result.
 func concat(j *job, op device.Concat) ([]launch, error) {
 	if err := j.alike(); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func concat(j *job, op device.Concat) ([]launch, error) {
 	from := int64(0)
 	for i, in := range j.Ins {
 		if len(in.Shape) != len(j.Out.Shape) || from+in.Shape[d] > j.Out.Shape[d] {
-			return nil, fmt.Errorf("operand %d of shape %v does not fit at index %d of axis %d of the result's shape %v", i,
+			return nil, fmt.Errorf("operand %d of shape %v does not fit into the result's shape %[5]v at index %[3]d of axis %[4]d", i,
 				in.Shape, from, d, j.Out.Shape)
 		}
 		l, err := moved(j.Out.at(d, from, in.Shape[d]), in)
@@ -104,8 +104,8 @@ func moved(out, in Operand) ([]launch, error) {
 	return m.launches(out, []Operand{in})
 }
 
-// crossed returns the axis along which the source is contiguous, if it differs from the axis along which the
-// destination is contiguous and both are long enough for tiles.
+// crossed returns the axis along which the source is contiguous, if that is not the axis along which the destination is
+// contiguous, and both are long enough for tiles.
 func crossed(axes []axis) (rows int, ok bool) {
 	const least = 16
 	last := len(axes) - 1

@@ -13,10 +13,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// functor is an elementwise operation in the sources.
+// functor is the C++ type of an elementwise operation in the sources.
 type functor struct {
 	name   string
-	text   string   // its definition; empty if a source file contains the definition
+	text   string   // the type's definition; empty if a source file contains the definition
 	values []uint64 // its constants
 }
 
@@ -28,9 +28,9 @@ func functorOf(op ir.Op, numbers []ir.Number, operands int, dt ir.DType) (functo
 	case !ok:
 		return functor{}, fmt.Errorf("%w: %s is not elementwise", device.ErrUnsupported, op)
 	case operands != info.MinArgs:
-		return functor{}, fmt.Errorf("it has %d operands, but needs %d", operands, info.MinArgs)
+		return functor{}, fmt.Errorf("the operation has %d operands, but needs %d", operands, info.MinArgs)
 	case info.Floats && dt.IsInt():
-		return functor{}, fmt.Errorf("it is not defined for %s", dt)
+		return functor{}, fmt.Errorf("the operation is not defined for %s", dt)
 	}
 	f := functor{name: "Op_" + op.String()}
 	of, result := "A", row.CUDA
@@ -99,11 +99,11 @@ func cast(j *job) ([]launch, error) {
 	return m.launches(j.Out, j.Ins)
 }
 
-// mapping describes an instance of the template map.
+// mapping describes an instance of the template map, which applies an operation to each element.
 type mapping struct {
 	label    string // part of the kernel's name
 	functor  functor
-	to, from string // element types of the result and the operands in the sources
+	to, from string // element types, in the sources, of the result and of the operands
 	first    string // element type of the first operand; empty if it is the same as from
 }
 
@@ -125,17 +125,17 @@ func (m mapping) launches(out Operand, ins []Operand) ([]launch, error) {
 	return m.over(axes, append([]Operand{out}, ins...))
 }
 
-// headLeast is the number of elements of a one-dimensional tensor from which a second launch is worthwhile for the
-// elements that do not fit wide accesses.
+// headLeast is a number of elements of a one-dimensional tensor: from it on, a second launch is worthwhile for the last
+// elements, for which wide accesses are impossible.
 const headLeast = 1 << 12
 
-// over maps operands over axes; the result is the first operand.
+// over returns launches that apply the mapping over the given axes; the first of all is the result.
 func (m mapping) over(axes []axis, all []Operand) ([]launch, error) {
 	return headAndTail(axes, all, m.launch)
 }
 
-// headAndTail returns one launch over axes, with the widest accesses that fit. If there is only one long dimension, the
-// elements at its end that do not fit wide accesses get a second launch.
+// headAndTail returns a launch over the given axes, with the widest accesses that are possible. If there is only one
+// dimension, and it is long, the last elements, for which such accesses are impossible, get a second launch.
 func headAndTail(axes []axis, all []Operand, one func(axes []axis, all []Operand, v int64) (launch, error)) ([]launch, error) {
 	v := width(axes, all)
 	n := axes[0].n / 16 * 16
@@ -157,8 +157,8 @@ func headAndTail(axes []axis, all []Operand, one func(axes []axis, all []Operand
 	return []launch{first, second}, err
 }
 
-// pieces divides the extent of the last axis by v, so that it counts pieces of v elements, and returns the total number
-// of pieces.
+// pieces divides the extent of the last axis by v, so that it counts pieces of v elements. It returns the axes and the
+// total number of pieces.
 func pieces(axes []axis, v int64) ([]axis, int64) {
 	axes = slices.Clone(axes)
 	axes[len(axes)-1].n /= v
@@ -169,7 +169,7 @@ func pieces(axes []axis, v int64) ([]axis, int64) {
 	return axes, total
 }
 
-// constants is the largest number of constants of a map: CONSTANTS in map.cuh.
+// constants is the largest number of constants of an elementwise operation: CONSTANTS in map.cuh.
 const constants = 2
 
 func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
@@ -231,7 +231,7 @@ func denseMark(axes []axis) string {
 	return ""
 }
 
-// indexType returns the type that counts pieces.
+// indexType returns the name of the type that can count the given number of pieces.
 func indexType(total int64) string {
 	if total > 1<<31-1 {
 		return "u64"
@@ -239,15 +239,15 @@ func indexType(total int64) string {
 	return "u32"
 }
 
-// symbol returns the name of a kernel, as profilers show it, from its parts.
+// symbol returns the name of a kernel, which profilers show, from its parts.
 func symbol(parts ...string) string { return "hocket_" + strings.Join(parts, "_") }
 
-// blocksFor returns the number of blocks for one thread per item, up to a limit on the size of a grid.
+// blocksFor returns the number of thread blocks for one thread per item, up to a limit.
 func blocksFor(n int64) uint32 { return uint32(min(ceil(n, threads), 1<<22)) }
 
-// width returns the number of elements along the last axis that are moved by one access. It is the number of elements
-// of the widest type that fit into 16 bytes, or fewer if some operand's pieces are not aligned. An operand other than
-// the result may repeat one element along the last axis.
+// width returns the number of elements along the last axis that one access moves. It is the number of elements of the
+// largest type that fit into 16 bytes, or fewer if some operand's pieces are not aligned. An operand other than the
+// result may repeat one element along the last axis.
 func width(axes []axis, all []Operand) int64 {
 	if len(axes) == 0 {
 		return 1

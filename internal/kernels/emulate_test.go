@@ -18,19 +18,19 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// bench runs problems on a CPU. It compiles the same source text that a GPU's compiler gets, with a few definitions, to
-// a program that contains all their kernels.
+// bench runs problems on a CPU. It compiles the same source text that a GPU's compiler gets, with a few additional
+// definitions, to a program that contains all kernels of the problems.
 type bench struct {
 	t        *testing.T
-	arch     string                                // of the emulated GPU; empty for the newest
-	block    int                                   // shared memory of a block in bytes; 0 for no limit
-	plan     func(Problem, *job) ([]launch, error) // if not nil: replaces the problem's plan method
+	arch     string                                // architecture of the emulated GPU; empty for the newest
+	block    int                                   // size in bytes of a thread block's shared memory; 0 for no limit
+	plan     func(Problem, *job) ([]launch, error) // if set, replaces the method plan of the problems
 	mem      []byte
 	launches []launch
 	checks   []func()
 }
 
-// memoryAt is the address of the memory in the program.
+// memoryAt is the address at which the program has the bench's memory.
 const memoryAt = 0x200000000000
 
 func newBench(t *testing.T) *bench { return &bench{t: t} }
@@ -162,7 +162,7 @@ func firstLines(s string, n int) string {
 	return strings.Join(lines[:min(n, len(lines))], "")
 }
 
-// layout computes strides and an offset for a shape, in elements.
+// layout returns strides and an offset for a shape, in elements.
 type layout struct {
 	name string
 	lay  func(shape []int64) (strides []int64, off int64)
@@ -188,7 +188,7 @@ func last(s []int64) int64 {
 	return s[len(s)-1]
 }
 
-// spaced returns strides with gap unused elements after each innermost row.
+// spaced returns strides that leave gap unused elements after each innermost row.
 func spaced(shape []int64, gap int64) []int64 {
 	strides, step := make([]int64, len(shape)), int64(1)
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -201,7 +201,7 @@ func spaced(shape []int64, gap int64) []int64 {
 	return strides
 }
 
-// room allocates an operand in separate memory.
+// room allocates memory for an operand.
 func (b *bench) room(dt ir.DType, l layout, shape ...int64) Operand {
 	strides, off := l.lay(shape)
 	end := off + 1
@@ -212,7 +212,7 @@ func (b *bench) room(dt ir.DType, l layout, shape ...int64) Operand {
 	return Operand{Addr: at + nvlib.Ptr(off*dt.Size()), DType: dt, Shape: shape, Strides: strides}
 }
 
-// put allocates an operand with contents.
+// put allocates memory for an operand and writes its elements.
 func (b *bench) put(dt ir.DType, l layout, vals []float64, shape ...int64) Operand {
 	o := b.room(dt, l, shape...)
 	enc := make([]byte, int64(len(vals))*dt.Size())
@@ -223,7 +223,7 @@ func (b *bench) put(dt ir.DType, l layout, vals []float64, shape ...int64) Opera
 	return o
 }
 
-// places returns the indices in memory of o's elements, in row-major order.
+// places returns, for the elements of o in row-major order, their indices in memory.
 func places(o Operand) []int64 {
 	at := []int64{int64(o.Addr) - memoryAt}
 	for d, n := range o.Shape {

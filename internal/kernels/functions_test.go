@@ -9,7 +9,7 @@ import (
 )
 
 // TestHalfFunctions computes functions of every f16 and bf16 value and checks them against the bounds of the reference
-// evaluator: half a unit of the last place, plus the error of arithmetic in f32.
+// evaluator: half a unit in the last place, plus the error of arithmetic in f32.
 func TestHalfFunctions(t *testing.T) {
 	b := newBench(t)
 	exact := map[ir.Op]func(x float64) (y, lost float64){

@@ -7,11 +7,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// groupedTile is the number of rows, and of columns, of a tile that a block computes.
+// groupedTile is the number of rows, and of columns, of a tile that one thread block computes.
 const groupedTile = 64
 
-// grouped plans x[T, K]·w[E, N, K]ᵀ by groups of rows whose sizes are in counts[E]. The number of tiles depends on the
-// counts, which only the kernel reads, so the grid has enough blocks for the largest possible number.
+// grouped plans the product x[T, K]·w[E, N, K]ᵀ. Groups of rows of x, whose sizes are in counts[E], are multiplied by
+// the weights of one expert each. The number of tiles depends on the counts, which only the kernel reads, so the grid
+// has enough blocks for the largest possible number.
 func grouped(j *job, op device.GroupedLinear) ([]launch, error) {
 	if err := device.CheckGrouped(op, j.Out.Shape, j.shapes()); err != nil {
 		return nil, err
@@ -25,7 +26,7 @@ func grouped(j *job, op device.GroupedLinear) ([]launch, error) {
 		return nil, nil
 	}
 	cols := ceil(w.Shape[1], groupedTile)
-	// Each expert, and the rows that belong to no expert, may have one partial tile.
+	// Each expert, and the rows that belong to no expert, may have one tile that is not full.
 	grid, err := exactGrid((ceil(x.Shape[0], groupedTile) + counts.Shape[0] + 1) * cols)
 	if err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestGrouped compares groups of rows with the CPU machine: groups without rows, with fewer rows than a tile, and with
+// TestGrouped compares grouped linears with the CPU machine: groups without rows, with fewer rows than a tile, and with
 // several tiles.
 func TestGrouped(t *testing.T) {
 	t.Parallel()
@@ -23,7 +23,7 @@ func TestGrouped(t *testing.T) {
 			x, w := noise(dt, c.rows, c.k), noise(dt, int64(len(c.counts)), c.n, c.k)
 			counts := values{[]ir.DType{ir.I32, ir.I64}[(i+j)%2], []int64{int64(len(c.counts))}, c.counts}
 			for _, l := range layouts[:3] {
-				// These are sums of many terms, added in another order.
+				// These results are sums of many terms, added in another order.
 				slack := float64(c.k) * max(1, 4*unit(ir.F32)/max(unit(dt), 0x1p-52))
 				r.compare(device.Kernel{Op: device.GroupedLinear{}}, l, slack, dt, []int64{c.rows, c.n}, x, w, counts)
 			}

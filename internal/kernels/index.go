@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// along describes a kernel that processes rows along an axis. The result and the operands have equal extents except
-// along the axis.
+// along describes a kernel that processes rows along an axis of its operands. The result and the operands have equal
+// extents except along the axis.
 type along struct {
 	name   string
 	number uint64 // the field Start of the kernel's arguments

@@ -218,9 +218,9 @@ func (t *team) Room(threads int) int {
 	return max(1, least)
 }
 
-// hasOtherStreams reports whether a device has streams that no team uses and whose kernels need multiprocessors. The
-// streams for copies of a team member do not count. The driver may make such copies with kernels. These can use the
-// multiprocessors of the member's own kernels, which wait for the copies.
+// hasOtherStreams reports whether a device has streams that no team uses and whose kernels need multiprocessors.
+// Streams on which only a team member's copies run do not count. The driver may make such copies with kernels, and
+// these can use the multiprocessors of the member's own kernels, which wait for the copies.
 func hasOtherStreams(w *world, s *site) bool {
 	n := s.foreignStreams
 	for _, st := range w.flight.streams {
@@ -243,7 +243,7 @@ func waitsFit(w *world, t *team) error {
 	return nil
 }
 
-// teamStreams returns the number of streams of a device that teams use, including the teams in more.
+// teamStreams returns the number of streams of a device that teams use. The teams in more count, too.
 func teamStreams(w *world, s *site, more ...*team) int {
 	streams := map[device.Stream]bool{}
 	for _, t := range slices.Concat(w.teams, more) {
@@ -256,8 +256,8 @@ func teamStreams(w *world, s *site, more ...*team) int {
 	return len(streams)
 }
 
-// alone reports whether the members' devices have no streams other than the members' own. Only then may a launch begin
-// early, because its waiting blocks would otherwise occupy multiprocessors that work on other streams needs.
+// alone reports whether the members' devices have only the members' own streams. Only in this case may a launch begin
+// early, because otherwise its waiting blocks would occupy multiprocessors that work on other streams needs.
 func (t *team) alone() bool {
 	for _, m := range t.members {
 		if s := m.dev.site; teamStreams(t.w, s) > 1 || hasOtherStreams(t.w, s) {

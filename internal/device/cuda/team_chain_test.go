@@ -16,8 +16,9 @@ import (
 
 // TestTeamChainFloats is TestTeamChain for algorithms that do not take integers. It cycles through three tensors. Each
 // round replaces x by 2/members times the sum of all members' x, minus x. Thus the sum does not change, each member's x
-// has its initial value after every other round, and an error persists. All values are small integers, which are exact.
-// Data that remain in a half from two launches before belong to another tensor.
+// has its initial value after every other round, and an error does not disappear. All values are small integers, which
+// are exact. A half of the receive memory still holds data of the launch before the previous one; these belong to
+// another tensor.
 func TestTeamChainFloats(t *testing.T) {
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestCopies runs collectives by copy engines on fakes, with and without graphs.
+// TestCopies runs collectives by copy engines on fake drivers, with and without graphs.
 func TestCopies(t *testing.T) {
 	for _, team := range [][]int{{0, 1}, {3, 0, 2}} {
 		f := fakedriver.New(t, 4)
@@ -35,7 +35,7 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestMoveDeclines lists collectives that kernels that send blocks refuse.
+// TestMoveDeclines checks that the algorithms that send blocks refuse some collectives, and the reasons.
 func TestMoveDeclines(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 2)

@@ -28,8 +28,8 @@ import (
 
 // TestDraws runs random collectives and compares every byte of all operands, and of the memory around them. It varies
 // operations, types, reductions, sizes, offsets, in-place operands, teams and streams, graphs, algorithms and the
-// dispatcher's choice. Members may be late, and launch numbers wrap around. Sums are of small integers, which are exact
-// in any order. Data that are only moved are random bits.
+// dispatcher's choice. Some members issue late, and launch numbers wrap around. Reduced inputs are small integers,
+// whose sums are exact in any order. Inputs that are only moved are random bits.
 //
 // Kernels take longer to compile than to run. Each world therefore first draws some kinds of kernels (operation, type,
 // algorithm, unroll, alignment), and then the properties that vary at run time.
@@ -77,8 +77,8 @@ func TestDraws(t *testing.T) {
 	})
 }
 
-// drawLimits limits the drawing: the number of kinds, the number of collectives between two syncs, the elements of the
-// largest operand, and whether members are late.
+// drawLimits limits the random choices: the number of kinds, the number of collectives between two synchronizations,
+// the number of elements of the largest operand, and whether members issue late.
 type drawLimits struct {
 	kinds, batch int
 	longest      int64
@@ -86,17 +86,17 @@ type drawLimits struct {
 	plain        bool // without the machine's own algorithms
 }
 
-// drawKind is a kind of collectives, for which a kernel is compiled.
+// drawKind is a kind of collective: the properties for which a kernel is compiled.
 type drawKind struct {
 	lane    int
 	op      ir.Op
 	red     ir.Red
 	dt      ir.DType
-	tune    device.Tuning // without an algorithm, the dispatcher chooses
-	align   int64         // offsets are multiples of so many elements
+	tune    device.Tuning // the requested tuning; if it names no algorithm, the dispatcher chooses
+	align   int64         // offsets of operands are multiples of so many elements
 	inPlace bool
 	alike   bool  // operands have the same offset in the memory of all members
-	least   int64 // number of elements that it was found to accept
+	least   int64 // a number of elements for which an algorithm supports the kind
 }
 
 func (k drawKind) String() string {
@@ -104,13 +104,13 @@ func (k drawKind) String() string {
 		k.align, k.inPlace, k.alike)
 }
 
-// drawn is a collective with its operands.
+// drawn is a randomly chosen collective with its operands.
 type drawn struct {
 	drawKind
 	inst  comm.Instance
-	count int64   // elements of a member's smaller operand
+	count int64   // number of elements of a member's smaller operand
 	from  []int64 // by member: offset in the pattern at which its input begins, in elements
-	phase int     // 0 and 2: single calls; 1: within a graph
+	phase int     // 0 and 2: executed by single calls; 1: within a graph
 }
 
 func (d *drawn) String() string {
@@ -123,10 +123,10 @@ func (d *drawn) String() string {
 		d.inst.Root, d.phase, strings.Join(at, ", "))
 }
 
-// drawLane is a team on one stream of each member.
+// drawLane is a team that uses one stream of each member.
 type drawLane struct {
 	members []device.Member
-	probe   device.Team // reports what is supported; nil if the world has no teams
+	probe   device.Team // reports which collectives are supported; nil if the world has no teams
 	list    []*drawn    // the collectives of this batch, in the order of issue
 	ch      *comm.Channel
 }
@@ -142,11 +142,11 @@ type drawRig struct {
 	kinds    []drawKind
 	main     []device.Stream
 	arena    []device.Memory
-	used     []int64  // bytes in use of each rank's arena
-	image    [][]byte // expected contents of the used part of each arena
-	ints     []int8   // pattern of inputs that are reduced
+	used     []int64  // by rank: number of bytes in use of its arena
+	image    [][]byte // by rank: expected contents of the used part of its arena
+	ints     []int8   // pattern from which inputs that are reduced are copied
 	encoded  map[ir.DType][]byte
-	bits     []byte // pattern of inputs that are only moved
+	bits     []byte // pattern from which inputs that are only moved are copied
 	done     map[string]int
 	opening  time.Duration
 }
@@ -154,10 +154,10 @@ type drawRig struct {
 const (
 	drawArena  = 48 << 20
 	drawCanary = 64 // bytes between operands
-	drawValues = 8  // inputs are from -drawValues to drawValues
+	drawValues = 8  // reduced inputs are integers from -drawValues to drawValues
 )
 
-// draw draws and runs collectives. It returns how many were drawn by each algorithm.
+// draw draws and runs collectives. It returns the number of collectives that were drawn for each algorithm.
 func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) map[string]int {
 	began := time.Now()
 	w, err := m.Open(t.Context(), ranks)
@@ -215,7 +215,7 @@ func (r *drawRig) sync() {
 	r.must(r.w.Sync(ctx))
 }
 
-// open allocates arenas, and creates patterns and lanes: two teams of all ranks, and some of a part of the ranks.
+// open allocates arenas, and creates input patterns and lanes: two teams of all ranks, and some of a part of the ranks.
 func (r *drawRig) open(ranks int) {
 	all := make([]int, ranks)
 	for i := range all {
@@ -249,7 +249,8 @@ func (r *drawRig) open(ranks int) {
 	for i := 0; i < len(r.bits); i += 8 {
 		binary.LittleEndian.PutUint64(r.bits[i:], r.rng.Uint64())
 	}
-	// NaNs with payloads, infinities and -0 of every type, and bit patterns that could be mistaken for flags.
+	// The special values are NaNs with payloads, infinities and -0 of every type, and bit patterns that could be
+	// mistaken for flags.
 	special := []uint64{0xfffafffafffafffa, ^uint64(0), 0, 1 << 63, 0x8000000080000000, 0x8000800080008000,
 		0x7f8000007f800000, 0x7f807f80ff80ff80,
 		0x7c007c00fc00fc00, 0x7ff0000000000000, 0x7fc000017f800001, 0x7fff7f81ffc1ff81, 0x0000000200000002,
@@ -259,7 +260,7 @@ func (r *drawRig) open(ranks int) {
 	}
 }
 
-// pattern returns the input pattern of a type in binary form.
+// pattern returns the input pattern of an element type in binary form.
 func (r *drawRig) pattern(k *drawKind) []byte {
 	if !reducing(k.op) {
 		return r.bits
@@ -284,8 +285,8 @@ func reducing(op ir.Op) bool {
 var drawOps = []ir.Op{ir.OpAllReduce, ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast,
 	ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute}
 
-// probe opens teams for queries, or closes them. They must not be open during launches, because launches may start
-// early only if a team is alone on its devices.
+// probe opens the lanes' teams that report support, or closes them. These teams must not be open during launches,
+// because launches may start early only if a team is alone on its devices.
 func (r *drawRig) probe(open bool) {
 	if len(r.w.TeamAlgorithms()) == 0 {
 		return
@@ -305,7 +306,7 @@ func (r *drawRig) probe(open bool) {
 // own reports whether the algorithm is one of the machine's own.
 func own(algo string) bool { return algo != "" && !slices.Contains(comm.Schedules(), algo) }
 
-// asked returns the algorithms selected by flags.
+// asked returns the algorithms that the test's flags select.
 func asked() []string {
 	if *drawAlgo == "" {
 		return nil
@@ -313,7 +314,7 @@ func asked() []string {
 	return strings.Split(*drawAlgo, ",")
 }
 
-// names returns the algorithms for which kinds are drawn.
+// names returns the algorithms for which kinds of collectives are drawn.
 func (r *drawRig) names() []string {
 	if r.limits.plain {
 		return comm.Schedules()
@@ -330,7 +331,7 @@ func (r *drawRig) names() []string {
 	return asked()
 }
 
-// drawKinds draws supported kinds, the same number for each algorithm.
+// drawKinds draws supported kinds of collectives, the same number for each algorithm.
 func (r *drawRig) drawKinds(names []string) {
 	r.Helper()
 	r.byHost(drawParts[0])
@@ -351,12 +352,12 @@ func (r *drawRig) drawKinds(names []string) {
 	}
 }
 
-// drawTries limits how many kinds of an algorithm are tried to find a supported one. For the most restrictive
-// algorithms one in 50 is supported.
+// drawTries limits how many kinds of collectives are drawn to find one that an algorithm supports. For the most
+// restrictive algorithms, one kind in 50 is supported.
 const drawTries = 2000
 
-// drawKind draws a supported kind of an algorithm. If there is none, the error lists the last reason for each
-// operation.
+// drawKind draws a kind of collective that the algorithm supports. If it finds none, the error lists the last reason
+// for each operation.
 func (r *drawRig) drawKind(algo string) (drawKind, error) {
 	why := map[ir.Op]error{}
 	for range drawTries {
@@ -391,12 +392,12 @@ func (r *drawRig) drawKind(algo string) (drawKind, error) {
 		strings.Join(reasons, "; "))
 }
 
-// drawSizes are the numbers of elements with which kinds are tried until one is supported: any number, whole packs, and
-// sizes large enough to be split.
+// drawSizes are numbers of elements. A kind of collective is tried with one after another until it is supported: any
+// number, whole packs, and sizes large enough to be split.
 var drawSizes = []int64{1000, 16, 1 << 14, 1 << 16, 1 << 18, 1 << 20}
 
-// fits finds a number of elements that k supports, or returns why it supports none. It tries three random offsets,
-// since one might be suitable by chance.
+// fits finds a number of elements for which the kind k is supported, or returns why there is none. It tries three
+// random offsets of operands, since one might be suitable by chance.
 func (r *drawRig) fits(k *drawKind) (err error) {
 	most := r.limits.longest / int64(len(r.lanes[k.lane].members))
 	for i, n := range drawSizes {
@@ -420,12 +421,13 @@ func (r *drawRig) fits(k *drawKind) (err error) {
 	return err
 }
 
-// drawParts are the parts of operands that are transferred through host memory, instead of the measured optimum. One
-// uses so few blocks that they fit together with other lanes; the others are for lanes that are alone on their devices.
+// drawParts are sizes of the parts of operands that are transferred through host memory. They replace the measured
+// optimum. The first part uses so few thread blocks that they fit together with other lanes; the others are for lanes
+// that are alone on their devices.
 var drawParts = []coll.HostPart{{Permille: 150, Writers: 1, Readers: 2}, {Permille: 150, Writers: 4, Readers: 8},
 	{Permille: 300, Writers: 2, Readers: 3}}
 
-// byHost sets the part of all transfers that goes through host memory.
+// byHost sets the size of the part that goes through host memory, for all algorithms.
 func (r *drawRig) byHost(p coll.HostPart) {
 	w, ok := r.w.(*world)
 	if !ok {
@@ -446,7 +448,7 @@ func (r *drawRig) byHost(p coll.HostPart) {
 	}
 }
 
-// supports returns nil, or why d cannot run with its pinned tuning.
+// supports returns nil, or the reason why the algorithm that d requests does not support d.
 func (r *drawRig) supports(d *drawn) error {
 	r.Helper()
 	l := r.lanes[d.lane]
@@ -465,7 +467,7 @@ func (r *drawRig) supports(d *drawn) error {
 	return err
 }
 
-// lengths returns the numbers of elements of the operands of member me of n; -1 for no operand.
+// lengths returns the numbers of elements of the operands of one of n members, member me; -1 for no operand.
 func (d *drawn) lengths(me, n int) (in, out int64) {
 	c, all := d.count, d.count*int64(n)
 	root := me == d.inst.Root
@@ -498,7 +500,8 @@ func (d *drawn) lengths(me, n int) (in, out int64) {
 	return c, c
 }
 
-// place draws the properties that vary at run time, and finds space for the operands. It returns nil if there is none.
+// place draws the properties that vary at run time, and finds space for the operands. It returns nil if there is no
+// space.
 func (r *drawRig) place(k drawKind, count int64) *drawn {
 	members := r.lanes[k.lane].members
 	n := len(members)
@@ -547,7 +550,7 @@ func (r *drawRig) place(k drawKind, count int64) *drawn {
 	return d
 }
 
-// block returns the i-th n elements of a view, or the first if cut is not set.
+// block returns the i-th block of n elements of a view, or the first one if cut is not set.
 func block(v device.View, n, i int64, cut bool) device.View {
 	if cut {
 		v.Off += i * n * v.DType.Size()
@@ -556,10 +559,10 @@ func block(v device.View, n, i int64, cut bool) device.View {
 	return v
 }
 
-// drawSkips limits by how many alignments an operand begins later than necessary.
+// An operand begins fewer than drawSkips alignments after the first possible position.
 const drawSkips = 9
 
-// room finds space in a rank's arena.
+// room finds space for an operand of n elements in a rank's arena.
 func (r *drawRig) room(rank int, k *drawKind, n, skip int64) (device.View, bool) {
 	size := k.dt.Size()
 	at := (r.used[rank]+drawCanary+255)&^255 + k.align*skip*size
@@ -571,8 +574,8 @@ func (r *drawRig) room(rank int, k *drawKind, n, skip int64) (device.View, bool)
 	return device.View{Mem: r.arena[rank], Off: at, DType: k.dt, Shape: []int64{n}, Strides: []int64{1}}, true
 }
 
-// size draws a number of elements: zero, one, a size near a limit of kernels, any number, and rarely a very large one.
-// For kinds that accept only whole packs, or large sizes, most sizes are of that form.
+// size draws a number of elements: zero, one, a number near a limit of kernels, any number, and rarely a very large
+// one. If a kind accepts only whole packs, or large sizes, most numbers are chosen accordingly.
 func (r *drawRig) size(k *drawKind) int64 {
 	if k.least > 0 && k.least != drawSizes[0] && r.rng.IntN(4) > 0 {
 		most := min(max(4*k.least, 1<<14), r.limits.longest/int64(len(r.lanes[k.lane].members)))
@@ -595,8 +598,8 @@ func (r *drawRig) size(k *drawKind) int64 {
 	return min(n, r.limits.longest)
 }
 
-// fill draws a batch. Few batches include NCCL, whose communicators take long to open. In some batches one lane is
-// alone on its devices.
+// fill draws a batch. Few batches use NCCL, whose communicators take long to create. In some batches one lane is alone
+// on its devices.
 func (r *drawRig) fill(k, n int) {
 	r.probe(true)
 	defer r.probe(false)
@@ -609,7 +612,7 @@ func (r *drawRig) fill(k, n int) {
 	if k%3 == 2 {
 		only = r.rng.IntN(len(r.lanes))
 	}
-	var turn []int // cycles through the kinds, in random order
+	var turn []int // takes the kinds one after another, in random order
 	for tries := 0; n > 0 && tries < 1000; tries++ {
 		if len(turn) == 0 {
 			turn = r.rng.Perm(len(r.kinds))
@@ -633,8 +636,8 @@ func (r *drawRig) fill(k, n int) {
 	}
 }
 
-// drawOf draws a collective of a supported kind. It returns nil if the drawn sizes and offsets are not supported. room
-// is false if the arenas are full.
+// drawOf draws a collective of a supported kind. It returns nil if the drawn sizes and offsets are not supported. The
+// result room is false if the arenas are full.
 func (r *drawRig) drawOf(kind drawKind) (d *drawn, room bool) {
 	before := slices.Clone(r.used)
 	for range 10 {
@@ -652,7 +655,7 @@ func (r *drawRig) drawOf(kind drawKind) (d *drawn, room bool) {
 		if r.supports(d) == nil {
 			return d, true
 		}
-		copy(r.used, before) // it was too large, too small or empty
+		copy(r.used, before) // d was too large, too small or empty for the algorithm
 	}
 	return nil, true
 }
@@ -742,7 +745,7 @@ func (r *drawRig) openLane(l *drawLane) {
 	r.Fatal("too many collectives cannot be prepared")
 }
 
-// nearWrap sets the launch numbers of half of the teams to values that are about to wrap around.
+// nearWrap sets the launch numbers of half of the teams to values shortly before they wrap around.
 func (r *drawRig) nearWrap() {
 	w, ok := r.w.(*world)
 	if !ok {
@@ -760,7 +763,7 @@ func (r *drawRig) nearWrap() {
 	}
 }
 
-// issue issues a phase of the lanes' collectives to the wanted ranks. The collectives of different lanes are
+// issue issues the collectives of one phase of the lanes to the wanted ranks. The collectives of different lanes are
 // interleaved.
 func (r *drawRig) issue(lanes []*drawLane, phase int, wanted func(rank int) bool) error {
 	at := make([]int, len(lanes))
@@ -791,7 +794,7 @@ func (r *drawRig) issue(lanes []*drawLane, phase int, wanted func(rank int) bool
 	return nil
 }
 
-// upload fills the arenas with inputs, and with canaries around them.
+// upload fills the arenas with inputs, and with a fixed pattern (canaries) around them.
 func (r *drawRig) upload(lanes []*drawLane) {
 	r.Helper()
 	for rank, used := range r.used {
@@ -857,7 +860,7 @@ func (r *drawRig) compare(lanes []*drawLane) {
 	}
 }
 
-// near describes the operand at a byte of a rank's arena, or the last one before it.
+// near returns a description of the operand that contains a byte of a rank's arena, or of the last one before it.
 func (r *drawRig) near(lanes []*drawLane, rank int, at int64) string {
 	last, text := int64(-1), "before all operands"
 	for _, l := range lanes {
@@ -884,7 +887,7 @@ func (r *drawRig) near(lanes []*drawLane, rank int, at int64) string {
 	return text
 }
 
-// expect writes the expected result of member me.
+// expect writes the expected result of member me to the expected contents of its arena.
 func (r *drawRig) expect(d *drawn, me int, out []byte) {
 	n, size := len(d.inst.Parts), d.dt.Size()
 	pattern := r.pattern(&d.drawKind)
@@ -930,7 +933,7 @@ func (r *drawRig) expect(d *drawn, me int, out []byte) {
 	}
 }
 
-// reducedValues returns a table of encoded results. Entry i is the result for the sum least + i.
+// reducedValues returns a table of results of reductions, in binary form. Entry i is the result for the sum least + i.
 func reducedValues(dt ir.DType, red ir.Red, n int) (table []byte, least int) {
 	var vals []float64
 	for v := -n * drawValues; v <= n*drawValues; v++ {
@@ -954,17 +957,17 @@ func reducedValues(dt ir.DType, red ir.Red, n int) (table []byte, least int) {
 	return table, -n * drawValues
 }
 
-// TestDrawKinds checks on fakes that TestDraws can draw every algorithm that is selected: supported kinds, and
-// collectives of them in a batch. If the algorithm is for transfers through host memory, some of them must use host
-// memory.
+// TestDrawKinds checks on fake drivers that TestDraws can draw every algorithm that is selected: kinds of collectives
+// that it supports, and such collectives in a batch. If the algorithm transfers data through host memory, some of the
+// collectives must use host memory.
 func TestDrawKinds(t *testing.T) {
 	for _, c := range []struct {
 		gpus, ranks int
-		without     map[string]string // algorithms that cannot be drawn, with the reason
+		without     map[string]string // algorithms for which nothing can be drawn, with the reason
 	}{
 		{2, 2, map[string]string{"move-spread": "two others or more", "executor": "it needs a schedule"}},
 		{4, 4, map[string]string{"executor": "it needs a schedule"}},
-		{2, 4, map[string]string{"executor": "it needs a schedule"}}, // executor with NCCL: members that do not share a GPU
+		{2, 4, map[string]string{"executor": "it needs a schedule"}}, // NCCL is drawn on members that do not share a GPU
 	} {
 		l := &meetings{GPU: fakedriver.New(t, c.gpus)}
 		sys := system(l.GPU)
@@ -1005,12 +1008,12 @@ func TestDrawKinds(t *testing.T) {
 					}
 				}
 			}
-			if sum < 5 { // that many of the largest size have space
+			if sum < 5 { // five collectives of the largest size have space
 				t.Errorf("%d ranks on %d GPUs: a batch has only %d collectives by %s, of kinds %v", c.ranks, c.gpus, sum, name,
 					r.kinds)
 			}
 			for k := 0; strings.HasSuffix(name, "-host") && !r.goesByHost(l); r.fill(1, 20) {
-				if k++; k == 20 { // a third of 20 batches use few blocks for host memory
+				if k++; k == 20 { // a third of 20 batches use few thread blocks for host memory
 					t.Errorf("%d ranks on %d GPUs: no collective by %s uses host memory", c.ranks, c.gpus, name)
 					break
 				}
@@ -1060,13 +1063,13 @@ func (r *drawRig) goesByHost(l *meetings) bool {
 	})
 }
 
-// TestTeamMoveAbsent omits a member from a collective, for each algorithm that moves or reduces blocks. The world ends
-// in time with an error that names the member, and the next world of the same process works.
+// TestTeamMoveAbsent issues a collective on all members but one, for each algorithm that moves or reduces blocks. The
+// world then ends in time with an error that names the missing member, and the next world of the same process works.
 func TestTeamMoveAbsent(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	m := real(t, Options{TeamTimeout: timeout, RanksPerGPU: 2, teamsApart: true})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
-	allByHost(m, coll.HostPart{Permille: 150, Writers: 4, Readers: 8}) // for blocks of this size too
+	allByHost(m, coll.HostPart{Permille: 150, Writers: 4, Readers: 8}) // the test's blocks, too, go through host memory
 	for k, name := range moveAlgorithmNames() {
 		if name == ncclName {
 			continue
@@ -1074,9 +1077,9 @@ func TestTeamMoveAbsent(t *testing.T) {
 		n, count := 2, int64(5000)
 		switch name {
 		case "move-spread":
-			n = 4 // it needs three members; teams have two or four ranks
+			n = 4 // the algorithm needs three members; teams have two or four ranks
 		case "move-sum-host":
-			count = 400_000 // so that a few per cent are a chunk
+			count = 400_000 // large enough that a few per cent are a chunk
 		}
 		w, err := m.Open(t.Context(), n)
 		if err != nil {
@@ -1128,8 +1131,8 @@ func TestTeamMoveAbsent(t *testing.T) {
 	}
 }
 
-// TestFlagHalves checks that the halves of moves' flags have the size that kernels assume. Kernels clear one half when
-// launch numbers wrap around, while the other half is in use.
+// TestFlagHalves checks that the two halves of the flags of the move algorithms have the size that kernels assume.
+// Kernels clear one half when launch numbers wrap around, while they use the other half.
 func TestFlagHalves(t *testing.T) {
 	f := fakedriver.New(t, 1)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// openAbort allocates the memory word through which the host ends the waits of teams' kernels.
+// openAbort allocates the word of memory by which the host makes teams' kernels stop waiting.
 func openAbort(w *world) error {
 	if w.abort != 0 {
 		return nil
@@ -47,11 +47,11 @@ func readTeams(w *world) {
 	}
 }
 
-// errLate is wrapped by the error of a member that timed out while it waited for another member of its team.
+// errLate means that a member timed out while it waited for another member of its team; its error wraps errLate.
 var errLate = errors.New("gave up waiting for a member of the team")
 
-// explain returns an error for member m, which timed out in a launch. The error names the members that had not begun
-// this launch.
+// explain returns an error for the member m, which timed out in a launch of the team. The error names the members that
+// had not begun this launch.
 func (m *member) explain(told kernels.Fault) error {
 	epoch := uint32(told.Words[0])
 	waited := time.Duration(told.Words[2]).Round(time.Millisecond)
@@ -64,11 +64,11 @@ func (m *member) explain(told kernels.Fault) error {
 		}
 	}
 	longer, launch := m.team.w.m.opts.longer(), epoch-kernels.FirstEpoch
-	if len(late) == 0 && told.Words[1] == int64(m.index) { // a kernel cannot identify the member that should have written its packets
+	if len(late) == 0 && told.Words[1] == int64(m.index) { // the kernel cannot identify the writer of the packets
 		return fmt.Errorf("%s: %w: packets of another member had not arrived after %v, although all members had begun the team's "+
 			"launch %d; %s", m.doing, errLate, waited, launch, longer)
 	}
-	if len(late) == 0 { // all members have begun the launch by now, at least one of them too late
+	if len(late) == 0 { // by now all members have begun the launch, at least one of them too late
 		p := m.team.members[told.Words[1]]
 		owner = p.dev.site.owner
 		late = append(late, fmt.Sprintf("member %d (rank %d), now there,", p.index, p.dev.rank))
@@ -78,19 +78,19 @@ func (m *member) explain(told kernels.Fault) error {
 	return m.team.w.blame(err, owner)
 }
 
-// TimeoutVariable names the environment variable that sets Options.TeamTimeout, which limits how long a kernel waits
-// for another GPU and how long NCCL may take to load.
+// TimeoutVariable names the environment variable that sets Options.TeamTimeout: the limit on how long a kernel waits
+// for another GPU, and on how long NCCL may take to load.
 const TimeoutVariable = "HOCKET_TEAM_TIMEOUT"
 
-// longer returns advice on how to raise the time limit, for errors of waits that timed out.
+// longer returns advice on how to raise the time limit, for the errors of waits that timed out.
 func (o *Options) longer() string {
 	limit := o.teamTimeout()
 	return fmt.Sprintf("set %s=%v to wait longer than %v, which --timeout does not change; tools that run kernels one after the other (some profilers and sanitizers) make these waits time out",
 		TimeoutVariable, 10*limit, limit)
 }
 
-// begun returns the number of the member's most recent launch that has begun. It reads the number through the device
-// by, which can access the member's memory.
+// begun returns the number of the member's most recent launch that has begun. It reads the number through another
+// device, by, which can access the member's memory.
 func (m *member) begun(by *dev) (begun uint32, err error) {
 	err = by.bound(func() error {
 		word, err := signal.Read(by.w.drv, by.site.heaps[device.Pinned], m.control+kernels.ControlBegun, 4)

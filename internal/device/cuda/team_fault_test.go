@@ -17,7 +17,7 @@ import (
 // increase the timeout. A member that waits for packets in its own memory cannot know which member writes them.
 func TestTeamGivesUp(t *testing.T) {
 	for _, c := range []struct {
-		peer, begun uint64 // the member it waited for, and the number of launches that member has begun
+		peer, begun uint64 // the member that was waited for, and the number of launches it has begun
 		parts       []string
 	}{
 		{0, 0, []string{"after 2s member 0 (rank 0)", "had not begun the team's launch 3"}},

@@ -49,8 +49,8 @@ func TestFewLaunch(t *testing.T) {
 	}
 }
 
-// TestFewShared checks that a block uses no more shared memory than the device with the smallest limit permits, and
-// that the kernel is refused if two stages do not fit.
+// TestFewShared checks that a thread block of an SM-limited kernel uses no more shared memory than the device with the
+// smallest limit permits, and that the kernel is refused if two stages do not fit.
 func TestFewShared(t *testing.T) {
 	l, w, tm := noted(t, 2, 2)
 	for _, c := range []struct {
@@ -78,8 +78,8 @@ func TestFewShared(t *testing.T) {
 	}
 }
 
-// TestFewGrids checks that there are no more blocks than multiprocessors with free shared memory, however few threads
-// the blocks have.
+// TestFewGrids checks that an SM-limited kernel has no more thread blocks than there are multiprocessors with free
+// shared memory, however few threads the blocks have.
 func TestFewGrids(t *testing.T) {
 	l, w, tm := noted(t, 2, 4)
 	for _, c := range []struct {
@@ -107,8 +107,8 @@ func TestFewGrids(t *testing.T) {
 	}
 }
 
-// TestFewHosts checks that results are transferred through host memory if measurements showed a benefit. They consist
-// of whole tiles that are all written before the last tiles of the launch.
+// TestFewHosts checks that an SM-limited kernel transfers results through host memory if measurements showed a benefit.
+// These results consist of whole tiles that are all written before the last tiles of the launch.
 func TestFewHosts(t *testing.T) {
 	for _, c := range []struct {
 		members, blocks int
@@ -130,8 +130,8 @@ func TestFewHosts(t *testing.T) {
 }
 
 // TestSweepFew measures which part of an SM-limited all_reduce should be transferred through host memory, and how many
-// blocks should read from it. The number of ranks is the first of reduceSweepWorlds. Like TestSweepAllReduce it runs
-// only if reduceSweep is set.
+// blocks should read from it. The test uses the first number of ranks in reduceSweepWorlds. Like TestSweepAllReduce, it
+// runs only if reduceSweep is set.
 func TestSweepFew(t *testing.T) {
 	worlds, each := sweepRanks(t, 60)
 	ranks := worlds[0]
@@ -167,7 +167,7 @@ func TestSweepFew(t *testing.T) {
 	}
 }
 
-// TestFewDeclines checks refusals and their reasons.
+// TestFewDeclines checks which tunings and operands SM-limited kernels refuse, and the reasons.
 func TestFewDeclines(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	for what, tc := range map[string]struct {
@@ -190,7 +190,7 @@ func TestFewDeclines(t *testing.T) {
 }
 
 // TestFewBits checks that sums of random bits, including NaNs, infinities and subnormal numbers, are the same by
-// SM-limited kernels as by others.
+// SM-limited kernels as by other kernels.
 func TestFewBits(t *testing.T) {
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)

@@ -18,8 +18,9 @@ import (
 
 var lamportNames = []string{"lamport", "lamportx2"}
 
-// TestLamportRests checks the memory that lamport kernels receive data in. Before the first launch it is filled with
-// the value that is never sent, whatever it contained before, and it is not among the regions that kernels clear.
+// TestLamportRests checks the memory that lamport kernels receive data in. Before the first launch this memory is
+// filled with the bit pattern that is never sent, whatever it contained before, and it is not among the regions that
+// kernels clear.
 func TestLamportRests(t *testing.T) {
 	l := &meetings{GPU: fakedriver.New(t, 2)}
 	m := newMachine(system(l.GPU), Options{Kernels: l})
@@ -82,8 +83,8 @@ func TestLamportDeclines(t *testing.T) {
 	}
 }
 
-// TestLamportBits reduces random bits, including NaNs with all payloads and many copies of the value that is never
-// sent. The kernels end, and all members have the same result as by pull.
+// TestLamportBits reduces random bits, including NaNs with all payloads and many copies of the bit pattern that is
+// never sent. The kernels must end, and all members must have the same result as by the algorithm pull.
 func TestLamportBits(t *testing.T) {
 	m := real(t, Options{TeamTimeout: 4 * time.Second, RanksPerGPU: 2})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
@@ -121,7 +122,7 @@ func TestLamportBits(t *testing.T) {
 	r.must(w.Close())
 }
 
-// bitsBy returns each member's result of an all_reduce of bits.
+// bitsBy returns each member's result of an all_reduce of random bits by the given algorithm.
 func (r *teamRig) bitsBy(algo string, dt ir.DType, red ir.Red, ins [][]byte) (got [][]byte) {
 	r.t.Helper()
 	c := teamCase{op: ir.OpAllReduce, red: red, dt: dt, shape: []int64{int64(len(ins[0])) / dt.Size()}, algo: algo}

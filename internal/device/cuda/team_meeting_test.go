@@ -12,8 +12,8 @@ import (
 )
 
 // TestTogether checks the order of issue of kernels that wait for each other if streams may share hardware queues. The
-// kernels of one meeting are issued without other work between them, and before those of the next meeting. A member
-// that never issues its kernel causes a deadlock error that names it.
+// kernels of one launch of a team are issued without other work between them, and before those of the team's next
+// launch. A member that never issues its kernel causes a deadlock error that names it.
 func TestTogether(t *testing.T) {
 	for _, alone := range []bool{true, false} {
 		l, w, tm := noted(t, 2, 2)
@@ -79,8 +79,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestMostWaits checks that the streams of a device with waiting kernels are no more than can run concurrently. This
-// holds for teams and, with a graph for each GPU, for waits for flags.
+// TestMostWaits checks that no more streams of a device have waiting kernels than can run concurrently. The limit holds
+// for kernels of teams and, if each GPU has a graph, for waits for flags.
 func TestMostWaits(t *testing.T) {
 	_, w, _ := noted(t, 2, 2)
 	for i := range mostWaits - 1 {

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// hold returns memory that a plan requests. The team frees the memory when it is closed.
+// hold reserves the memory that a plan requests by x, and returns it. The team frees the memory when it is closed.
 func (t *team) hold(x coll.Want) (coll.Area, error) {
 	switch x.Kind {
 	case coll.Halves:
@@ -26,8 +26,8 @@ func (t *team) hold(x coll.Want) (coll.Area, error) {
 	return t.reserve(x.Name, x.Bytes)
 }
 
-// reserve returns at least the given number of bytes on every member. They are initially zero. Calls with the same name
-// return the same memory, unless the name's memory is too small; then reserve returns new memory.
+// reserve returns memory of at least the given number of bytes on every member. They are initially zero. Calls with the
+// same name return the same memory, unless that memory is too small; then reserve returns new memory.
 func (t *team) reserve(name string, bytes int64) (coll.Area, error) {
 	return t.reserveOf(name, bytes, 0)
 }
@@ -43,14 +43,15 @@ func (t *team) reserveOf(name string, bytes int64, word uint32) (coll.Area, erro
 	}
 	at, err := t.alloc(n, word)
 	if err != nil {
-		return coll.Area{}, fmt.Errorf("%d bytes of %s on each member: %w", n, name, err)
+		return coll.Area{}, fmt.Errorf("allocating %d bytes of %s on each member: %w", n, name, err)
 	}
 	t.regions[name] = coll.Area{At: at, Bytes: n}
 	return t.regions[name], nil
 }
 
-// halves returns two halves of at least half bytes each, for flags that are stored among data. Kernels set them to
-// zero when the launch numbers wrap around. The area may be larger than requested; each half is then half of the area.
+// halves returns two halves of at least half bytes each, for flags that are stored among data. Kernels set the halves
+// to zero when the launch numbers wrap around. The area may be larger than requested; each half is then half of the
+// area.
 func (t *team) halves(name string, half int64) (coll.Area, error) {
 	before := t.regions[name]
 	r, err := t.reserve(name, 2*half)
@@ -58,7 +59,7 @@ func (t *team) halves(name string, half int64) (coll.Area, error) {
 		return r, err
 	}
 	if t.named == kernels.RegionsMost {
-		return coll.Area{}, fmt.Errorf("the team has %d regions already", t.named)
+		return coll.Area{}, fmt.Errorf("the team has %d areas with flags already, the most that kernels can clear", t.named)
 	}
 	for _, m := range t.own {
 		entry := m.control + kernels.ControlRegions + 4 + nvlib.Ptr(16*t.named)

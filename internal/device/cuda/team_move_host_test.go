@@ -26,14 +26,15 @@ func allByHost(m *machine, part coll.HostPart) {
 	m.opts.hostParts = &parts
 }
 
-// many gives the fakes so many multiprocessors that blocks for host memory are available.
+// many gives the fake GPUs so many multiprocessors that kernels can use some thread blocks for host memory.
 func many(w *world) {
 	for _, s := range w.sites {
 		s.gpu.SMs = 64
 	}
 }
 
-// TestMoveHostShares plans moves through host memory on fakes, and executes the members' parts in Go.
+// TestMoveHostShares plans collectives by the algorithm move-host on fake drivers, and executes the members' shares in
+// Go.
 func TestMoveHostShares(t *testing.T) {
 	t.Parallel()
 	for _, ranks := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
@@ -68,13 +69,13 @@ func TestMoveHostShares(t *testing.T) {
 	}
 }
 
-// sharesByHost runs a case by its members' parts. It returns false if the case is refused.
+// sharesByHost runs a case by executing the members' shares in Go. It returns false if the case is refused.
 func (r *teamRig) sharesByHost(c *rigCase) bool {
 	r.t.Helper()
 	return r.withShares(coll.HostMove{}, coll.Pushed, c, func(tm *team, p *coll.MovePlan) { r.movedByHost(c, tm, p) })
 }
 
-// movedByHost does what the kernels would do: it writes host memory and then reads it.
+// movedByHost does in Go what the members' kernels would do: it writes host memory and then reads it.
 func (r *teamRig) movedByHost(c *rigCase, tm *team, p *coll.MovePlan) {
 	r.t.Helper()
 	wants := &coll.Plan{}
@@ -108,7 +109,7 @@ func (r *teamRig) movedByHost(c *rigCase, tm *team, p *coll.MovePlan) {
 	}
 }
 
-// TestMoveHostDeclines lists moves that transfer nothing through host memory.
+// TestMoveHostDeclines checks collectives of which the algorithm move-host transfers nothing through host memory.
 func TestMoveHostDeclines(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 2)
@@ -144,7 +145,7 @@ func TestMoveHostDeclines(t *testing.T) {
 	}
 }
 
-// TestMoveHostAside checks that some blocks remain for the link, however few there are.
+// TestMoveHostAside checks that some thread blocks store over the link, however few blocks there are.
 func TestMoveHostAside(t *testing.T) {
 	for blocks := range int64(kernels.BlocksMost) {
 		writers, readers := coll.HostPart{Permille: 100, Writers: 8, Readers: 24}.Aside(blocks)
@@ -154,8 +155,9 @@ func TestMoveHostAside(t *testing.T) {
 	}
 }
 
-// TestMoveHostChain runs very many consecutive moves in graphs. Each moves the result of the previous one plus a
-// constant, so that data that arrived late, or of the previous launch, change all later results.
+// TestMoveHostChain runs very many consecutive collectives by the algorithm move-host in graphs. Each moves the result
+// of the previous one plus a constant. If data arrive late, or are those of the previous launch, all later results
+// change.
 func TestMoveHostChain(t *testing.T) {
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})
@@ -180,8 +182,8 @@ func TestMoveHostChain(t *testing.T) {
 	}
 }
 
-// testMoveChain replaces x by the result of a move plus c. For an all_gather the result is the block of another member,
-// a different one each time; for an all_to_all it is all blocks.
+// testMoveChain repeatedly replaces x by the result of a collective of x, plus c. For an all_gather the result is the
+// block of another member, a different one each time; for an all_to_all it is all blocks.
 func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 	must := mustOf(t)
 	n, rng := w.Ranks(), rand.New(rand.NewPCG(uint64(count), 11))
@@ -190,7 +192,7 @@ func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 		blocks = n
 	}
 	var members []device.Member
-	var adds [][]device.Launch // by member and by the block that is added
+	var adds [][]device.Launch // adds[m][b] adds c to block b of the result of member m
 	c := &device.Collective{Op: op}
 	values := make([][]int32, 2*n) // initial values of x, and of c
 	for r := range n {
@@ -232,7 +234,8 @@ func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 		}
 	}
 	const rounds, times = 100, 8
-	// of(m, b) is the index of block b of member m's x. The counts are how often each x and each c is contained in it.
+	// The function of(m, b) returns the index of block b of member m's x. Each count is how often an initial x, or a c,
+	// has been added to that block.
 	of := func(m, b int) int { return m*blocks + b }
 	now := make([][]int32, n*blocks)
 	for i := range now {
@@ -313,8 +316,8 @@ func words32(raw []byte) []int32 {
 }
 
 // TestSweepMoves measures which part of large moves should be transferred through host memory, with how many blocks,
-// and how long the alternatives take, with and without graphs, on all GPUs. Like TestSweepAllReduce it runs only if
-// reduceSweep is set. The sizes are those of sizesVariable.
+// and how long the alternatives take, with and without graphs, on all GPUs. Like TestSweepAllReduce, it runs only if
+// reduceSweep is set. It uses the sizes in sizesVariable.
 func TestSweepMoves(t *testing.T) {
 	_, each := sweepRanks(t, 60)
 	until := time.Now().Add(each)
@@ -330,14 +333,14 @@ func TestSweepMoves(t *testing.T) {
 	s.must(dw.Close())
 }
 
-// moveSweep is a world and a team in which moves are measured.
+// moveSweep is a world and a team in which collectives that move blocks are measured.
 type moveSweep struct {
 	*reduceSweeper
 	rig   *teamRig
 	until time.Time
 }
 
-// size measures one operation at one size.
+// size measures one operation on operands of one size.
 func (s *moveSweep) size(op ir.Op, bytes int64) {
 	s.rig.place(teamCase{op: op, dt: ir.BF16, shape: []int64{bytes / 2 / int64(s.ranks)}})
 	for _, tune := range []device.Tuning{{Algo: "move-push", Blocks: 128, Threads: 512, Unroll: 8}, {Algo: "move-copy"}, {Algo: ncclName}} {
@@ -357,7 +360,7 @@ func (s *moveSweep) size(op ir.Op, bytes int64) {
 	s.rig.drop()
 }
 
-// one prints the time of a tuning with and without a graph.
+// one measures and prints the time of a tuning with and without a graph.
 func (s *moveSweep) one(op ir.Op, bytes int64, how string, tune device.Tuning) {
 	if time.Now().After(s.until) {
 		return

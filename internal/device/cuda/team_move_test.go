@@ -19,7 +19,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// teamCase describes a collective of a team. Operands, inputs and expected results are derived from it.
+// teamCase describes a collective of a team. The shapes of operands, the inputs and the expected results follow from
+// it.
 type teamCase struct {
 	op          ir.Op
 	red         ir.Red
@@ -43,7 +44,7 @@ func (c teamCase) larger(axis, n int) []int64 {
 	return l
 }
 
-// shapes returns the shapes of member me's operands; nil for none.
+// shapes returns the shapes of the operands of one of n members, member me; nil for none.
 func (c teamCase) shapes(me, n int) (in, out []int64) {
 	in, out = c.shape, c.shape
 	switch c.op {
@@ -78,7 +79,7 @@ func (c teamCase) again() bool {
 	return c.op == ir.OpAllGather || c.op == ir.OpGather || c.op == ir.OpScatter || c.op == ir.OpBroadcast
 }
 
-// want computes member me's result in float64, which represents all values used here exactly.
+// want computes the result of member me in float64, which represents all values used here exactly.
 func (c teamCase) want(ins []*tensor.Tensor, me, n int) *tensor.Tensor {
 	_, shape := c.shapes(me, n)
 	if shape == nil {
@@ -163,7 +164,7 @@ func reduced(red ir.Red, dt ir.DType, parts [][]byte) []byte {
 	return data
 }
 
-// teamRig is a team of a world, with cases whose operands are on its devices.
+// teamRig is a team of a world, and cases whose operands are on the devices of the team.
 type teamRig struct {
 	t       *testing.T
 	w       device.World
@@ -233,7 +234,7 @@ func (r *teamRig) place(c teamCase) {
 			p.To, p.From = (me+c.shift)%n, (me+n-c.shift)%n
 		}
 		together := c.inPlace && p.Reads && p.Writes
-		smaller := c.op == ir.OpReduceScatter || c.op == ir.OpScatter // the smaller operand is the result
+		smaller := c.op == ir.OpReduceScatter || c.op == ir.OpScatter // the smaller operand is the result of the case
 		if p.Writes && !(together && smaller) {
 			p.Out = r.view(m.Rank, c.dt, out, c.off)
 		}
@@ -269,7 +270,7 @@ func (r *teamRig) add(c teamCase, tune device.Tuning) bool {
 	return true
 }
 
-// take is add without preparing. It starts the compilation of the kernels.
+// take is add without preparing. It only starts the compilation of the kernels.
 func (r *teamRig) take(c teamCase, tune device.Tuning) bool {
 	r.place(c)
 	x := r.cases[len(r.cases)-1].collective()
@@ -282,7 +283,7 @@ func (r *teamRig) take(c teamCase, tune device.Tuning) bool {
 	return true
 }
 
-// prepare prepares cases that were accepted with tune.
+// prepare prepares the cases that were accepted with the tuning tune.
 func (r *teamRig) prepare(cases []*rigCase, tune device.Tuning) {
 	r.t.Helper()
 	for _, c := range cases {
@@ -341,7 +342,7 @@ func drawElements(data []byte, dt ir.DType, rng *rand.Rand) {
 	}
 }
 
-// poison returns n bytes that are NaNs. All calls return the same memory.
+// poison returns n bytes that are NaNs. All calls of poison return the same memory.
 func (r *teamRig) poison(n int64) []byte {
 	if int64(len(r.poisoned)) < n {
 		r.poisoned = bytes.Repeat([]byte{0xff, 0x7f}, int(n+1)/2)
@@ -349,7 +350,7 @@ func (r *teamRig) poison(n int64) []byte {
 	return r.poisoned[:n]
 }
 
-// inParallel calls f with 0 to n-1 on all processors.
+// inParallel calls f with the numbers from 0 to n-1, on all processors.
 func inParallel(n int, f func(i int)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -363,7 +364,7 @@ func inParallel(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// issue issues all launches to all members, in a varying order of ranks.
+// issue issues all launches to all members, with the ranks in a varying order.
 func (r *teamRig) issue() error {
 	for k, c := range r.cases {
 		for d := range r.members {
@@ -408,7 +409,7 @@ func (r *teamRig) check(how string) {
 	})
 }
 
-// run runs all cases several times, without a graph and with one.
+// run executes all cases several times, without a graph and with one.
 func (r *teamRig) run(times int) {
 	r.t.Helper()
 	for k := range times {
@@ -465,7 +466,7 @@ func moveCases(op ir.Op, algo string, n int) []teamCase {
 	if algo == "move-host" { // has many chunks
 		list = append(list, teamCase{op: op, dt: ir.BF16, shape: []int64{3<<20 + 5001}, root: n - 1, shift: 1, algo: algo})
 	}
-	if algo == "move-sum-host" { // is large enough to be split
+	if algo == "move-sum-host" { // this case is large enough to be split between the link and host memory
 		c := teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{3<<17 + 8}, algo: algo}
 		list = append(list, c)
 		c.inPlace = true
@@ -474,7 +475,7 @@ func moveCases(op ir.Op, algo string, n int) []teamCase {
 	return list
 }
 
-// goCases is moveCases without tensors that are slow to compute in Go.
+// goCases is like moveCases, without tensors that are slow to compute in Go.
 func goCases(op ir.Op, algo string, n int) []teamCase {
 	return casesOf(op, algo, n, [][]int64{{1}, {7}, {8191}, {512}, {4096}, {3, 5}, {2, 3, 4}, {16, 128}, {6, 502}})
 }
@@ -526,7 +527,7 @@ func TestTeamMoves(t *testing.T) {
 			teams = append(teams, []int{1, 0})
 		}
 		for i, team := range teams {
-			every := 1 // kernels take long to compile, so other teams run a part of the cases
+			every := 1 // only part of the cases for other teams, because kernels take long to compile
 			switch {
 			case per > 1:
 				every = 3
@@ -575,7 +576,7 @@ func moveAlgorithmNames() []string {
 	return names
 }
 
-// TestTeamMix lets three channels of one team work concurrently, with all algorithms.
+// TestTeamMix runs collectives on three channels of one team concurrently, with all algorithms.
 func TestTeamMix(t *testing.T) {
 	m := real(t, Options{TeamTimeout: 4 * time.Second})
 	allByHost(m, coll.HostPart{Permille: 300, Writers: 2, Readers: 5})

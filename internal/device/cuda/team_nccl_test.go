@@ -18,7 +18,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ncclWorld opens a world on fakes with NCCL.
+// ncclWorld opens a world on fake drivers with a fake NCCL.
 func ncclWorld(t *testing.T, gpus, ranks int) (*fakedriver.NCCL, device.World) {
 	t.Helper()
 	f := fakedriver.New(t, gpus)
@@ -32,8 +32,8 @@ func ncclWorld(t *testing.T, gpus, ranks int) (*fakedriver.NCCL, device.World) {
 	return x, w
 }
 
-// TestNCCL runs every operation by NCCL on fakes: along any axis, in place, on teams in any order, with and without
-// graphs.
+// TestNCCL runs every operation by NCCL on fake drivers: along any axis, in place, on teams in any order, with and
+// without graphs.
 func TestNCCL(t *testing.T) {
 	for _, team := range [][]int{{0, 1}, {1, 0, 3}, {0, 1, 2, 3}} {
 		x, w := ncclWorld(t, 4, 4)
@@ -115,9 +115,9 @@ func TestNCCLMemoryAnew(t *testing.T) {
 	r.must(dw.Close())
 }
 
-// TestNCCLIdle uses NCCL in more teams concurrently than the number of communicators that are kept. Those that were
-// idle longest are destroyed, for all members, and no others. Later teams use the kept ones. If memory is insufficient,
-// none is kept.
+// TestNCCLIdle uses NCCL in more teams than the number of unused groups of communicators that are kept. Of the unused
+// groups, those that were idle longest are destroyed, for all members, and no others. Later teams use the groups that
+// are kept. If memory is short, no unused group is kept.
 func TestNCCLIdle(t *testing.T) {
 	x, w := ncclWorld(t, 2, 2)
 	gather := teamCase{op: ir.OpAllGather, dt: ir.F32, shape: []int64{4}, algo: ncclName}
@@ -164,7 +164,7 @@ func TestNCCLIdle(t *testing.T) {
 	}
 }
 
-// short is a source that has no memory until enough returns true.
+// short is a source for heaps that has no memory until the function enough returns true.
 type short struct {
 	gpu.Source
 	enough func() bool
@@ -178,7 +178,7 @@ func (s short) Reserve(most, least int64) (*gpu.Region, error) {
 	return s.Source.Reserve(most, least)
 }
 
-// TestNCCLAbsent omits a member, which causes a deadlock error.
+// TestNCCLAbsent issues a collective on all members but one, which causes a deadlock error.
 func TestNCCLAbsent(t *testing.T) {
 	_, w := ncclWorld(t, 2, 2)
 	r := newTeamRig(t, w, "main", []int{0, 1})
@@ -196,7 +196,7 @@ func TestNCCLAbsent(t *testing.T) {
 	r.must(w.Close())
 }
 
-// TestNCCLFails makes NCCL report an asynchronous error.
+// TestNCCLFails checks a world in which NCCL reports an asynchronous error.
 func TestNCCLFails(t *testing.T) {
 	x, w := ncclWorld(t, 2, 2)
 	r := newTeamRig(t, w, "main", []int{0, 1})
@@ -215,8 +215,8 @@ func TestNCCLFails(t *testing.T) {
 	}
 }
 
-// TestNCCLHangs makes NCCL's first call never end. Loading ends with its context, or after a time limit with an error
-// that includes advice.
+// TestNCCLHangs checks a load during which NCCL's first call never ends. Loading then ends with its context, or after a
+// time limit with an error that includes advice.
 func TestNCCLHangs(t *testing.T) {
 	for _, limit := range []time.Duration{20 * time.Millisecond, time.Hour} {
 		f := fakedriver.New(t, 2)
@@ -251,7 +251,7 @@ func TestNCCLHangs(t *testing.T) {
 	}
 }
 
-// TestNCCLDeclines lists collectives for which NCCL is refused, with the reasons.
+// TestNCCLDeclines checks collectives for which NCCL is refused, and the reasons.
 func TestNCCLDeclines(t *testing.T) {
 	_, w := ncclWorld(t, 3, 6)
 	for what, tc := range map[string]struct {
@@ -287,8 +287,8 @@ func TestNCCLDeclines(t *testing.T) {
 	}
 }
 
-// TestNCCLDeclinesGaps checks that Supports refuses operands with too many unmergeable dimensions for a copy, so that
-// Prepare does not fail.
+// TestNCCLDeclinesGaps checks operands with too many dimensions for a copy, even after merging: Supports refuses them,
+// so that Prepare does not fail.
 func TestNCCLDeclinesGaps(t *testing.T) {
 	_, w := ncclWorld(t, 2, 2)
 	r := newTeamRig(t, w, "main", []int{0, 1})
@@ -311,8 +311,8 @@ func TestNCCLDeclinesGaps(t *testing.T) {
 	}
 }
 
-// TestNCCLMissing checks that without libnccl only the algorithm nccl is refused, and that the error lists the searched
-// places.
+// TestNCCLMissing checks that without libnccl only the algorithm nccl is refused, and that the error lists where the
+// library was searched for.
 func TestNCCLMissing(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	sys := system(f)

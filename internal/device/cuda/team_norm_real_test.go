@@ -21,7 +21,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// tails is a program with the ends of N tensor-parallel layers in sequence: an all_reduce, a residual, and a norm.
+// tails is a program that contains the ends of N tensor-parallel layers in sequence: an all_reduce, a residual, and a
+// norm.
 const tails = `dim P = 2
 dim T = 1
 dim H = 8192
@@ -45,7 +46,8 @@ func tails(%h: bf16[P * T/tp, H], %x: bf16[T, H], %w: bf16[H]) -> (bf16[T, H], b
 }
 `
 
-// tailsPlan returns a plan of tails and a random input. With bare, there are no products between the layers.
+// tailsPlan returns a plan of the program tails and a random input. If bare is set, there are no products between the
+// layers.
 func tailsPlan(t *testing.T, bare bool, dims map[string]int64) (*plan.Plan, map[string]*tensor.Tensor) {
 	t.Helper()
 	text := strings.Replace(tails, "// mul", "mul", 1)
@@ -67,7 +69,7 @@ func tailsPlan(t *testing.T, bare bool, dims map[string]int64) (*plan.Plan, map[
 	return p, in
 }
 
-// loadTails returns a program and the result of one run.
+// loadTails loads a plan of the program tails, and returns the program and the result of one run.
 func loadTails(t *testing.T, m *machine, p *plan.Plan, in map[string]*tensor.Tensor, o exec.Options) (*exec.Program, *exec.Result) {
 	t.Helper()
 	prog, err := exec.Load(t.Context(), m, p, o)
@@ -75,7 +77,7 @@ func loadTails(t *testing.T, m *machine, p *plan.Plan, in map[string]*tensor.Ten
 		t.Fatal(err)
 	}
 	var rs []*exec.Result
-	for range 2 { // the second run uses the graph, if any
+	for range 2 { // the second run replays the graph, if there is one
 		if rs, err = prog.RunBatch(t.Context(), exec.Inputs([]map[string]*tensor.Tensor{in, in}), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -101,8 +103,8 @@ func joined(r *exec.Result) (n int) {
 	return n
 }
 
-// TestRealTails checks that the ends of layers have the same bits as one launch and as three launches: with a graph,
-// without, and with a trace.
+// TestRealTails checks that the program tails has the same bits with one launch and with three launches for the end of
+// each layer: with a graph, without, and with a trace.
 func TestRealTails(t *testing.T) {
 	m := real(t, Options{})
 	ranks := min(len(m.sys.GPUs), 4)
@@ -143,8 +145,8 @@ func TestRealTails(t *testing.T) {
 	t.Logf("%d ranks: %d fused launches of a sum, an add and a norm", ranks, launches)
 }
 
-// TestSweepTails times the ends of layers in a chain with a graph, as one launch and as three. The result is the
-// difference between the fastest runs of 544 and of 32 layers.
+// TestSweepTails times the program tails with a graph, with one launch and with three for the end of each layer. The
+// time of 512 layers is the difference between the fastest runs of 544 and of 32 layers.
 func TestSweepTails(t *testing.T) {
 	worlds, each := sweepRanks(t, 20)
 	for _, ranks := range worlds {
@@ -189,7 +191,8 @@ func TestSweepTails(t *testing.T) {
 	}
 }
 
-// TestSweepNorm times sums with add and norm as one launch, as two and as three, in graphs, and compares the bits.
+// TestSweepNorm times an all_reduce with add and rms_norm as one launch, as two and as three, in graphs, and compares
+// the bits of the results.
 func TestSweepNorm(t *testing.T) {
 	worlds, each := sweepRanks(t, 20)
 	for _, ranks := range worlds {
@@ -233,13 +236,13 @@ var normSweepSizes = func() (list [][2]int64) {
 // normSlot is the number of bytes reserved for each operand and result.
 const normSlot = 64 << 20
 
-// normSweep is a team with operands of up to normSlot bytes.
+// normSweep is a team that is measured, with operands of up to normSlot bytes.
 type normSweep struct {
 	*reduceSweeper
 	members []device.Member
 	mem     []device.Memory
 	own     *team
-	many    int // number of launches in a chain
+	many    int // number of launches in a measured chain
 }
 
 func newNormSweep(s *reduceSweeper) *normSweep {
@@ -267,12 +270,12 @@ func newNormSweep(s *reduceSweeper) *normSweep {
 	return n
 }
 
-// at returns a tensor in the k-th of eight slots.
+// at returns a tensor in the k-th of eight slots of a rank's memory.
 func (n *normSweep) at(rank int, k int64, shape ...int64) device.View {
 	return device.View{Mem: n.mem[rank], Off: k * normSlot, DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
 }
 
-// norm returns a sum with add and norm.
+// norm returns an all_reduce with add and rms_norm on n's operands.
 func (n *normSweep) norm(rows, width int64) *device.Norm {
 	norm := &device.Norm{Eps: 1e-5}
 	for r := range n.ranks {
@@ -282,7 +285,7 @@ func (n *normSweep) norm(rows, width int64) *device.Norm {
 	return norm
 }
 
-// foresee compiles the kernels for one size.
+// foresee compiles ahead the kernels for one size.
 func (n *normSweep) foresee(rows, width int64) {
 	norm := n.norm(rows, width)
 	all, err := n.own.norms(norm.Parts)
@@ -339,7 +342,7 @@ func (n *normSweep) launches(norm *device.Norm, all []coll.NormPart) (one []devi
 	return one
 }
 
-// fastest prepares launches of the sum alone by the first algorithm of the tuned table.
+// fastest prepares launches of the all_reduce alone, by the first algorithm of the tuned table.
 func (n *normSweep) fastest(c *device.Collective) ([]device.Launch, string) {
 	table := comm.Shipped()
 	for _, tune := range table.Best(&comm.Instance{Collective: *c}) {
@@ -353,7 +356,7 @@ func (n *normSweep) fastest(c *device.Collective) ([]device.Launch, string) {
 	return nil, ""
 }
 
-// chained times launches of all members, one after another.
+// chained returns the time of launches of all members, which run one after another.
 func (n *normSweep) chained(lists ...[]device.Launch) float64 {
 	us, err := n.chain(n.many, func() error {
 		for _, list := range lists {

@@ -40,12 +40,13 @@ func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.
 	return parts
 }
 
-// mostRows returns the largest number of rows of the given packs for which a sum is fused with the norm.
+// mostRows returns the largest number of rows for which an all_reduce is fused with the norm, for rows of the given
+// number of packs.
 func mostRows(members int, packs int64) int64 {
 	return coll.NormLimitFor(members, packs).Rows
 }
 
-// TestNormDeclines lists refused cases and errors.
+// TestNormDeclines checks operands for which the fused launch of an all_reduce and a norm is refused, and the errors.
 func TestNormDeclines(t *testing.T) {
 	_, w, team := noted(t, 2, 2)
 	for what, c := range map[string]struct {
@@ -96,7 +97,8 @@ func TestNormDeclines(t *testing.T) {
 	}
 }
 
-// TestNormLaunch checks the launches: on each member a block for each row of 16 KiB, with a thread for each pack.
+// TestNormLaunch checks the fused launch of an all_reduce and a norm: on each member a thread block for each row of 16
+// KiB, with a thread for each pack.
 func TestNormLaunch(t *testing.T) {
 	l, w, team := noted(t, 4, 4)
 	l.got = nil
@@ -115,9 +117,9 @@ func TestNormLaunch(t *testing.T) {
 	}
 }
 
-// TestNormReduced checks the add and norm after an all_reduce that has completed: for any number of rows they are a
-// launch on each member that needs no memory of the team. It is refused if a row's result overlaps another row's
-// operand.
+// TestNormReduced checks the add and norm after an all_reduce that has completed: for any number of rows they are one
+// launch on each member, which needs no memory of the team. This launch is refused if a row's result overlaps another
+// row's operand.
 func TestNormReduced(t *testing.T) {
 	l, w, team := noted(t, 4, 4)
 	l.got = nil
@@ -139,7 +141,7 @@ func TestNormReduced(t *testing.T) {
 	}
 }
 
-// TestNormLimits checks that limits are used as the table defines them, and that larger sizes are not fused.
+// TestNormLimits checks that NormLimits is applied as it is written, and that larger sizes are not fused.
 func TestNormLimits(t *testing.T) {
 	for i, l := range coll.NormLimits {
 		switch {
@@ -183,7 +185,7 @@ func TestNormLimits(t *testing.T) {
 	}
 }
 
-// TestNormAhead checks that exactly the needed kernel is predicted, and that nothing is reserved.
+// TestNormAhead checks that exactly the needed kernel is compiled ahead, and that nothing is reserved.
 func TestNormAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	team := teamOf(t, w, "main")
@@ -206,8 +208,8 @@ func TestNormAhead(t *testing.T) {
 	}
 }
 
-// TestNormInPrograms loads programs and checks that each of their sums is fused with the operations after it, up to the
-// size at which that is slower.
+// TestNormInPrograms loads programs and checks that each of their all_reduces is fused with the add and norm after it,
+// up to the size at which that is slower.
 func TestNormInPrograms(t *testing.T) {
 	decode, err := os.ReadFile("../../../examples/decode.hkt")
 	if err != nil {
@@ -240,7 +242,7 @@ func TestNormInPrograms(t *testing.T) {
 	}
 }
 
-// normsOf loads a plan on four GPUs and returns its fused launches of sums.
+// normsOf loads a plan on four GPUs and returns its fused launches of all_reduce and norm.
 func normsOf(t *testing.T, p *plan.Plan, o exec.Options) (norms []kernels.Meeting) {
 	t.Helper()
 	t.Setenv("HOCKET_CACHE", t.TempDir())
@@ -259,8 +261,8 @@ func normsOf(t *testing.T, p *plan.Plan, o exec.Options) (norms []kernels.Meetin
 	return slices.DeleteFunc(l.got, func(m kernels.Meeting) bool { return !strings.HasPrefix(m.Body, "reduceNorm<") })
 }
 
-// TestNormLayouts plans layers of many sizes. The planner may place tensors so that results overlap operands, which
-// must not prevent a fused launch.
+// TestNormLayouts plans layers of many sizes, and checks that their all_reduces are fused with norms. The planner may
+// place tensors so that results overlap operands; this must not prevent fusion.
 func TestNormLayouts(t *testing.T) {
 	decode, err := os.ReadFile("../../../examples/decode.hkt")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestSumHost checks which reduce_scatters transfer a part through host memory, and how those are launched that have
-// too few blocks for that.
+// too few thread blocks for that.
 func TestSumHost(t *testing.T) {
 	for _, x := range []struct {
 		ranks int   // on four GPUs
@@ -22,7 +22,7 @@ func TestSumHost(t *testing.T) {
 		{4, 1 << 18, 0, 0, device.Tuning{}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
 		{4, 1 << 18, 0, 0, device.Tuning{Blocks: 108, Unroll: 4}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
 		{4, 1 << 18, 0, 0, device.Tuning{Blocks: 107, Unroll: 1}, "reduceScatterPush<RedSum, bf16, 4, 1>"},
-		{8, 1 << 18, 0, 0, device.Tuning{}, "reduceScatterPush<RedSum, bf16, 8, 2>"}, // two members share a GPU's multiprocessors
+		{8, 1 << 18, 0, 0, device.Tuning{}, "reduceScatterPush<RedSum, bf16, 8, 2>"}, // two members share a GPU
 		{4, 1 << 18, 0, 8, device.Tuning{}, "does not begin at a multiple"},
 		{4, 1 << 18, 1, 0, device.Tuning{}, "gaps"},
 		{4, 1 << 11, 0, 0, device.Tuning{}, "blocks of 65536 bytes are not worth cutting"},
@@ -33,7 +33,7 @@ func TestSumHost(t *testing.T) {
 			l, w, tm := noted(t, 4, x.ranks)
 			x.tune.Algo = "move-sum-host"
 			c := scattered(t, w, x.rows, x.axis)
-			if x.off > 0 { // the result is not aligned to 16 bytes
+			if x.off > 0 { // a result that is not aligned to 16 bytes
 				c.Parts[1].Out.Mem, c.Parts[1].Out.Off = scattered(t, w, x.rows, x.axis).Parts[1].In.Mem, x.off
 			}
 			launches, err := tm.Prepare(x.tune, c)

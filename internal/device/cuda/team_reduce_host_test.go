@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestHostDeclines lists all_reduces that transfer nothing through host memory.
+// TestHostDeclines checks all_reduces that are refused by the algorithms that use host memory.
 func TestHostDeclines(t *testing.T) {
 	f := fakedriver.New(t, 3)
 	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 3)
@@ -48,8 +48,8 @@ func TestHostDeclines(t *testing.T) {
 }
 
 // TestSweepHost measures which part of an all_reduce should be transferred through host memory, and with how many
-// blocks. The number of ranks is the first of reduceSweepWorlds. Like TestSweepAllReduce it runs only if reduceSweep is
-// set.
+// thread blocks. The test uses the first number of ranks in reduceSweepWorlds. Like TestSweepAllReduce, it runs only if
+// reduceSweep is set.
 func TestSweepHost(t *testing.T) {
 	worlds, each := sweepRanks(t, 60)
 	ranks := worlds[0]

@@ -20,13 +20,13 @@ import (
 )
 
 // reduceSweep is the environment variable with the file that TestSweepAllReduce writes; without it the test is skipped.
-// reduceSweepWorlds lists the worlds to measure, each as "ranks" or "ranks:late".
+// reduceSweepWorlds lists the worlds to measure, each as its number of ranks, or as "ranks:late" if members issue late.
 const (
 	reduceSweep        = "HOCKET_SWEEP"
 	reduceSweepWorlds  = "HOCKET_SWEEP_WORLDS"
 	reduceSweepBytes   = "HOCKET_SWEEP_BYTES"
 	reduceSweepSeconds = "HOCKET_SWEEP_SECONDS"
-	reduceSweepTunings = "HOCKET_SWEEP_TUNINGS" // algo:blocks:threads:unroll,...; else a list by size
+	reduceSweepTunings = "HOCKET_SWEEP_TUNINGS" // list of algo:blocks:threads:unroll; by default it depends on the size
 )
 
 // reduceSwept is one measurement.
@@ -74,8 +74,8 @@ func TestSweepAllReduce(t *testing.T) {
 	}
 }
 
-// sweepRanks returns the numbers of ranks in reduceSweepWorlds, and the time for each, from reduceSweepSeconds or the
-// given default. It skips the test if reduceSweep is not set.
+// sweepRanks returns the numbers of ranks in reduceSweepWorlds, and the time for measuring each, from
+// reduceSweepSeconds or the given default. It skips the test if reduceSweep is not set.
 func sweepRanks(t *testing.T, seconds int) (worlds []int, each time.Duration) {
 	t.Helper()
 	if os.Getenv(reduceSweep) == "" {
@@ -95,7 +95,7 @@ func sweepRanks(t *testing.T, seconds int) (worlds []int, each time.Duration) {
 	return worlds, time.Duration(n) * time.Second
 }
 
-// reduceSweeper is a world with a team and operands for all sizes.
+// reduceSweeper is a world that is measured, with a team and operands for all sizes.
 type reduceSweeper struct {
 	*testing.T
 	w        *world
@@ -207,7 +207,7 @@ func (s *reduceSweeper) run() {
 	}
 }
 
-// tunings lists the tunings to measure.
+// tunings returns the list of the tunings to measure.
 func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 	if text := os.Getenv(reduceSweepTunings); text != "" {
 		for _, f := range strings.Split(text, ",") {
@@ -274,7 +274,7 @@ func (s *reduceSweeper) tunings(bytes int64) (list []device.Tuning) {
 	return list
 }
 
-// time returns the microseconds of one all_reduce, from many in a graph.
+// time measures and returns the time of one all_reduce in microseconds, from many in a graph.
 func (s *reduceSweeper) time(tune device.Tuning, bytes int64) (float64, error) {
 	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
 	for r := range s.ranks {
@@ -305,7 +305,7 @@ func (s *reduceSweeper) time(tune device.Tuning, bytes int64) (float64, error) {
 	return us, err
 }
 
-// chain returns the microseconds of one round, from many in a graph.
+// chain measures and returns the time of one round in microseconds, from many in a graph.
 func (s *reduceSweeper) chain(many int, round func() error) (float64, error) {
 	g, err := s.w.Capture(func() error {
 		for range many {
@@ -336,8 +336,8 @@ func (s *reduceSweeper) chain(many int, round func() error) (float64, error) {
 	return us / float64(many), errors.Join(err, g.Close())
 }
 
-// perTime returns the microseconds of one repetition in run: the difference between several repetitions and one,
-// divided by their difference in number. It uses the median of the rounds after the first.
+// perTime returns the time of one repetition in microseconds: it measures runs of several repetitions and of one, and
+// divides the difference of the times by that of the numbers. It uses the median of the rounds after the first.
 func perTime(rounds, several int, run func(times int) (time.Duration, error)) (float64, error) {
 	var us []float64
 	for i := range rounds {
@@ -357,7 +357,8 @@ func perTime(rounds, several int, run func(times int) (time.Duration, error)) (f
 	return us[len(us)/2], nil
 }
 
-// check compares the beginning, the end and a range in the middle of every result.
+// check compares three parts of every result with the expected values: the beginning, the end and an interval in the
+// middle.
 func (s *reduceSweeper) check(bytes int64) error {
 	n := min(bytes, 64<<10)
 	for _, off := range []int64{0, (bytes - n) / 2 &^ 1, bytes - n} {

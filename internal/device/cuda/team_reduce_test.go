@@ -33,7 +33,8 @@ func (l *meetings) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, e
 	return kernels.Step{Image: []byte{1}, Key: "meeting", Symbol: "meeting", Shape: nvlib.Shape{Grid: [3]uint32{uint32(m.Blocks), 1, 1}, Block: [3]uint32{uint32(m.Threads), 1, 1}}}, nil
 }
 
-// noted opens a world of ranks on GPUs with 132 multiprocessors, and a team of all ranks. Launches are only recorded.
+// noted opens a world on fake GPUs with 132 multiprocessors, whose kernels of teams are only recorded, and a team of
+// all ranks. Launches are only recorded.
 func noted(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	t.Helper()
 	l := &meetings{GPU: fakedriver.New(t, gpus)}
@@ -72,7 +73,8 @@ func teamOf(t *testing.T, w *world, name string) *team {
 	return tm.(*team)
 }
 
-// summed returns an all_reduce of count elements of bf16. The inputs begin at byte in, and the results at byte out.
+// summed returns an all_reduce of count elements of bf16. Each input begins at byte in of its memory, and each result
+// at byte out.
 func summed(t *testing.T, w *world, count, in, out int64) *device.Collective {
 	t.Helper()
 	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
@@ -89,8 +91,8 @@ func summed(t *testing.T, w *world, count, in, out int64) *device.Collective {
 	return c
 }
 
-// TestReduceGrids checks grids: they are equal on all members, have no more blocks than run at once, and no blocks
-// without work.
+// TestReduceGrids checks the numbers of thread blocks: they are equal on all members, no more than run at once, and no
+// block is without work.
 func TestReduceGrids(t *testing.T) {
 	l, w, tm := noted(t, 2, 4) // two ranks share a GPU, and each has half of its multiprocessors
 	for _, c := range []struct {
@@ -139,7 +141,7 @@ func TestReduceGrids(t *testing.T) {
 	}
 }
 
-// TestReduceSupports checks refusals and their reasons.
+// TestReduceSupports checks which tunings and operands all_reduces refuse, and the reasons.
 func TestReduceSupports(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	ask := func(tune device.Tuning, c *device.Collective, want string) {
@@ -177,7 +179,8 @@ func TestReduceSupports(t *testing.T) {
 	ask(device.Tuning{Algo: "ll"}, summed(t, w, 4<<20, 0, 0), "at most 4194304")
 }
 
-// TestFlagsFillHalves checks that the halves that kernels clear when launch numbers wrap are the halves that they use.
+// TestFlagsFillHalves checks that the halves of memory that kernels clear when launch numbers wrap around are the
+// halves that they use.
 func TestFlagsFillHalves(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	w.mu.Lock()
@@ -188,21 +191,21 @@ func TestFlagsFillHalves(t *testing.T) {
 	}
 }
 
-// TestRegionsSuffice lets the regions of five names grow as often as possible, in addition to two that do not grow,
-// because programs may use them in any order of sizes.
+// TestRegionsSuffice checks that a team has enough regions: five areas grow as often as possible, in addition to two
+// that do not grow, because programs may use them in any order of sizes.
 func TestRegionsSuffice(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for n := range 5*16 + 2 {
-		delete(tm.regions, "grown") // frees the memory, which would become too large
+		delete(tm.regions, "grown") // this frees the memory, which would become too large
 		if _, err := tm.halves("grown", 1); err != nil {
 			t.Fatalf("after growing %d times: %v", n, err)
 		}
 	}
 }
 
-// TestSheetsNeedNVLink checks that LL128 is refused on devices without atomic operations on peers' memory.
+// TestSheetsNeedNVLink checks that LL128 is refused on devices that cannot make atomic operations on peers' memory.
 func TestSheetsNeedNVLink(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	c := summed(t, w, 1000, 0, 0)
@@ -219,7 +222,7 @@ func TestSheetsNeedNVLink(t *testing.T) {
 	}
 }
 
-// withoutAtomics returns a driver without the query for atomic operations.
+// withoutAtomics returns a fake driver that lacks the query for atomic operations.
 func withoutAtomics(t *testing.T) *nvlib.Driver {
 	t.Helper()
 	table := fakedriver.New(t, 2).Calls()

@@ -46,9 +46,9 @@ func exchangeSchedule(t *testing.T, inPlace bool) *device.Schedule {
 	return s
 }
 
-// TestExecutorLayouts checks on which memory a schedule works. It works on operands in place if their parts are whole
-// lines, and otherwise on copies. For a schedule in place the input is copied to the result. Words 0 to 15 of a launch
-// are the addresses of inputs and outputs, word 50 is the size of a part.
+// TestExecutorLayouts checks in which memory a schedule accesses its operands. It accesses operands in place if their
+// parts are whole lines, and otherwise on copies. For a schedule in place the input is copied to the result. Words 0 to
+// 15 of a launch are the addresses of inputs and outputs, and word 50 is the size of a part.
 func TestExecutorLayouts(t *testing.T) {
 	l, w, tm := noted(t, 2, 2)
 	for _, c := range []struct {

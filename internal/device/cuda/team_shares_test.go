@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// moved does what kernels would do with the members' moves, on the fake's memory. It reads all sources before it
-// writes.
+// moved does, in the memory of a fake driver, what kernels would do for the given moves of the members. It reads all
+// sources before it writes any destination.
 func moved(t *testing.T, moves []kernels.Move) {
 	t.Helper()
 	type write struct {
@@ -90,7 +90,8 @@ func rowsAt(m *kernels.Move, at nvlib.Ptr, strides [3]int64) []nvlib.Ptr {
 	return list
 }
 
-// TestMoveShares plans every operation for every kernel on fakes, and executes the members' moves in Go.
+// TestMoveShares plans every operation for every kernel that moves blocks on fake drivers, and executes the members'
+// shares in Go.
 func TestMoveShares(t *testing.T) {
 	for _, team := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
 		f := fakedriver.New(t, 4)
@@ -125,14 +126,14 @@ func TestMoveShares(t *testing.T) {
 	}
 }
 
-// shares runs a case by its members' moves. It returns false if the kernel refuses the case.
+// shares runs a case by executing the members' shares in Go. It returns false if the kernel refuses the case.
 func (r *teamRig) shares(a coll.MoveAlgorithm, c *rigCase) bool {
 	r.t.Helper()
 	return r.withShares(a, a, c, func(_ *team, p *coll.MovePlan) { moved(r.t, p.Moves) })
 }
 
-// withShares runs the copies of a case, and then its moves as planned by a, with run in place of the kernels. It
-// returns false if by refuses the case.
+// withShares makes the copies of a case, and then calls run with the moves that a plans, in place of the kernels. It
+// returns false if the algorithm by refuses the case.
 func (r *teamRig) withShares(by coll.Algorithm, a coll.MoveAlgorithm, c *rigCase, run func(tm *team, p *coll.MovePlan)) bool {
 	r.t.Helper()
 	tm := r.team.(*team)

@@ -14,14 +14,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// sweepVariable is the environment variable with the file that TestTeamSweep writes; without it the test is skipped.
+// sweepVariable names the environment variable with the name of the file that TestTeamSweep writes; without it the test
+// is skipped.
 const sweepVariable = "HOCKET_TEAM_SWEEP"
 
 // sizesVariable is the environment variable with a list of sizes in bytes.
 const sizesVariable = "HOCKET_TEAM_SIZES"
 
-// swept is one measurement: the microseconds of one collective of all members, from many in a graph. Bytes is the size
-// of the largest operand.
+// swept is one measurement: the time of one collective of all members in microseconds, from many in a graph. Bytes is
+// the size of the largest operand.
 type swept struct {
 	Op      string  `json:"op"`
 	Ranks   int     `json:"ranks"`
@@ -33,7 +34,7 @@ type swept struct {
 	Micros  float64 `json:"us"`
 }
 
-// graphTimer times launches on the GPUs with events around graphs.
+// graphTimer measures launches on the GPUs by events around graphs.
 type graphTimer struct {
 	t    *testing.T
 	w    *world
@@ -67,7 +68,7 @@ func (tm *graphTimer) record(e nvlib.Event) {
 	}
 }
 
-// micros returns the smallest time of a launch over several rounds, from graphs of many launches.
+// micros returns the shortest time of a launch in microseconds, over several rounds, from graphs of many launches.
 func (tm *graphTimer) micros(r *teamRig, c *rigCase, nodes int) float64 {
 	tm.t.Helper()
 	g, err := tm.w.Capture(func() error {
@@ -181,7 +182,7 @@ func upTo(n int) (list []int) {
 	return list
 }
 
-// size measures one size, and prints a line.
+// size measures collectives on operands of one size, and prints a line.
 func (tm *graphTimer) size(r *teamRig, op ir.Op, bytes int64) (all []swept) {
 	tm.t.Helper()
 	n := len(r.members)

@@ -29,8 +29,8 @@ func TestTeams(t *testing.T) {
 }
 
 // TestTeamChain runs very many consecutive all_reduces in graphs, each on the result of the previous one: x becomes x
-// plus the sum of all members' x. The data are integers, in which an error never disappears. For algorithms that send
-// flags with the data, this tests that data have arrived when their flag has.
+// plus the sum of all members' x. The data are integers, so that an error in any round changes the final result. For
+// algorithms that send flags with the data, this tests that data have arrived when their flag has.
 func TestTeamChain(t *testing.T) {
 	for _, per := range []int{1, 2} {
 		m := real(t, Options{RanksPerGPU: per, TeamTimeout: 5 * time.Second})
@@ -73,8 +73,8 @@ func TestTeamChain(t *testing.T) {
 	}
 }
 
-// chain describes a number of rounds of an all_reduce. last, unless 0, is the launch number to assume before the first
-// launch.
+// chain describes a number of rounds of an all_reduce, each on the result of the previous round. The field last, unless
+// 0, is the launch number to set before the first launch.
 type chain struct {
 	tune   device.Tuning
 	count  int64

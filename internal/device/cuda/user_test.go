@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// userSource has a correct kernel, and others with undeclared accesses.
+// userSource has a correct kernel, and kernels with undeclared accesses.
 const userSource = `
 extern "C" __global__ void scale(const float* x, float* y, long long n, float s) {
   long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -36,7 +36,7 @@ extern "C" __global__ void peek(const float* x, float* y, long long n, float s) 
   if (i < n) y[i] = s * x[i] + (i == 2 ? y[i] : 0.0f);
 }`
 
-// userPTX is PTX for any GPU with a kernel that stores s to y[0].
+// userPTX is PTX code, for any GPU, of a kernel that stores s to y[0].
 const userPTX = `.version 7.0
 .target sm_50
 .address_size 64
@@ -52,7 +52,7 @@ const userPTX = `.version 7.0
 }
 `
 
-// users returns the kernels as Go functions.
+// users returns the kernels of the test's files as Go functions.
 func users() map[string]func([][]byte) {
 	word := func(p [][]byte, i int) uintptr { return uintptr(binary.LittleEndian.Uint64(p[i])) }
 	float := func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }

@@ -13,15 +13,15 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// weave is a program for one or more devices: operations of streams, in the order of issue.
+// weave is a pattern of work on one or more devices: operations of streams, in the order of issue.
 type weave struct {
 	gpus []int // by stream
 	ops  []weaveOp
 }
 
-// weaveOp is an operation: a short kernel ('s'), a raise of flag n ('r'), a wait for it ('w'), a wait of the stream for
-// the current position of stream n ('e'), or a kernel of a meeting ('m'). A kernel of a meeting raises flag n + own and
-// waits for the flags from n to n + of - 1.
+// weaveOp is an operation of a weave: a short kernel ('s'), a kernel that raises flag n ('r'), a kernel that waits for
+// flag n ('w'), a wait of the stream for the current position of stream n ('e'), or a kernel of a meeting ('m'). A
+// kernel of a meeting raises flag n + own and waits for the flags from n to n + of - 1.
 type weaveOp struct {
 	kind    byte
 	on      int // the stream
@@ -60,8 +60,8 @@ const (
 	boardFlags    = 4096
 )
 
-// The time limits of waits. Waits that are expected to time out have the limit briefly. Other waits have the limit
-// long, because other programs may use the devices.
+// The time limits of waits. The limit briefly is for waits that are expected to time out. The limit long is for other
+// waits, because other programs may use the devices.
 const (
 	briefly = 25 * time.Millisecond
 	long    = 2 * time.Second
@@ -74,8 +74,8 @@ type weaver struct {
 	ctx    []nvlib.Context
 	funcs  []map[byte]nvlib.Function
 	board  nvlib.Ptr
-	waits  int           // number issued since the board was cleared
-	bound  time.Duration // time limit of the waits to issue
+	waits  int           // number of waits issued since the board was cleared
+	bound  time.Duration // time limit of the waits that are issued next
 	events []nvlib.Event
 }
 
@@ -95,10 +95,10 @@ func newWeaver(t testing.TB) *weaver {
 	})
 }
 
-// newWeaverOn returns a weaver for the given number of devices, with the image that compile returns.
+// newWeaverOn returns a weaver for the given number of devices. The function compile returns the image of the kernels.
 func newWeaverOn(t testing.TB, drv *nvlib.Driver, devices int, compile func(arch string) []byte) *weaver {
 	must := mustOf(t)
-	runtime.LockOSThread() // a context is current on one thread
+	runtime.LockOSThread() // a context is current on one thread only
 	t.Cleanup(runtime.UnlockOSThread)
 	r := &weaver{TB: t, drv: drv, bound: long}
 	for i := range devices {
@@ -187,8 +187,8 @@ func (r *weaver) here(s nvlib.Stream) nvlib.Event {
 	return e
 }
 
-// give issues an operation to a stream. It calls join before it uses a stream, with the context of the stream's device
-// current.
+// give issues an operation to a stream. It calls the function join before it uses a stream, while the context of the
+// stream's device is current.
 func (r *weaver) give(p weave, streams []nvlib.Stream, o weaveOp, join func(stream int)) {
 	if o.kind == 'e' {
 		r.bind(p.gpus[o.n])
@@ -204,7 +204,7 @@ func (r *weaver) give(p weave, streams []nvlib.Stream, o weaveOp, join func(stre
 	r.kernel(p.gpus[o.on], o, streams[o.on])
 }
 
-// eagerly issues p to new streams, and waits.
+// eagerly issues the weave p to new streams without a graph, and waits for it.
 func (r *weaver) eagerly(p weave) {
 	streams := r.newStreams(p.gpus)
 	for _, o := range p.ops {
@@ -215,7 +215,7 @@ func (r *weaver) eagerly(p weave) {
 	r.freeEvents()
 }
 
-// kernel launches a kernel of o's kind on s.
+// kernel launches the kernel of the operation o on stream s.
 func (r *weaver) kernel(gpu int, o weaveOp, s nvlib.Stream) {
 	word := func(v int) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(v)) }
 	flag := boardFlags + 8*o.n
@@ -246,15 +246,16 @@ func (r *weaver) freeEvents() {
 	r.events = nil
 }
 
-// recorded is a weave as graphs, one over all devices or one for each.
+// recorded is a weave that was recorded as graphs, one over all devices or one for each.
 type recorded struct {
 	gpus    []int
 	origins []nvlib.Stream
 	execs   []nvlib.GraphExec
 }
 
-// record records p in the same way as a world does: one graph over all devices, or one graph for each. In the latter
-// case the graphs first meet, by flags from meeting on, unless meeting is negative.
+// record records the weave p in the same way as a world records its work: as one graph over all devices, or as one for
+// each. In the second case the graphs first wait for each other, by flags with numbers from meeting on, unless meeting
+// is negative.
 func (r *weaver) record(p weave, one bool, meeting int) recorded {
 	must := mustOf(r)
 	var g recorded
@@ -316,7 +317,7 @@ func (r *weaver) launch(g recorded, i int) {
 	mustOf(r)(r.drv.LaunchGraph(g.execs[i], g.origins[i]))
 }
 
-// launchAll launches graphs one after another, and waits.
+// launchAll launches graphs one after another, and waits for them.
 func (r *weaver) launchAll(list ...recorded) {
 	clear(cabi.Bytes(uintptr(r.board), boardBytes))
 	for _, g := range list {
@@ -339,8 +340,8 @@ func (r *weaver) free(list ...recorded) {
 	}
 }
 
-// wide returns a weave of branches on one device with the same body. Branches are issued one after another. The branch
-// raiser has the operations raise instead; -1 for none.
+// wide returns a weave of branches on one device that have the same operations, body. Branches are issued one after
+// another. The branch with the index raiser has the operations raise instead of body; -1 for none.
 func wide(branches int, body string, raiser int, raise string) weave {
 	p := weave{gpus: make([]int, branches)}
 	for b := range branches {
@@ -355,8 +356,9 @@ func wide(branches int, body string, raiser int, raise string) weave {
 	return p
 }
 
-// exchange returns a random weave like those of exchanges, with the given number of streams on each device. Separate
-// streams raise flags, for which another device waits later. Every raise is issued before its wait.
+// exchange returns a random weave that resembles the work of programs with the strategy exchange, with the given number
+// of streams on each device. Separate streams raise flags, for which another device waits later. In the order of issue,
+// every raise comes before its wait.
 func exchange(rng *rand.Rand, gpus, streams, ops int) weave {
 	var p weave
 	for g := range gpus {
@@ -364,8 +366,8 @@ func exchange(rng *rand.Rand, gpus, streams, ops int) weave {
 			p.gpus = append(p.gpus, g)
 		}
 	}
-	raised := make([][]int, gpus) // by device: flags to wait for
-	flag := 2 * gpus              // the first flags are for meetings
+	raised := make([][]int, gpus) // by device: flags for which it will wait
+	flag := 2 * gpus              // the first flags are those by which graphs wait for each other
 	for range ops * gpus * streams {
 		g := rng.IntN(gpus)
 		s := 2*g*streams + rng.IntN(streams)
@@ -394,14 +396,14 @@ func exchange(rng *rand.Rand, gpus, streams, ops int) weave {
 
 func (p *weave) step(s int) { p.ops = append(p.ops, weaveOp{kind: 's', on: s}) }
 
-// behind makes stream s wait for the work that stream other has received so far.
+// behind adds an operation that makes stream s wait for the work that stream other has received so far.
 func (p *weave) behind(s, other int) {
 	if s != other {
 		p.ops = append(p.ops, weaveOp{kind: 'e', on: s, n: other})
 	}
 }
 
-// moved returns p with flag numbers increased.
+// moved returns a copy of p whose flags have higher numbers.
 func (p weave) moved(by int) weave {
 	q := weave{gpus: p.gpus, ops: slices.Clone(p.ops)}
 	for i := range q.ops {
@@ -412,9 +414,9 @@ func (p weave) moved(by int) weave {
 	return q
 }
 
-// gathering returns a random weave with the given numbers of ranks per device and streams per rank. In a meeting one
-// stream of every rank takes part. With together, the kernels of a meeting are issued without other operations between
-// them; otherwise other work, for which none of them waits, is issued between them.
+// gathering returns a random weave with kernels that meet, for the given numbers of ranks per device and of streams per
+// rank. In each meeting, one stream of every rank takes part. If together is set, the kernels of a meeting are issued
+// without other operations between them. Otherwise other work, for which none of them waits, is issued between them.
 func gathering(rng *rand.Rand, gpus, ranks, streams, ops int, together bool) weave {
 	var p weave
 	for rank := range gpus * ranks {
@@ -423,7 +425,7 @@ func gathering(rng *rand.Rand, gpus, ranks, streams, ops int, together bool) wea
 		}
 	}
 	all := gpus * ranks
-	owes := map[int][]weaveOp{} // by stream: its kernel of a meeting that is not issued yet
+	owes := map[int][]weaveOp{} // by stream: its kernel of a meeting that still has to be issued
 	flag := 0
 	for range ops * len(p.gpus) {
 		s := rng.IntN(len(p.gpus))
@@ -466,10 +468,10 @@ func gathering(rng *rand.Rand, gpus, ranks, streams, ops int, together bool) wea
 	return p
 }
 
-// locksUp reports whether p deadlocks on devices with the given number of hardware queues, in a model in which the
-// streams of a device are assigned to queues cyclically. A queue starts operations in the order of issue. An operation
-// starts when the operations it follows are over and all earlier ones of the queue have started. A waiting kernel ends
-// when the kernel it waits for has started.
+// locksUp reports whether the weave p deadlocks on devices with the given number of hardware queues. In the model that
+// it uses, the streams of a device are assigned to queues cyclically. A queue starts operations in the order of issue.
+// An operation starts when the operations it follows are over and all earlier ones in its queue have started. A kernel
+// that waits ends when the kernel it waits for has started.
 func (p weave) locksUp(queues int) bool {
 	type place struct{ GPU, queue int }
 	order := map[place][]int{}

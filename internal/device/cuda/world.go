@@ -20,68 +20,68 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// world holds a set of devices. The mutex mu guards all fields. Driver calls that enqueue work are made while mu is
-// held.
+// world implements device.World: a set of devices and their state. The mutex mu guards all fields. Driver calls that
+// enqueue work are made while mu is held.
 type world struct {
 	m       *machine
 	drv     *nvlib.Driver
 	guard   *guard.World
 	sites   []*site       // GPUs that this process uses, each once
 	foreign []*site       // GPUs that other processes drive
-	all     []*site       // both, in the order of ranks
-	peers   *procs.Spread // nil if all ranks belong to this process
+	all     []*site       // the sites of both lists, in the order of ranks
+	peers   *procs.Spread // connects this process to the others; nil if all ranks belong to this process
 	devices []*dev        // by rank
 	own     []*dev        // the devices of this process
 	opened  time.Time
-	unwatch func() bool // stops watching the context of Open
+	unwatch func() bool // ends the observation of the context that was passed to Open
 
 	mu       sync.Mutex
 	flight   flight
 	capture  *capture  // the capture in progress; nil for none
 	latest   *graphRun // the graph launch that later work must wait for; nil for none
-	marked   *form     // the form that was launched last and whose marks are not reported yet; nil for none
+	marked   *form     // the form of a graph that was launched last, if its marks are not reported yet; nil for none
 	recorded []*graph  // graphs that have been recorded and not closed
 	staging  staging.Pool
 	teams    []*team
-	abort    nvlib.Ptr // address of the word that ends the waits of teams' kernels; 0 for none
+	abort    nvlib.Ptr // address of the word that makes teams' kernels stop waiting; 0 for none
 	copies   strided.Launches
 	observer device.Observer
-	naming   *naming // nil unless a profiler captures and NVTX is available
-	cause    error   // why the world has ended; nil if it has not
+	naming   *naming // labels work for a profiler; nil unless a profiler captures and NVTX is available
+	cause    error   // the reason why the world has ended; nil if it has not
 
 	// The following fields are used only in a world of several processes.
-	hosted     bool      // shared memory is host memory, because GPUs of different processes have no peer access
-	nowhere    int       // number of addresses assigned to memory of other processes
-	hostShares int       // number of segments of host memory shared
+	hosted     bool      // shared memory is host memory: GPUs of different processes have no peer access
+	nowhere    int       // number of unmapped addresses, given to memory that only other processes access
+	hostShares int       // number of shared segments of host memory
 	segments   []*memory // these segments
 	wired      wired
 
-	called bool // streams of the caller may contain work of the world (see standalone_collectives.go)
+	called bool // the caller's streams may contain work of the world (see standalone_collectives.go)
 }
 
-// site is the state of a world for one GPU.
+// site is the part of a world that concerns one GPU.
 type site struct {
 	w           *world
 	owner       int         // the process that drives the GPU
 	far         bool        // the GPU is on another node, so this process cannot access its memory
-	key         string      // identifies the GPU if there are other processes
-	place       peers.Place // where the GPU is, if there are other processes
-	index       int         // in world.all, if there are other processes
+	key         string      // the key by which all processes identify the GPU, if there are other processes
+	place       peers.Place // location of the GPU, if there are other processes
+	index       int         // index in world.all, if there are other processes
 	gpu         *gpu.GPU
 	ctx         nvlib.Context
-	unreachable map[*site]error // sites that this site cannot access, with the reason; nil for none
-	heaps       [3]*gpu.Heap    // nil for memory that is not mapped in this process
+	unreachable map[*site]error // by site: the reason why this site cannot access its memory; nil for none
+	heaps       [3]*gpu.Heap    // by kind of memory; nil for memory that is not mapped in this process
 	gemms       *gemm.Host
-	seens       [][]int64 // slices of freed marks, for reuse
+	seens       [][]int64 // slices of freed marks' positions, for reuse
 	clock       *timeline.Clock
 	report      *signal.Report
 	reporters   []*launch   // by tag
 	signals     *signal.GPU // the GPU's memory for flags
 	least       int         // stream priorities
 	most        int
-	origin      *stream // the stream on which graphs are recorded and launched; nil until it is needed
+	origin      *stream // the stream on which graphs of the GPU are recorded and launched; nil until it is needed
 
-	foreignStreams int // number of streams, if another process drives the GPU
+	foreignStreams int // number of streams on the GPU, if another process drives it
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
@@ -111,7 +111,7 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 	return w, nil
 }
 
-// guard returns the guard of a new world.
+// guard returns the guard (see package guard) of a new world.
 func (m *machine) guard(w *world) *guard.World {
 	rests := func() bool { return w.flight.calls == 0 && w.flight.look() }
 	return m.sys.Locks.New(guard.Host{Mu: &w.mu, Err: w.err, Rests: rests})
@@ -218,7 +218,7 @@ func (s *site) prepare() error {
 
 func (w *world) Ranks() int { return len(w.devices) }
 
-// Device returns nil for a rank outside [0, Ranks()).
+// For a rank outside [0, Ranks()), the result is nil.
 func (w *world) Device(rank int) device.Device {
 	if rank < 0 || rank >= len(w.devices) {
 		return nil
@@ -236,14 +236,14 @@ func (w *world) Abort(cause error) {
 	}
 	if w.guard.LockLive() {
 		defer w.mu.Unlock()
-		if w.cause == nil && w.peers != nil { // other processes may wait for work that this process has not yet issued
+		if w.cause == nil && w.peers != nil { // other processes may wait for work that this process has not issued
 			w.peers.Abort(cause)
 		}
 		w.end(cause)
 	}
 }
 
-// end stops the world. Only the cause of the first call is recorded. The devices complete the work that has already
+// end stops the world. If end is called again, the first cause remains. The devices still complete the work that has
 // been issued to them. The caller holds mu.
 func (w *world) end(cause error) {
 	if w.cause != nil {
@@ -261,7 +261,7 @@ func (w *world) end(cause error) {
 	w.staging.Disown()
 }
 
-// err returns the error that calls on a world that has ended return, or nil. The caller holds mu.
+// err returns the error of calls on a world that has ended; nil if it has not. The caller holds mu.
 func (w *world) err() error {
 	if w.cause == nil && w.guard.GivenUp() != nil {
 		w.cause = w.guard.GivenUp()

@@ -33,7 +33,7 @@ func (w *world) close() error {
 		return errors.Join(errs...)
 	}
 	if w.peers != nil {
-		w.peers.Forget(w.peers.Name + ":") // also state of a failed load
+		w.peers.Forget(w.peers.Name + ":") // includes the state of a failed load
 	}
 	w.guard.Forget()
 	closeNCCL(w, errs)
@@ -61,8 +61,8 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// finish ends the world permanently and waits for work that still runs on the devices. before reports whether finish
-// was called earlier.
+// finish ends the world permanently and waits for work that still runs on the devices. The result before reports
+// whether finish was called earlier.
 func (w *world) finish() (errs []error, before bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *site) unmap() error {
 	return s.bound(h.Close)
 }
 
-// free frees the world's resources on the GPU, which must be idle.
+// free frees the world's resources on the GPU of s, which must be idle.
 func (s *site) free() error {
 	if s.ctx == 0 { // the world was not opened
 		return nil

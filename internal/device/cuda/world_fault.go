@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// fault ends the world because work on a device failed. s is the stream on which the failure was detected. If
-// possible, the recorded fault names a stream of the same device that was executing a command.
+// fault ends the world because work on a device failed. The failure was detected on stream s. If a stream of the same
+// device is known to be executing a command, the recorded fault names that stream.
 func (w *world) fault(s *stream, err error) {
 	s = guilty(w, s, err)
 	for _, other := range w.flight.streams {
@@ -27,9 +27,9 @@ func (w *world) fault(s *stream, err error) {
 	w.end(f)
 }
 
-// guilty returns the stream to which a failure is attributed: s, or a stream of another GPU if that GPU is lost and
-// s's GPU is not. A call that concerns several GPUs, such as a graph launch, can fail because of any of them. Every
-// query of a lost GPU returns an error, which identifies the GPU.
+// guilty returns the stream to which a failure that was detected on stream s is attributed: s, or a stream of another
+// GPU if that GPU is lost and s's GPU is not. A call that concerns several GPUs, such as a graph launch, can fail
+// because of any of them. Every query of a lost GPU returns an error, which identifies the GPU.
 func guilty(w *world, s *stream, err error) *stream {
 	if !gpu.IsFatal(err) || w.capture != nil { // streams that are being captured cannot be queried
 		return s
@@ -42,8 +42,8 @@ func guilty(w *world, s *stream, err error) *stream {
 	return s
 }
 
-// otherSuspects describes the other streams with unfinished work on s's device. If no observer is set, the failed work
-// may be on any of these streams.
+// otherSuspects describes the other streams with unfinished work on the device of stream s. If no observer is set, the
+// failed work may be on any of these streams.
 func otherSuspects(s *stream) []string {
 	var list []string
 	for _, o := range s.dev.w.flight.streams {
@@ -54,10 +54,10 @@ func otherSuspects(s *stream) []string {
 	return list
 }
 
-// lost reports whether this process has lost the GPU.
+// lost reports whether this process has lost the GPU of s.
 func (s *site) lost() bool { return s.gpu.Lost.Load() != nil }
 
-// excuse returns nil if err only repeats that a GPU of the world is lost, and otherwise err. Calls on other GPUs
+// excuse returns nil if err may only repeat that a GPU of the world is lost, and otherwise err. Calls on other GPUs
 // return the same error for memory that they share with the lost GPU.
 func (w *world) excuse(err error) error {
 	if !gpu.IsFatal(err) {

@@ -11,13 +11,14 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Clock holds a GPU's events, and relates the GPU's clock to the host's. The world's mutex guards it.
+// Clock holds a GPU's events, and converts times on the GPU's clock to times on the host's. The world's mutex guards
+// it.
 type Clock struct {
 	drv    *nvlib.Driver
 	events []nvlib.Event // free events without timing
 	timed  []nvlib.Event // free events with timing
 	made   []nvlib.Event // all events, free or not
-	base   nvlib.Event   // an event that the device reached at time ns
+	base   nvlib.Event   // the base: an event that the device reached at time ns
 	ns     int64
 }
 
@@ -42,7 +43,7 @@ func (c *Clock) Event(timed bool) (nvlib.Event, error) {
 	return e, err
 }
 
-// Free returns events without timing to the clock's pool, and FreeTimed events with timing.
+// Free returns an event without timing to the clock's pool, and FreeTimed one with timing.
 func (c *Clock) Free(list ...nvlib.Event)      { c.events = append(c.events, list...) }
 func (c *Clock) FreeTimed(list ...nvlib.Event) { c.timed = append(c.timed, list...) }
 
@@ -58,24 +59,24 @@ func (c *Clock) Destroy() error {
 	return errors.Join(errs...)
 }
 
-// baseLife is how long a base event is used. The driver returns the time since the base as a float32, whose precision
-// decreases as the time grows.
+// baseLife is how long a base event is used. The driver returns the time between the base and another event as a
+// float32, whose precision decreases as the time grows.
 const baseLife = 4 * time.Second
 
-// Reset makes Stale return true, so that the caller makes a new base.
+// Reset makes Stale return true, so that the caller selects a new base event.
 func (c *Clock) Reset() { c.ns = -int64(baseLife) }
 
 // Stale reports whether the base is too old at time now, which is measured since the world was opened.
 func (c *Clock) Stale(now time.Duration) bool { return now-time.Duration(c.ns) >= baseLife }
 
-// trials is the number of events from which Rebase selects one.
+// trials is the number of events from which Rebase selects the base.
 const trials = 8
 
 // Rebase makes a new base. Times are measured since opened. The device must be idle, and its context current.
 //
 // Rebase records several events, and waits for each. The device reaches an event at some time between the call that
-// records it and the end of the wait. The base is the event for which this interval is shortest. Its time is the
-// middle of the interval (Cristian's algorithm).
+// records it and the end of the wait. The base is that event for which this interval is shortest. The base's time is
+// assumed to be the middle of the interval (Cristian's algorithm).
 func (c *Clock) Rebase(opened time.Time) {
 	shortest := time.Duration(-1)
 	for range trials {
