@@ -14,13 +14,14 @@ import (
 // extents except along the axis.
 type along struct {
 	name   string
-	number uint64 // the field Start of the kernel's arguments
+	number uint64 // value of the field Start in the kernel's argument
 	first  int64
-	n, m   int64 // number of elements of a row of the operand, and of a row of the result
+	n, m   int64 // numbers of elements of a row: n of the operand, m of the result
 	rows   int64
 }
 
-// alongAxis checks an axis, and the shapes of the operands: at most one tensor and one tensor of indices.
+// alongAxis describes a kernel along an axis. It checks the axis, and the shapes of the operands: at most one tensor
+// and one tensor of indices.
 func (j *operands) alongAxis(name string, axis int) (along, error) {
 	if err := device.AxisIn(axis, len(j.Out.Shape)); err != nil {
 		return along{}, err
@@ -46,8 +47,8 @@ func (j *operands) alongAxis(name string, axis int) (along, error) {
 	return a, nil
 }
 
-// launch returns the kernel's launch with the given number of blocks. params are the parameters of its template before
-// the number of dimensions.
+// launch returns the kernel's launch with the given number of blocks. The params are the first parameters of its
+// template, before the number of dimensions.
 func (a along) launch(j *job, axis int, blocks int64, params ...string) ([]launch, error) {
 	all := append([]Operand{j.Out}, j.Ins...)
 	strides, step := make([][]int64, 3), make([]int64, 3)
@@ -86,7 +87,7 @@ func (a along) launch(j *job, axis int, blocks int64, params ...string) ([]launc
 	}}}, nil
 }
 
-// counting plans an iota along an axis.
+// counting plans an iota along an axis: the numbers Start, Start+1, ….
 func counting(j *job, op device.Iota) ([]launch, error) {
 	if err := j.count(0, 0); err != nil {
 		return nil, err
@@ -106,12 +107,12 @@ func counting(j *job, op device.Iota) ([]launch, error) {
 	return a.launch(j, op.Axis, int64(blocksFor(j.Out.elements())), ctype(j.Out.DType))
 }
 
-// sortedMost is the largest number of comparisons of a launch of sorted, which compares each element of a row with all
-// others.
+// sortedMost is the largest number of comparisons in a launch of the kernel sorted, which compares each element of a
+// row with all others.
 const sortedMost = 1 << 42
 
-// sorted plans the sorting of rows along the last axis. Each thread compares one element with all elements of its row,
-// which determines the element's position in the result.
+// sorted plans the sorting of rows along the last axis. Each thread compares one element with all elements of its row.
+// The comparisons determine the element's position in the result.
 func sorted(j *job, op device.Sorted) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
@@ -168,7 +169,8 @@ func takeAlong(j *job) ([]launch, error) {
 	return a.launch(j, last, int64(blocksFor(j.Out.elements())), rawType(x.DType), ctype(at.DType))
 }
 
-// bincount plans one block for each index of the result, which counts the occurrences of the index in the operand.
+// bincount plans a launch with one thread block for each index of the result. The block counts how often the operand
+// contains the index.
 func bincount(j *job) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
@@ -196,14 +198,16 @@ func bincount(j *job) ([]launch, error) {
 		body: "bincount<" + ctype(ids.DType) + ">"}}), nil
 }
 
-// addedMost bounds the comparisons of a launch of indexAdd, in which each block may compare its id with all others.
+// addedMost is the largest number of comparisons in a launch of indexAdd, in which each thread block may compare its id
+// with all others.
 const addedMost = 1 << 42
 
-// addedColumns is the number of columns that a block of indexAdd adds, as in index.cuh.
+// addedColumns is the number of columns that a thread block of indexAdd adds, as in index.cuh.
 const addedColumns = 4 * threads
 
-// indexAdd adds rows that have the same id. A first kernel writes zeros. A second one has one block for each row of the
-// operand; if the row is the first with its id, the block adds all rows with this id, in their order.
+// indexAdd plans an index_add: rows of the operand that have the same id are added to the result's row with this
+// number. A first kernel writes zeros. A second kernel has a thread block for each row of the operand. If the row is
+// the first with its id, the block adds all rows with this id, in their order.
 func indexAdd(j *job, op device.IndexAdd) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err

@@ -26,8 +26,8 @@ func TestIndexKernels(t *testing.T) {
 	r.run()
 }
 
-// TestSortedKernels sorts rows with fewer elements than a block has threads, and with more, and selects elements by the
-// result.
+// TestSortedKernels sorts rows with fewer elements than a thread block has threads, and with more, and selects elements
+// by the resulting indices.
 func TestSortedKernels(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)

@@ -9,17 +9,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// joining describes the elementwise reduction of operands in their order. The first operand may have another type than
-// the others; all types have the same accumulator type.
+// joining describes a reduction of several operands, element by element, in the order of the operands. The first
+// operand may have another type than the others; all types have the same accumulator type.
 type joining struct {
 	j     *job
 	red   ir.Red
 	out   Operand
 	ins   []Operand
-	count int64 // total number of operands, for avg
+	count int64 // total number of operands, by which avg divides
 }
 
-// join plans the elementwise reduction of all operands.
+// join plans the reduction of all operands, element by element.
 func join(j *job, op device.ReduceOperands) ([]launch, error) {
 	if op.Red == ir.NoRed || op.Red > ir.Avg {
 		return nil, fmt.Errorf("unknown reduction %d", op.Red)
@@ -38,22 +38,22 @@ func join(j *job, op device.ReduceOperands) ([]launch, error) {
 	return joining{j: j, red: op.Red, out: j.Out, ins: j.Ins, count: int64(len(j.Ins))}.launches()
 }
 
-// slots plans the sum along an axis. The sum starts with the second operand if there is one. The result has the
-// operand's type or its accumulator's type.
+// slots plans the sum of an operand along an axis. The second operand, if there is one, is the initial value of the
+// sum. The result has the operand's type or its accumulator's type.
 func slots(j *job, op device.ReduceSlots) ([]launch, error) {
 	if err := j.count(1, 2); err != nil {
 		return nil, err
 	}
 	x := j.Ins[0]
 	if j.Out.DType != x.DType && j.Out.DType != x.DType.Accum() {
-		return nil, fmt.Errorf("cannot add slots of type %s into type %s", x.DType, j.Out.DType)
+		return nil, fmt.Errorf("cannot add slices of type %s into type %s", x.DType, j.Out.DType)
 	}
 	d := op.Axis
 	if err := device.AxisIn(d, len(x.Shape)); err != nil {
 		return nil, err
 	}
 	if shape := slices.Delete(slices.Clone(x.Shape), d, d+1); !slices.Equal(shape, j.Out.Shape) {
-		return nil, fmt.Errorf("cannot add slots of shape %v along axis %d into shape %v", x.Shape, d, j.Out.Shape)
+		return nil, fmt.Errorf("cannot add the slices of shape %v along axis %d into shape %v", x.Shape, d, j.Out.Shape)
 	}
 	ins := slices.Clone(j.Ins[1:])
 	if len(ins) == 1 && (ins[0].DType != j.Out.DType || !slices.Equal(ins[0].Shape, j.Out.Shape)) {
@@ -72,7 +72,7 @@ func slots(j *job, op device.ReduceSlots) ([]launch, error) {
 // joinMost is the largest number of operands that one launch folds.
 const joinMost = 64
 
-// launches plans one launch for each joinMost operands. The result of a launch, in the accumulator's type, is the first
+// launches plans a launch for each joinMost operands. The result of a launch, in the accumulator's type, is the first
 // operand of the next one.
 func (f joining) launches() ([]launch, error) {
 	if f.out.elements() == 0 {
@@ -98,8 +98,8 @@ func (f joining) launches() ([]launch, error) {
 	return append(all, l...), err
 }
 
-// fold plans one launch, unless the operands have more strides than fit into the arguments; then operands and result
-// are copied to and from dense memory.
+// fold plans one launch. If the operands have more strides than fit into the launch's argument, operands and result are
+// copied to and from dense memory.
 func (f joining) fold() ([]launch, error) {
 	l, err := f.mapping().launches(f.out, f.ins)
 	if !tooLong(err) {
@@ -134,7 +134,7 @@ func (f joining) aside(o Operand) (Operand, error) {
 	return o.dense(at), err
 }
 
-// mapping returns the template instance for the operands. Only the last launch divides, for avg.
+// mapping returns the template instance for the operands. For avg, only the last launch divides.
 func (f joining) mapping() mapping {
 	n := len(f.ins)
 	m := mapping{to: ctype(f.out.DType), from: ctype(f.ins[n-1].DType)}
@@ -164,7 +164,7 @@ func (f joining) mapping() mapping {
 	return m
 }
 
-// argsMost is the size of kernel arguments, in bytes, that every CUDA device supports.
+// argsMost is the size in bytes of a kernel's arguments that every CUDA device supports.
 const argsMost = 4096
 
 // tooLongError reports that the strides of the operands do not fit into argsMost bytes.

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// leads returns an error unless operand i has an integer type, and the given shape or only its last dimension.
+// leads returns an error unless operand i has an integer type, and has the given shape or only its last dimension.
 func (j *operands) leads(i int, shape []int64) error {
 	o, n := j.Ins[i], len(shape)
 	if !o.DType.IsInt() || !slices.Equal(o.Shape, shape) && !(n > 0 && slices.Equal(o.Shape, shape[n-1:])) {
@@ -25,8 +25,8 @@ func (j *operands) lead(i, n int) []int64 {
 	return append(make([]int64, n-len(s)), s...)
 }
 
-// densely returns o unchanged if it is dense. Otherwise it returns a dense copy in scratch memory, and the launches
-// that make the copy.
+// densely returns the operand o unchanged if it is dense. Otherwise it returns a dense copy in scratch memory, and the
+// launches that make the copy.
 func (j *job) densely(o Operand) (Operand, []launch, error) {
 	if o.isDense() || o.elements() == 0 {
 		return o, nil, nil
@@ -40,8 +40,8 @@ func (j *job) densely(o Operand) (Operand, []launch, error) {
 	return to, l, err
 }
 
-// indexCopy writes rows, the first operand, into the result at positions, the second operand. A first kernel checks the
-// positions, and a second one copies if no fault was reported.
+// indexCopy plans an index_copy: rows, the first operand, are written into the result at positions, the second operand.
+// A first kernel checks the positions, and a second kernel copies if no fault was reported.
 func indexCopy(j *job, op device.IndexCopy) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
@@ -88,11 +88,11 @@ func indexCopy(j *job, op device.IndexCopy) ([]launch, error) {
 	return append(launches, copies...), err
 }
 
-// copyRows plans the kernel that copies after the positions were checked.
+// copyRows plans the kernel of indexCopy that copies after the positions were checked.
 func (j *job) copyRows(axis int, positions words) ([]launch, error) {
 	out, in := j.Out, j.Ins[0]
 	to := slices.Clone(out.Strides[:axis+1])
-	to[axis] = 0 // the position determines the index along the axis
+	to[axis] = 0 // the position, not a stride, determines the index along the axis
 	lead, err := padded(shared(in.Shape[:axis+1], to, in.Strides[:axis+1], j.lead(1, axis+1)), 3)
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (j *job) copyRows(axis int, positions words) ([]launch, error) {
 	}}}, err
 }
 
-// pieces returns the number of elements of a row that move as one access of at most 16 bytes.
+// pieces returns how many elements of a row move by one access of at most 16 bytes.
 func (j *operands) pieces(lead, inner []axis, along int64) int64 {
 	last, size := inner[len(inner)-1], j.Out.DType.Size()
 	for v := 16 / size; v > 1; v /= 2 {
@@ -152,8 +152,8 @@ func (j *operands) pieces(lead, inner []axis, along int64) int64 {
 // ropeMost is the largest number of elements of a head: the frequencies of its pairs are arguments of the kernel.
 const ropeMost = 768
 
-// rope rotates pairs of x[…, T, H, Dh], the first operand, by the angles of positions […, T] or [T], with frequencies
-// [R] if given.
+// rope plans a rope: pairs of x[…, T, H, Dh], the first operand, are rotated by the angles of positions […, T] or [T],
+// with frequencies [R] if given.
 func rope(j *job, op device.Rope) ([]launch, error) {
 	if err := j.count(2, 3); err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func rope(j *job, op device.Rope) ([]launch, error) {
 		steps = op.Frequencies(dh)
 	}
 	if heads*dh > 1<<30 {
-		return nil, fmt.Errorf("%w: %d heads of %d elements", device.ErrUnsupported, heads, dh)
+		return nil, fmt.Errorf("%w: %d heads of %d elements are too many", device.ErrUnsupported, heads, dh)
 	}
 	lead, err := padded(shared(out.Shape[:n-2], out.Strides[:n-2], in.Strides[:n-2], j.lead(1, n-2)), 3)
 	if err != nil {
@@ -223,7 +223,7 @@ func rope(j *job, op device.Rope) ([]launch, error) {
 	}}}, err
 }
 
-// pairs returns the number of pairs of a rope that move as one access.
+// pairs returns how many pairs of a rope move by one access.
 func (j *operands) pairs(lead []axis, half int64) int64 {
 	n, size := len(j.Out.Shape), j.Out.DType.Size()
 	for v := 16 / size; v > 1; v /= 2 {
@@ -241,14 +241,14 @@ func (j *operands) pairs(lead []axis, half int64) int64 {
 	return 1
 }
 
-// A part of an argmax's row has at least argmaxLeast elements, so that a block has some for each thread; there are at
-// most argmaxParts parts.
+// argmax splits a row into at most argmaxParts parts. Each has at least argmaxLeast elements, so that a thread block
+// has some for each thread.
 const (
 	argmaxLeast = 4096
 	argmaxParts = 64
 )
 
-// argmax plans the index of the first of the largest elements along an axis.
+// argmax plans the computation of the index of the first largest element along an axis.
 func argmax(j *job, op device.Argmax) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
@@ -260,7 +260,7 @@ func argmax(j *job, op device.Argmax) ([]launch, error) {
 	}
 	kept := slices.Delete(slices.Clone(in.Shape), d, d+1)
 	if out.DType != ir.I32 || !slices.Equal(kept, out.Shape) || in.Shape[d] == 0 {
-		return nil, fmt.Errorf("%v along axis %d into %s%v", in.Shape, d, out.DType, out.Shape)
+		return nil, fmt.Errorf("the argmax of shape %v along axis %d does not have the result's type and shape, %s%v", in.Shape, d, out.DType, out.Shape)
 	}
 	outs, n, along := out.elements(), in.Shape[d], in.Strides[d]
 	if outs == 0 {

@@ -22,7 +22,7 @@ func TestIndexCopy(t *testing.T) {
 		rows  []int64
 		room  int64
 		axis  int
-		alone bool // the same list of positions for all rows
+		alone bool // the list of positions is the same for all rows
 	}{
 		{[]int64{3}, 5, 0, true}, {[]int64{2, 3, 4, 16}, 7, 1, false}, {[]int64{2, 3, 4, 16}, 7, 1, true},
 		{[]int64{5, 40}, 5, 0, false},
@@ -79,7 +79,7 @@ func TestIndexCopy(t *testing.T) {
 func TestIndexCopyFault(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	far := make([]float64, 2*600) // two lists; the second contains the same number twice, far apart
+	far := make([]float64, 2*600) // two lists of positions; the second contains the same number twice, far apart
 	for i := range far {
 		far[i] = float64(i % 600)
 	}
@@ -188,7 +188,7 @@ func TestArgmax(t *testing.T) {
 	r.run()
 }
 
-// lengthCase is an attention with lengths; kernel is the kernel that must compute it.
+// lengthCase is an attention with lengths, and the name of the kernel that must compute it.
 type lengthCase struct {
 	lead           []int64
 	tq, tk, hq, hv int64
@@ -196,7 +196,7 @@ type lengthCase struct {
 	kernel         string
 }
 
-// lengthy compares attention with lengths. Keys after the last one that a sequence uses are NaN.
+// lengthy compares attention with lengths with the CPU machine. Keys after the last one that a sequence uses are NaN.
 func lengthy(r *trial, dt ir.DType, c lengthCase, mode string, l layout) {
 	batches := int64(1)
 	for _, n := range c.lead {
@@ -280,7 +280,7 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestWindows tests attention to the last keys only, and attention with capped and masked scores.
+// TestWindows tests attention to the last keys only, and attention with softcaps and masks.
 func TestWindows(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -346,8 +346,9 @@ func TestLengthsBatch(t *testing.T) {
 	}
 }
 
-// TestFixedAttention checks that, with fixed bits, a query's result depends only on the keys that it sees. It must not
-// depend on other queries and sequences, the number of keys that memory is allocated for, or the number of launches.
+// TestFixedAttention checks that, with fixed bits, a query's result depends only on the keys that it sees. The result
+// must not depend on other queries and sequences, on the number of keys for which memory is allocated, or on the number
+// of launches.
 func TestFixedAttention(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -360,8 +361,8 @@ func TestFixedAttention(t *testing.T) {
 			noise(ir.BF16, c.batches, c.tk, c.hv, c.dh)
 		slices.Reverse(v.vals)
 		row, key := c.hq*c.dh, c.hv*c.dh
-		// add plans an attention of n queries of a sequence, from query i on, with memory for room keys. They see the
-		// same keys as they would among all queries.
+		// add plans an attention of n queries of a sequence, from query i on, with memory for room keys. These queries
+		// see the same keys as they would among all queries.
 		add := func(batch, i, n, room int64) Operand {
 			put := func(vals []float64, n, heads int64) Operand {
 				return b.put(ir.BF16, layouts[0], vals[:n*heads*c.dh], 1, n, heads, c.dh)
@@ -410,8 +411,8 @@ func TestFixedAttention(t *testing.T) {
 	}
 }
 
-// TestFixedAttentionRoom checks that an attention of many rows takes several launches, which use the same memory for
-// partial results.
+// TestFixedAttentionRoom checks that a fixed attention of many rows takes several launches, which use the same memory
+// for partial results.
 func TestFixedAttentionRoom(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -466,7 +467,7 @@ func TestLengthFault(t *testing.T) {
 	b.run()
 }
 
-// TestKeptRefuses checks that operands that do not fit are refused.
+// TestKeptRefuses checks that the operations in kept.go refuse operands that do not fit.
 func TestKeptRefuses(t *testing.T) {
 	x := func(dt ir.DType, shape ...int64) Operand {
 		return Operand{Addr: 256, DType: dt, Shape: shape, Strides: rowMajor(shape)}
@@ -503,7 +504,7 @@ func TestKeptRefuses(t *testing.T) {
 	}
 }
 
-// TestUnchanged checks that a changed byte is found.
+// TestUnchanged checks that Unchanged finds a changed byte.
 func TestUnchanged(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -1,10 +1,10 @@
 // Package kernels contains hocket's own GPU kernels: their CUDA C++ sources in src, the selection of templates for an
 // operation on given operands, their compilation at run time, and a cache of machine code on disk.
 //
-// The sources are templates. A compilation unit has one entry point, and consists of the templates that it needs,
-// instantiated for element types, number of dimensions and width of accesses. Extents, strides and addresses are
-// arguments, so one compilation serves all shapes. Every kernel has a one-dimensional grid of blocks of 256 threads,
-// unless it sets another size, and has one argument, a structure of 8-byte words.
+// The sources are templates. A compilation unit has one entry point. It consists of the templates that the entry point
+// needs, instantiated for element types, number of dimensions and width of accesses. Extents, strides and addresses are
+// arguments of kernels, so one compilation serves all shapes. Every kernel has a one-dimensional grid of blocks of 256
+// threads, unless it sets another size, and has one argument, a structure of 8-byte words.
 //
 // Results do not depend on the GPU, because extents, types and strides determine the order of folds.
 package kernels
@@ -20,8 +20,9 @@ import (
 // Target describes the device that kernels run on.
 type Target struct {
 	Arch string // for NVRTC's --gpu-architecture: "sm_90a"
-	SMs  int    // number of multiprocessors; no result depends on it
-	// Block is the largest size in bytes of the shared memory of a block; 0 means no limit. No result depends on it.
+	SMs  int    // number of multiprocessors; the bits of results do not depend on it
+	// Block is the largest size in bytes of the shared memory that a thread block can have; 0 means no limit. No result
+	// depends on it.
 	Block int
 	// Scratch reserves device memory, aligned to 256 bytes and filled with zeros if zeros is set. The memory remains
 	// reserved until the launch is released. Launches of one kernel never overlap in time.
@@ -34,7 +35,7 @@ type Problem interface {
 	String() string
 	// operands returns the result and the operands.
 	operands() (out Operand, ins []Operand)
-	// plan returns the launches; the operands have been checked one by one.
+	// plan returns the launches that compute the problem; the operands have been checked one by one.
 	plan(j *job) ([]launch, error)
 }
 
@@ -43,8 +44,8 @@ type Computation struct {
 	Op  device.Op
 	Ins []Operand
 	Out Operand
-	// Stored holds the results of the links Stored of a device.Chain, and Out that of the last link. For a
-	// device.Attention with LSE it holds attention_lse. Other operations have one result, Out.
+	// For a device.Chain, Stored holds the results of the links in its field Stored, and Out that of the last link. For
+	// a device.Attention with LSE, Stored holds attention_lse. Other operations have one result, Out.
 	Stored []Operand
 	// Fault, unless 0, is the address of six words of 8 bytes, initially 0, for reports of invalid data: an id of an
 	// embedding outside the table or of an index_add outside the result, an index of take_along outside a row, invalid
@@ -128,7 +129,7 @@ func (c Computation) plan(j *job) ([]launch, error) {
 var errNoKernel = fmt.Errorf("%w: there is no GPU kernel for it", device.ErrUnsupported)
 
 // Operand is a tensor in memory that the target can access, which may belong to a peer. Strides count elements and are
-// not negative. The address is that of the first element and is a multiple of the element's size; it need not have a
+// not negative. Addr is the address of the first element and is a multiple of the element's size; it need not have a
 // larger alignment.
 type Operand struct {
 	Addr           nvlib.Ptr
@@ -138,27 +139,27 @@ type Operand struct {
 
 // Step is one kernel launch.
 type Step struct {
-	// Image is a cubin. Key identifies it: equal keys mean equal images.
+	// Image is a cubin. Key identifies the image: equal keys mean equal images.
 	Image  []byte
 	Key    string
 	Symbol string
 	Shape  nvlib.Shape
-	// Params holds the kernel's parameters in order, each as bytes.
+	// Params holds the arguments of the kernel in order, each as bytes.
 	Params [][]byte
 }
 
 // Library plans and compiles the kernels of operations. Its methods may be called concurrently.
 type Library struct{ images *images }
 
-// New returns a library that compiles with c. If cache is nil, nothing is stored on disk.
+// New returns a library that compiles by the compiler c. If cache is nil, nothing is stored on disk.
 func New(c Compiler, cache *Cache) *Library {
 	return &Library{images: newImages(c, cache)}
 }
 
-// Steps returns the launches that compute p on t. They must run in this order on one stream. There are none if the
-// result is empty. No operand may overlap a result. The exception is an operand that is a result itself, if the
-// operation is elementwise or a reduction of operands. Results must not overlap each other. The error wraps
-// device.ErrUnsupported if there is no kernel for p.
+// Steps returns the launches that compute the problem p on the device t. The launches must run in this order on one
+// stream. If the result is empty, there are no launches. No operand may overlap a result. An exception: an operand may
+// be a result, if the operation is elementwise or a reduction of operands. Results must not overlap each other. The
+// error wraps device.ErrUnsupported if there is no kernel for p.
 func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
 	launches, err := plan(p, t)
 	if err != nil {
@@ -183,7 +184,7 @@ func (l *Library) Ahead(t Target, p Problem) {
 	}
 }
 
-// drafted returns the launches for p, with dummy addresses in place of scratch memory.
+// drafted returns the launches for p as in a dry run: with a dummy address in place of scratch memory.
 func drafted(p Problem, t Target) ([]launch, error) {
 	t.Scratch = func(int64, bool) (nvlib.Ptr, error) { return 256, nil }
 	return plan(p, t)
@@ -210,10 +211,10 @@ func (l *Library) step(arch string, w launch) (Step, error) {
 			Shared: w.shared}}, nil
 }
 
-// threads is the usual number of threads of a block.
+// threads is the usual number of threads of a thread block.
 const threads = 256
 
-// launch is a step before its compilation.
+// launch is a planned kernel launch, a Step whose code is not compiled yet.
 type launch struct {
 	code   code
 	blocks uint32
@@ -221,12 +222,12 @@ type launch struct {
 	args   words
 }
 
-// job is a problem while it is being planned.
+// job is the state of a problem while its launches are planned.
 type job struct {
 	operands
-	fault   nvlib.Ptr // of the Computation; tag as well
+	fault   nvlib.Ptr // address for reports of faults, as in Computation; so is tag
 	tag     uint64
-	arch    string // of the Target; empty for the newest
+	arch    string // architecture of the Target; empty for the newest
 	sms     int    // of the Target
 	scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
 }
@@ -238,8 +239,8 @@ type operands struct {
 	block int // of the Target
 }
 
-// lends reports whether a block can have the given size of dynamic shared memory, aligned to 1 KiB after its static
-// variables.
+// lends reports whether a thread block can have the given size of dynamic shared memory, aligned to 1 KiB after its
+// static variables.
 func (j *operands) lends(bytes int64) bool { return j.block == 0 || bytes+1<<10 <= int64(j.block) }
 
 func plan(p Problem, t Target) ([]launch, error) {
@@ -270,7 +271,7 @@ func (j *operands) check() error {
 	return nil
 }
 
-// largest is the largest permitted extent and stride, so that their products do not overflow.
+// largest is the largest permitted extent and the largest permitted stride, so that their products do not overflow.
 const largest = 1 << 48
 
 func (o Operand) check() error {
@@ -313,15 +314,15 @@ func (j *operands) shapes() [][]int64 {
 	return list
 }
 
-// count checks the number of operands.
+// count returns an error unless the number of operands is from least to most.
 func (j *operands) count(least, most int) error {
 	if n := len(j.Ins); n < least || n > most {
-		return fmt.Errorf("it has %d operands, but needs %d to %d", n, least, most)
+		return fmt.Errorf("the operation has %d operands, but needs %d to %d", n, least, most)
 	}
 	return nil
 }
 
-// alike checks that all operands have the result's type.
+// alike returns an error unless all operands have the result's type.
 func (j *operands) alike() error {
 	for i, in := range j.Ins {
 		if in.DType != j.Out.DType {
@@ -343,7 +344,7 @@ func (j *operands) types() []ir.DType {
 // floats returns an error if the result has an integer type.
 func (j *operands) floats() error {
 	if j.Out.DType.IsInt() {
-		return fmt.Errorf("it is not defined for %s", j.Out.DType)
+		return fmt.Errorf("the operation is not defined for %s", j.Out.DType)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// types returns all types or, in short tests, one type for each accumulator and a 2-byte type.
+// types returns all element types or, in short tests, one type for each accumulator and a 2-byte type.
 func types() []ir.DType {
 	if testing.Short() {
 		return []ir.DType{ir.F32, ir.BF16, ir.I32}
@@ -105,7 +105,7 @@ func TestCast(t *testing.T) {
 	r.run()
 }
 
-// TestHalves converts every pattern of f16 and bf16 to f32 and back.
+// TestHalves converts every bit pattern of f16 and bf16 to f32 and back.
 func TestHalves(t *testing.T) {
 	b := newBench(t)
 	for _, dt := range []ir.DType{ir.F16, ir.BF16} {
@@ -160,8 +160,8 @@ func TestCopies(t *testing.T) {
 	b.run()
 }
 
-// TestRepeated multiplies a matrix with a row that is repeated. It checks that accesses to the matrix are wide although
-// those to the row cannot be.
+// TestRepeated multiplies, element by element, a matrix with a row that is repeated for all rows. It checks that the
+// kernel accesses the matrix by wide accesses, although the repeated row does not permit them.
 func TestRepeated(t *testing.T) {
 	b := newBench(t)
 	x, row, col := noise(ir.BF16, 6, 32), noise(ir.BF16, 32), noise(ir.BF16, 6)
@@ -218,7 +218,7 @@ func TestAxes(t *testing.T) {
 			}
 			for i := range in.vals {
 				if dt == ir.F16 {
-					in.vals[i] = tensor.Round(dt, in.vals[i]/256) // so that long sums remain finite
+					in.vals[i] = tensor.Round(dt, in.vals[i]/256) // small values, so that long sums remain finite
 				}
 			}
 			for _, op := range []ir.Op{ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean} {
@@ -367,8 +367,8 @@ func TestRows(t *testing.T) {
 	r.run()
 }
 
-// TestNormGrad compares rms_norm_dx and rms_norm_dw, with rows that fit registers and that do not, and with numbers of
-// rows that several blocks add.
+// TestNormGrad compares rms_norm_dx and rms_norm_dw with the CPU machine, with rows that fit registers and that do not,
+// and with numbers of rows that several thread blocks add.
 func TestNormGrad(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -455,8 +455,8 @@ func TestFlash(t *testing.T) {
 	r.run()
 }
 
-// TestFlashSplit tests keys that are split over blocks. They are loaded as many steps ahead as the shared memory of
-// each GPU permits.
+// TestFlashSplit tests attention whose keys are split over thread blocks. The kernel loads keys as many steps ahead as
+// the shared memory of each GPU permits.
 func TestFlashSplit(t *testing.T) {
 	t.Parallel()
 	for _, kib := range []int{227, 99} { // of Hopper and L40S
@@ -486,7 +486,7 @@ func TestFlashSplit(t *testing.T) {
 	}
 }
 
-// TestFlashTakes checks which attentions tensor cores compute.
+// TestFlashTakes checks which attentions are computed by tensor cores.
 func TestFlashTakes(t *testing.T) {
 	dense := func(dt ir.DType, dh int64) Operand {
 		s := []int64{4, 2, dh}
@@ -517,8 +517,8 @@ func TestFlashTakes(t *testing.T) {
 	}
 }
 
-// hopper makes attention use Hopper's tensor cores with blocks that each process all keys, although there are only few
-// blocks.
+// hopper changes the planning of a bench: attention uses Hopper's tensor cores with thread blocks that each process all
+// keys, although there are only few blocks.
 func hopper(b *bench) {
 	b.arch = "sm_90a"
 	b.plan = func(p Problem, j *job) ([]launch, error) {
@@ -530,7 +530,7 @@ func hopper(b *bench) {
 	}
 }
 
-// TestFlashHopper is TestFlash with Hopper's tensor cores.
+// TestFlashHopper is like TestFlash, with Hopper's tensor cores.
 func TestFlashHopper(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -557,8 +557,8 @@ func TestFlashHopper(t *testing.T) {
 	r.run()
 }
 
-// hopperParts makes attention use Hopper's tensor cores with keys that are split over blocks, although there are only
-// few blocks.
+// hopperParts changes the planning of a bench: attention uses Hopper's tensor cores with keys that are split over
+// thread blocks, although there are only few blocks.
 func hopperParts(b *bench) {
 	b.arch = "sm_90a"
 	b.plan = func(p Problem, j *job) ([]launch, error) {
@@ -573,7 +573,7 @@ func hopperParts(b *bench) {
 	}
 }
 
-// TestFlashHopperParts tests keys that are split over blocks on Hopper's tensor cores.
+// TestFlashHopperParts tests attention on Hopper's tensor cores whose keys are split over thread blocks.
 func TestFlashHopperParts(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -599,12 +599,12 @@ func TestFlashHopperParts(t *testing.T) {
 			t.Errorf("%s does not split keys on Hopper's tensor cores", l.code.symbol)
 		}
 	}
-	r.launches = append(r.launches, r.launches...) // runs twice, because the first run must leave the counters ready for the next
+	r.launches = append(r.launches, r.launches...) // runs twice, as a run must leave the counters ready for the next
 	r.run()
 }
 
-// TestHopperIsHopper checks that Hopper's tensor cores are used only on Hopper, and only for heads that consist of
-// whole panels.
+// TestHopperIsHopper checks that the kernels for Hopper's tensor cores are used only on Hopper, and only for heads that
+// consist of whole panels of 64 elements.
 func TestHopperIsHopper(t *testing.T) {
 	for _, c := range []struct {
 		arch string
@@ -620,7 +620,7 @@ func TestHopperIsHopper(t *testing.T) {
 	}
 }
 
-// TestHopperShares checks for which attentions keys are split over blocks, and by which kernel.
+// TestHopperShares checks for which attentions keys are split over thread blocks, and by which kernel.
 func TestHopperShares(t *testing.T) {
 	for _, c := range []struct {
 		tq, tk, hq, hv int64
@@ -728,7 +728,7 @@ func flashHidden(r *trial, cases ...struct{ tq, tk, dh int64 }) {
 	for i := range q.vals {
 		q.vals[i] = 1
 	}
-	for i := range k.vals { // far below 0, but not below all scores
+	for i := range k.vals { // scores far below 0, but not below all other scores
 		k.vals[i] = -50 - float64(i%3)
 		if i < 130*64 {
 			k.vals[i] = math.Inf(-1)

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// axis is a dimension of several operands: its extent, and the stride of each operand in elements.
+// axis is a dimension of several operands: its extent, and the stride in elements of each operand along it.
 type axis struct {
 	n int64
 	s []int64
@@ -18,8 +18,8 @@ type axis struct {
 // rankMost is the largest number of dimensions, after merging, that kernels support.
 const rankMost = 8
 
-// shared sorts the dimensions of a shape by the strides of the first operand, largest first, removes extents of 1, and
-// merges neighbours that form one dimension in every operand.
+// shared returns the dimensions of a shape as axes: it sorts them by the strides of the first operand, largest first,
+// removes extents of 1, and merges neighbours that form one dimension in every operand.
 func shared(shape []int64, strides ...[]int64) []axis {
 	var axes []axis
 	for d, n := range shape {
@@ -44,7 +44,7 @@ func shared(shape []int64, strides ...[]int64) []axis {
 	return merged
 }
 
-// continues reports whether outer and inner form one dimension in every operand.
+// continues reports whether the axes outer and inner form one dimension in every operand.
 func continues(outer, inner axis) bool {
 	for o := range outer.s {
 		if outer.s[o] != inner.n*inner.s[o] {
@@ -54,7 +54,7 @@ func continues(outer, inner axis) bool {
 	return true
 }
 
-// padded prepends extents of 1 until the number of dimensions is one for which the sources are instantiated.
+// padded prepends axes of extent 1 until their number is one for which the sources are instantiated.
 func padded(axes []axis, operands int) ([]axis, error) {
 	for _, rank := range []int{1, 2, 3, 4, rankMost} {
 		if rank < len(axes) {
@@ -69,7 +69,7 @@ func padded(axes []axis, operands int) ([]axis, error) {
 		len(axes), rankMost)
 }
 
-// extents returns the axes' extents, column the strides of operand o.
+// extents returns the extents of the axes; column returns the strides of operand o.
 func extents(axes []axis) []int64 {
 	out := make([]int64, len(axes))
 	for i, a := range axes {
@@ -96,7 +96,7 @@ func rowMajor(shape []int64) []int64 {
 	return strides
 }
 
-// at returns the part of o with count indices of axis d, beginning with i.
+// at returns a part of o: count indices of axis d, beginning with i.
 func (o Operand) at(d int, i, count int64) Operand {
 	o.Addr += nvlib.Ptr(i * o.Strides[d] * o.DType.Size())
 	o.Shape = slices.Clone(o.Shape)
@@ -104,7 +104,7 @@ func (o Operand) at(d int, i, count int64) Operand {
 	return o
 }
 
-// without returns the part of o at index i of axis d, without that axis.
+// without returns the part of o at index i of axis d, as an operand without that axis.
 func (o Operand) without(d int, i int64) Operand {
 	o = o.at(d, i, 1)
 	o.Shape = slices.Delete(o.Shape, d, d+1)
@@ -112,7 +112,7 @@ func (o Operand) without(d int, i int64) Operand {
 	return o
 }
 
-// dense returns an operand at addr with the shape of o and row-major strides.
+// dense returns an operand at the address addr with the shape of o and row-major strides.
 func (o Operand) dense(addr nvlib.Ptr) Operand {
 	o.Addr, o.Strides = addr, rowMajor(o.Shape)
 	return o

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// normParts is the number of groups of rows whose sums normDW computes concurrently; there are more if a group would
-// have more than normRows rows, which is NORM_ROWS in the source. Both determine the order of sums and therefore the
-// bits.
+// normParts is the number of groups of rows whose sums normDW computes concurrently. If a group would have more than
+// normRows rows (NORM_ROWS in the source), there are more groups. Both constants determine the order of sums and
+// therefore the bits.
 const normParts, normRows = 256, 512
 
 // normGrad plans rms_norm_dx and rms_norm_dw.
@@ -32,7 +32,7 @@ func normGrad(j *job, op device.NormGrad) ([]launch, error) {
 	blocks, per, weight := rows, int64(1), Operand{}
 	if dx {
 		weight = j.Ins[1]
-	} else { // each block writes a row of parts, which are then added
+	} else { // each thread block writes a row of partial sums, which are then added
 		per = min(ceil(rows, normParts), normRows)
 		blocks = ceil(rows, per)
 		at, err := j.scratch(blocks*n*out.DType.Size(), false)
@@ -66,7 +66,7 @@ func normGrad(j *job, op device.NormGrad) ([]launch, error) {
 		symbol: symbol(name, ctype(x.DType), fmt.Sprintf("b%dw%d", len(lead), w)),
 		args:   fmt.Sprintf("NormGradArgs<%d>", len(lead)),
 		body:   fmt.Sprintf("%s<%s, %d, %d, %d>", name, ctype(x.DType), len(lead), v, w),
-		// Limits the registers, so that other blocks load their rows while a block waits.
+		// This limits the registers, so that other blocks load their rows while a block waits.
 		residents: normResidents(dx, w),
 	}}}
 	if dx || err != nil {
@@ -78,7 +78,7 @@ func normGrad(j *job, op device.NormGrad) ([]launch, error) {
 	return append(launches, added...), err
 }
 
-// normResidents returns the number of blocks that must fit on a multiprocessor; 0 for any.
+// normResidents returns the number of thread blocks that must fit on a multiprocessor at once; 0 for any.
 func normResidents(dx bool, w int64) int {
 	switch {
 	case w == 0 || w > 4:
@@ -89,7 +89,8 @@ func normResidents(dx bool, w int64) int {
 	return 2
 }
 
-// normHeld returns the number of wide accesses with which a thread loads its part of a row of each operand; 0 as in held.
+// normHeld returns the number of wide accesses with which a thread loads its part of a row of each operand; 0 if it
+// cannot, as in held.
 func normHeld(all ...Operand) int64 {
 	w := int64(0)
 	for _, o := range all {

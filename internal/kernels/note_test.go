@@ -32,7 +32,7 @@ func TestNotes(t *testing.T) {
 	if _, ok := none.LoadNote("a"); ok {
 		t.Error("a nil cache returned a note")
 	}
-	// The file of a note contains a note of another key.
+	// The file of one note is replaced by that of another key.
 	from, err := os.ReadFile(c.path(keyOf("b", nil, "note"), noteEnding))
 	if err == nil {
 		err = os.WriteFile(c.path(keyOf("a", nil, "note"), noteEnding), from, 0o600)

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// oracle computes problems on the CPU machine. The results of kernels must match its results.
+// oracle computes kernels' operations on the CPU machine. The results of GPU kernels must match its results.
 type oracle struct {
 	t *testing.T
 	w device.World
@@ -52,7 +52,7 @@ func (o *oracle) view(dt ir.DType, shape []int64) device.View {
 	return device.View{Mem: m, DType: dt, Shape: shape, Strides: rowMajor(shape)}
 }
 
-// result computes k with the operands ins.
+// result returns the result of k with the operands ins, as the CPU machine computes it.
 func (o *oracle) result(k device.Kernel, out ir.DType, shape []int64, ins ...values) []float64 {
 	o.t.Helper()
 	for _, in := range ins {
@@ -86,7 +86,7 @@ func (o *oracle) must(err error) {
 	}
 }
 
-// trial is a bench with an oracle.
+// trial is a bench that compares results with those of an oracle.
 type trial struct {
 	*bench
 	o *oracle
@@ -94,8 +94,8 @@ type trial struct {
 
 func newTrial(t *testing.T) *trial { return &trial{newBench(t), newOracle(t)} }
 
-// compare runs k in a layout and compares the result with that of the CPU machine, within slack units of the last place
-// of the result's type (in its largest term).
+// compare runs k on operands with the layout l and compares the result with that of the CPU machine. A difference of
+// slack units in the last place of the result's type, at its largest term, is permitted.
 func (r *trial) compare(k device.Kernel, l layout, slack float64, out ir.DType, shape []int64, ins ...values) {
 	r.t.Helper()
 	want := r.o.result(k, out, shape, ins...)
@@ -103,7 +103,7 @@ func (r *trial) compare(k device.Kernel, l layout, slack float64, out ir.DType, 
 	size := 0.0
 	for i, in := range ins {
 		if ops = append(ops, r.put(in.dt, l, in.vals, in.shape...)); i > 0 && in.dt.IsInt() {
-			continue // positions and lengths, which are not compared
+			continue // these are positions and lengths, which say nothing about the size of terms
 		}
 		for _, v := range in.vals {
 			if !math.IsInf(v, 0) && v == v {
@@ -131,7 +131,7 @@ func shapes(ins []values) [][]int64 {
 	return s
 }
 
-// unit returns the distance from 1 to the next larger number of dt.
+// unit returns the distance from 1 to the next larger number of type dt.
 func unit(dt ir.DType) float64 {
 	switch dt {
 	case ir.F32:
@@ -164,7 +164,7 @@ func same(t *testing.T, what string, got, want []float64, slack float64) {
 	}
 }
 
-// noise draws values of type dt.
+// noise returns random values of type dt.
 func noise(dt ir.DType, shape ...int64) values {
 	h := fnv.New64a()
 	fmt.Fprint(h, dt, shape)

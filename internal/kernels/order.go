@@ -11,28 +11,28 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Join raises flags, which may be in peers' memory, and then waits for a flag on its device. A flag is a word of 8
-// bytes, initially 0, that counts the raises that no wait has consumed yet. A thread that observes a raised flag also
-// observes all earlier writes of the stream that raised the flag.
+// Join describes a kernel that raises flags, which may be in peers' memory, and then waits for a flag on its device. A
+// flag is a word of 8 bytes, initially 0. It counts the raises for which no kernel has waited yet. A thread that
+// observes a raised flag also observes all earlier writes of the stream that raised the flag.
 type Join struct {
-	// List is the address of a list in device memory: the number of flags, at most JoinMost, followed by their
-	// addresses. 0 means no flags. The list is read at each launch.
+	// List is the address of a list in device memory: the number of flags to raise, at most JoinMost, followed by their
+	// addresses. If List is 0, no flags are raised. The list is read at each launch.
 	List nvlib.Ptr
-	// Join waits until Flag has reached Count, and then subtracts Count. If Count is 0, Join does not wait.
+	// The kernel waits until Flag has reached Count, and then subtracts Count. If Count is 0, the kernel does not wait.
 	Flag  nvlib.Ptr
 	Count int64
-	// Words is the number of words of Flag, WordBytes apart, if other GPUs cannot add to its memory atomically. Each GPU
-	// then has a separate word, the value of Flag is their sum, and Join does not subtract Count. 0 means one word, to
-	// which all GPUs add.
+	// Words is the number of words of Flag, at distances of WordBytes, if other GPUs cannot add to its memory
+	// atomically. Each GPU then adds to a separate word, the value of Flag is the sum of the words, and the kernel does
+	// not subtract Count. If Words is 0, Flag is one word, to which all GPUs add.
 	Words int64
 	// Abort is the address of a word of 8 bytes in memory that the host or a peer writes. If the word is not 0, the
 	// wait ends. An Abort of 0 means that there is no such word.
 	Abort nvlib.Ptr
-	// Timeout limits the wait, which sets the abort word when it times out; 0 means no limit.
+	// Timeout limits the duration of the wait; 0 means no limit. A wait that times out sets the abort word.
 	Timeout time.Duration
 	// Fault is the address of six words of device memory, initially 0 except for the bell, in which a failed wait
 	// reports its reason (see ReadFault). If Fault is 0, a failed wait reports nothing. Tag identifies the caller in a
-	// report.
+	// fault report.
 	Fault nvlib.Ptr
 	Tag   uint64
 }
@@ -43,11 +43,11 @@ const WordBytes = 32
 // JoinMost is the largest number of flags that a Join raises.
 const JoinMost = 31
 
-// Join returns the step that executes j: one warp with few registers, which fits on a multiprocessor together with a
-// GEMM.
+// Join returns the step that executes j: a kernel of one warp with few registers, which fits on a multiprocessor
+// together with a GEMM.
 func (l *Library) Join(t Target, j Join) (Step, error) {
 	if j.Timeout < 0 || j.Count < 0 || j.Words < 0 {
-		return Step{}, fmt.Errorf("a wait for a flag has the count %d, the timeout %v and %d words; none may be negative", j.Count,
+		return Step{}, fmt.Errorf("the wait for a flag has the count %d, the timeout %v and %d words; none may be negative", j.Count,
 			j.Timeout, j.Words)
 	}
 	var args words
@@ -88,49 +88,52 @@ func orderly(function, args string, blocks uint32, w words) launch {
 		code: code{files: []string{"sync"}, symbol: symbol(function), args: args, body: function}}
 }
 
-// Fault is a report of a kernel.
+// Fault is a report of a kernel: a wait that failed, or data that is invalid.
 type Fault struct {
 	Kind FaultKind
 	Tag  uint64
-	// Words holds the details of the fault. Timeout and aborted wait: the awaited value, the value of the counter at that
-	// time, and the nanoseconds waited. Range: the id, the number of rows, and the index of the id. Counts: the member
-	// (above 32 bits) and the index of the count; the number; and the limit, with the reason above 60 bits.
+	// Words holds the details of the fault. For FaultTimeout and FaultAborted they are the awaited value, the value of
+	// the counter at that time, and the nanoseconds waited. For FaultRange they are the id, the number of rows, and the
+	// index of the id. For FaultCounts the first word has the member (above 32 bits) and the index of the count, the
+	// second the number, the third the limit, with the reason above 60 bits.
 	Words [3]int64
 }
 
 // FaultKind is the kind of a fault.
 type FaultKind uint64
 
-// These constants are the kinds of faults, with the details in Fault.Words.
+// These constants are the kinds of faults. Their comments list the details in Fault.Words.
 const (
 	NoFault      FaultKind = 0
 	FaultTimeout FaultKind = 2
 	FaultAborted FaultKind = 4
 	FaultRange   FaultKind = 6
 	FaultCounts  FaultKind = 8
-	// FaultPosition, FaultTwice, FaultLength: the value, its bound, and the index of the element in its operand. The value
-	// must be below the bound, or for a length at most the bound.
+	// Words of FaultPosition, FaultTwice and FaultLength: the value, its limit, and the index of the element in its
+	// operand. The value must be below the limit; a length may be equal to it.
 	FaultPosition FaultKind = 10
 	FaultTwice    FaultKind = 12
 	FaultLength   FaultKind = 14
-	// FaultWritten: the argument, and the index of its element that a kernel has changed.
+	// Words of FaultWritten: the argument, and the index of its element that a kernel has changed.
 	FaultWritten FaultKind = 16
-	// FaultOutside: the argument, and the distance in bytes of a kernel's write from the argument's end, negative for a
-	// write before its begin.
+	// Words of FaultOutside: the argument, and the distance in bytes of a kernel's write from the argument's end,
+	// negative for a write before its begin.
 	FaultOutside FaultKind = 18
-	// FaultIndex: the index, its bound, and the index of the element in the indices.
+	// Words of FaultIndex: the index, its limit, and the index of the element in the indices.
 	FaultIndex FaultKind = 20
-	// FaultAdded: the id, the number of rows of the whole result, and the index of the operand's row with the id.
+	// Words of FaultAdded: the id, the number of rows of the whole result, and the index of the operand's row with the
+	// id.
 	FaultAdded FaultKind = 24
-	// FaultGroups: the count, the number of rows, and the index of the element in the counts.
+	// Words of FaultGroups: the count, the number of rows, and the index of the element in the counts.
 	FaultGroups FaultKind = 22
 )
 
-// FaultBytes is the size of a fault's six words. FaultBell is the offset of the last one, which holds the address of a
-// word of host memory that the reporting kernel sets to 1; 0 for none.
+// FaultBytes is the size in bytes of the six words of a fault. FaultBell is the offset of the last one, which holds the
+// address of a word of host memory that the reporting kernel sets to 1; 0 for none.
 const FaultBytes, FaultBell = 48, 40
 
-// ReadFault reads the words that a kernel may have written. It returns false if no report has been written completely.
+// ReadFault decodes the words of a fault, which a kernel may have written. It returns false if no report has been
+// written completely.
 func ReadFault(b []byte) (Fault, bool) {
 	if len(b) < FaultBytes {
 		return Fault{}, false
@@ -189,7 +192,7 @@ func (f Fault) String() string {
 	return fmt.Sprintf("fault %d", f.Kind)
 }
 
-// Err returns the error for a report with the description why: a *device.ContentError if the fault is about an element
+// Err returns the error for a fault whose description is why: a *device.ContentError if the fault is about an element
 // of an operand.
 func (f Fault) Err(why string) error {
 	e := &device.ContentError{Element: f.Words[2], Value: f.Words[0], Text: why}
@@ -230,21 +233,23 @@ func (f Fault) counts() string {
 	return fmt.Sprintf("member %d of the team gets %d rows, and its result has room for %d", member, number, limit)
 }
 
-// These constants are the numbers of argument words of Raise and Await, which are changed for every launch.
+// These constants are the numbers of words in the arguments of the kernels of Raise and Await. The words are changed
+// for every launch.
 const (
-	raiseWords = 2 // the address, and the value to add
-	awaitWords = 7 // the address, the value to wait for, the abort word, the timeout in nanoseconds, the fault and the tag as in Join, and the number of words
+	raiseWords = 2 // words: the address, and the value to add
+	awaitWords = 7 // see Await
 )
 
-// Raise returns the step that adds to a word of 8 bytes, which may be in a peer's memory, after all earlier work of its
-// stream. Its arguments are words for SetWord: the address and the summand.
+// Raise returns the step of a kernel that adds to a word of 8 bytes, which may be in a peer's memory, after all earlier
+// work of its stream. The kernel's arguments are set by SetWord: the address and the summand.
 func (l *Library) Raise(t Target) (Step, error) {
 	return l.step(t.Arch, wiredLaunch("raise", "RaiseArgs", raiseWords))
 }
 
-// Await returns the step that waits until the sum of words, WordBytes apart, is at least a given value, and does not
-// change the words. Its arguments are words for SetWord: the address, the value, the address of the abort word, the time
-// in nanoseconds, the address and the tag of a fault, all as in Join, and the number of words.
+// Await returns the step of a kernel that waits until the sum of words, at distances of WordBytes, is at least a given
+// value. It does not change the words. The kernel's arguments are set by SetWord: the address, the value, the address
+// of the abort word, the time limit in nanoseconds, the address and the tag of a fault, all as in Join, and the number
+// of words.
 func (l *Library) Await(t Target) (Step, error) {
 	return l.step(t.Arch, wiredLaunch("await", "AwaitArgs", awaitWords))
 }

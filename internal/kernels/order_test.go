@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// word allocates a counter in a bench's memory.
+// word allocates a counter with an initial value in a bench's memory.
 func (b *bench) word(v int64) nvlib.Ptr {
 	at := b.alloc(8)
 	binary.LittleEndian.PutUint64(b.mem[at-memoryAt:], uint64(v))
@@ -20,7 +20,7 @@ func (b *bench) read(at nvlib.Ptr) int64 {
 	return int64(binary.LittleEndian.Uint64(b.mem[at-memoryAt:]))
 }
 
-// enqueue adds the launch that a method of Library returns.
+// enqueue adds to a bench the launch that a method of Library returns.
 func (b *bench) enqueue(make func(l *Library) (Step, error), c code, blocks uint32) {
 	b.t.Helper()
 	s, err := make(New(&fake{version: "1"}, nil))
@@ -57,9 +57,9 @@ func TestFlagJoin(t *testing.T) {
 	join(list, 0, 0)                // raises both, consumes nothing
 	join(list, 2, 0)                // again, and consumes 2
 	join(list, 0, 0)                // the flag is 1
-	join(0, 3, 20*time.Microsecond) // never raised; sets the abort word
+	join(0, 3, 20*time.Microsecond) // waits for more raises than there are; sets the abort word
 	join(0, 2, 0)                   // ended by the abort word
-	join(0, 1, 0)                   // need not wait, so is not aborted
+	join(0, 1, 0)                   // does not need to wait, so it is not aborted
 	b.run()
 	if v, o := b.read(flag), b.read(other); v != 0 || o != 3 {
 		t.Errorf("flags %d and %d, want 0 and 3", v, o)
@@ -86,7 +86,7 @@ func TestFlagJoin(t *testing.T) {
 	}
 }
 
-// TestWired tests words that are raised and awaited by launches with different arguments.
+// TestWired tests the kernels of Raise and Await in launches with different arguments.
 func TestWired(t *testing.T) {
 	b := newBench(t)
 	word, other, abort, none := b.word(5), b.word(-1), b.word(0), b.word(0)
@@ -122,12 +122,12 @@ func TestWired(t *testing.T) {
 	await(word, 5, none, time.Hour) // already reached
 	raise(word, 3)
 	raise(other, 1<<40)
-	await(word, 8, none, time.Hour)            // reached, and the word is not changed
+	await(word, 8, none, time.Hour)            // the value is reached; the wait does not change the word
 	await(word, 7, none, time.Hour)            // exceeded
-	await(other, 1<<40-1, none, time.Hour)     // above 32 bits, from below 0
-	await(word, 9, abort, 20*time.Microsecond) // never reached; sets the abort word
+	await(other, 1<<40-1, none, time.Hour)     // a value above 32 bits, from a negative one
+	await(word, 9, abort, 20*time.Microsecond) // the value is never reached; sets the abort word
 	await(other, 1<<40, abort, time.Hour)      // ended by the abort word
-	await(word, 8, abort, 0)                   // need not wait, so is not aborted
+	await(word, 8, abort, 0)                   // does not need to wait, so it is not aborted
 	several, flag := b.alloc(3*WordBytes), b.word(0)
 	clear(b.mem[several-memoryAt:][:3*WordBytes])
 	for i := range nvlib.Ptr(3) {
@@ -136,7 +136,7 @@ func TestWired(t *testing.T) {
 	words = 3
 	await(several, 9, none, time.Hour)                                  // the sum of the words
 	await(several, 10, abort, 0)                                        // more than the sum
-	for _, j := range []Join{{Flag: several, Words: 3}, {Flag: flag}} { // subtracts only from a flag of one word
+	for _, j := range []Join{{Flag: several, Words: 3}, {Flag: flag}} { // Join subtracts only from a flag of one word
 		raise(flag, 4)
 		j.Count = 4
 		b.enqueue(func(l *Library) (Step, error) { return l.Join(Target{}, j) }, flagJoin(nil).code, 1)

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// product describes out[m, n] = a[m, k]·b[n, k] (+ bias[n]) for each matrix; the last two axes of each operand are the
-// matrix.
+// product describes products of matrices: out[m, n] = a[m, k]·b[n, k] (+ bias[n]). The last two axes of each operand
+// are the matrix; the other axes count the matrices.
 type product struct {
 	out, a, b Operand
 	bias      *Operand
@@ -48,7 +48,7 @@ func linear(j *job, op device.Linear) ([]launch, error) {
 	return p.launches()
 }
 
-// framed returns o with the given leading axes, followed by rows and by its axis last.
+// framed returns o with the given leading axes, followed by the axis rows and by o's axis last.
 func (o Operand) framed(lead []axis, rows axis, which, last int) Operand {
 	o.Shape = append(append(extents(lead), rows.n), o.Shape[last])
 	o.Strides = append(append(column(lead, which), rows.s[which]), o.Strides[last])
@@ -75,7 +75,7 @@ func matmul(j *job, op device.Matmul) ([]launch, error) {
 	return product{out: j.Out, a: a, b: b}.launches()
 }
 
-// swapped returns o with its last two axes exchanged.
+// swapped returns the operand o with its last two axes exchanged.
 func (o Operand) swapped() Operand {
 	o.Shape, o.Strides = slices.Clone(o.Shape), slices.Clone(o.Strides)
 	n := len(o.Shape)

@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scattered lays out axes in a random order, with random gaps.
+// scattered is a layout with the axes in a random order, and with random gaps.
 func scattered(rng *rand.Rand) layout {
 	gaps, order := rng.Perm(9), rng.Perm(9)
 	spread := rng.IntN(2)
@@ -75,8 +75,8 @@ func TestRandom(t *testing.T) {
 	r.run()
 }
 
-// TestSumsOfColumns reduces dimensions whose elements are not contiguous. Several threads compute each result, so that
-// a GPU is busy although there are few results.
+// TestSumsOfColumns reduces dimensions whose elements are not contiguous. In such reductions several threads compute
+// each result, so that a GPU is busy although there are few results.
 func TestSumsOfColumns(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -122,8 +122,8 @@ func TestCrossed(t *testing.T) {
 	b.run()
 }
 
-// TestLargeGrids checks the code paths for more items than a grid has threads, and for more items than fit into 32
-// bits. They must return the same results as those for few items.
+// TestLargeGrids checks the code for more items than a grid has threads, and for more items than 32 bits can count. The
+// results must be the same as those of the code for few items.
 func TestLargeGrids(t *testing.T) {
 	b := newBench(t)
 	x := noise(ir.F32, 3, 4000)

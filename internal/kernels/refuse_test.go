@@ -94,7 +94,7 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// TestScratchFails checks that the error of Scratch is returned.
+// TestScratchFails checks that planning returns the error of Target.Scratch.
 func TestScratchFails(t *testing.T) {
 	full := errors.New("full")
 	l := New(&fake{version: "1"}, nil)
@@ -109,8 +109,8 @@ func TestScratchFails(t *testing.T) {
 	}
 }
 
-// TestOrderOfSums checks that the order of operations, which follows from the code and its extents, depends on extents
-// and strides and not on addresses.
+// TestOrderOfSums checks that the order of additions depends on extents and strides and not on addresses. The order
+// follows from a kernel's code and extents.
 func TestOrderOfSums(t *testing.T) {
 	in, out := op(ir.BF16, 4, 8000), op(ir.BF16, 4)
 	shifted := in

@@ -7,11 +7,11 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// row describes an operation along one axis of the operand, with a block for each row.
+// row describes an operation along one axis of the operand, with a thread block for each row.
 type row struct {
-	label, body  string // body is a format for the number of axes, V and W: "softmax<f32, %d, %d, %d>"
+	label, body  string // body is a format string with verbs for the number of axes, V and W: "softmax<f32, %d, %d, %d>"
 	axis         int
-	weight, bias Operand // operands with address 0 are absent
+	weight, bias Operand // an address of 0 means that there is no such operand
 	eps          float64
 }
 
@@ -97,7 +97,7 @@ func (j *job) along(r row) ([]launch, error) {
 	}}}, err
 }
 
-// held returns the number of wide accesses with which a thread loads its part of a row along axis d into registers. It
+// held returns the number of wide accesses by which a thread loads its part of a row, along axis d, into registers. It
 // returns 0 if rows are too long or not suitably aligned.
 func held(rows []axis, out, in Operand, d int) int64 {
 	const most = 8
@@ -114,7 +114,7 @@ func held(rows []axis, out, in Operand, d int) int64 {
 	return 0
 }
 
-// step returns the stride of a vector; 0 if there is none.
+// step returns the stride of the vector o; 0 if there is none.
 func (o Operand) step() int64 {
 	if len(o.Strides) == 0 {
 		return 0

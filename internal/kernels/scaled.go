@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// asMatrix returns o as a matrix of its rows, if its leading axes can be merged. Otherwise it returns a dense copy in
-// scratch memory, and the launches that make the copy.
+// asMatrix returns o as a matrix: its rows are those along the last axis of o, if the other axes can be merged.
+// Otherwise it returns a dense copy in scratch memory, and the launches that make the copy.
 func (j *job) asMatrix(o Operand) (matrix Operand, launches []launch, err error) {
 	rows, cols := device.Matrix(o.Shape)
 	matrix = Operand{Addr: o.Addr, DType: o.DType, Shape: []int64{rows, cols}, Strides: []int64{0, 1}}
@@ -33,12 +33,13 @@ func (j *job) asMatrix(o Operand) (matrix Operand, launches []launch, err error)
 	return matrix, nil, nil
 }
 
-// grain appends a ScaleGrain for a matrix of scales. A stride is 0 if all blocks along that dimension share a scale.
+// grain appends the structure ScaleGrain that describes a matrix of scales. A stride is 0 if all blocks along that
+// dimension share a scale.
 func (w *words) grain(g device.Grain, scales Operand) {
 	w.ints(g.Rows, g.Columns, scales.Strides[0], scales.Strides[1])
 }
 
-// scaleMatrix returns the scales as a matrix with one row and column for each block.
+// scaleMatrix returns the scales as a matrix with one element for each block that shares a scale.
 func (j *job) scaleMatrix(g device.Grain, rows int64, s Operand) (Operand, []launch, error) {
 	if g.Columns != device.ScaleBlock || len(s.Shape) == 0 || s.Shape[len(s.Shape)-1] != g.Cols || ceil(rows, g.Rows)*g.Cols != s.elements() {
 		s.Shape, s.Strides = append(slices.Clone(s.Shape), 1), append(slices.Clone(s.Strides), 0)
@@ -46,8 +47,8 @@ func (j *job) scaleMatrix(g device.Grain, rows int64, s Operand) (Operand, []lau
 	return j.asMatrix(s)
 }
 
-// scalesOf plans the computation of scales from the largest magnitudes of blocks. For a single block that is the whole
-// tensor, it first computes the scales of rows, and then the largest of these.
+// scalesOf plans the computation of scales from the largest magnitudes of blocks. If a single scale is for the whole
+// tensor, scalesOf first computes the scales of rows, and then the largest of these.
 func scalesOf(j *job, op device.Scales) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func scalesOf(j *job, op device.Scales) ([]launch, error) {
 	if err != nil {
 		return nil, err
 	}
-	if after != nil { // the scales have no matrix view without a copy
+	if after != nil { // without a copy, the scales cannot be viewed as a matrix
 		if after, err = moved(j.Out, j.Out.dense(out.Addr)); err != nil {
 			return nil, err
 		}
@@ -109,7 +110,8 @@ func scalesLaunch(x, out Operand, g device.Grain, top float64) (launch, error) {
 		body: fmt.Sprintf("scales<%s, %d>", dt, group)}}, err
 }
 
-// quantizeBlocks is the largest number of blocks of a launch, whose threads loop over the remaining pieces.
+// quantizeBlocks is the largest number of thread blocks of a launch of quantize; with more pieces, threads process
+// several.
 const quantizeBlocks = 1 << 16
 
 func quantize(j *job, op device.Quantize) ([]launch, error) {
@@ -139,11 +141,11 @@ func quantize(j *job, op device.Quantize) ([]launch, error) {
 	before = append(before, more...)
 	if op.Max != 0 {
 		if len(before)+len(after) > 0 {
-			return nil, fmt.Errorf("%w: operands that are no matrices", device.ErrUnsupported)
+			return nil, fmt.Errorf("%w: quantize with scales of operands that are no matrices", device.ErrUnsupported)
 		}
 		return scaleAndQuantize(x, s, out, g, op.Max)
 	}
-	if after != nil { // the result has no matrix view without a copy
+	if after != nil { // without a copy, the result cannot be viewed as a matrix
 		if after, err = moved(j.Out, j.Out.dense(out.Addr)); err != nil {
 			return nil, err
 		}
@@ -170,15 +172,15 @@ func quantize(j *job, op device.Quantize) ([]launch, error) {
 	return append(append(before, l), after...), nil
 }
 
-// scaleAndQuantize computes the scales of blocks of 128 elements of a row, and quantizes by them, in one launch that
-// reads x once. Its bits are those of two launches.
+// scaleAndQuantize plans one launch that reads x once: it computes the scales of blocks of 128 elements of a row, and
+// quantizes by these scales. The results have the same bits as by two launches.
 func scaleAndQuantize(x, s, out Operand, g device.Grain, top float64) ([]launch, error) {
 	aligned := func(o Operand) bool {
 		return o.Strides[1] == 1 && o.Strides[0]%8 == 0 && int64(o.Addr)%(8*o.DType.Size()) == 0
 	}
 	if x.DType.Size() != 2 || g.Rows != 1 || g.Columns != device.ScaleBlock || x.Shape[1]%8 != 0 || !aligned(x) ||
 		!aligned(out) {
-		return nil, fmt.Errorf("%w: scales and values of %s%v in one launch", device.ErrUnsupported, x.DType, x.Shape)
+		return nil, fmt.Errorf("%w: one launch cannot compute scales and values of %s%v", device.ErrUnsupported, x.DType, x.Shape)
 	}
 	const lanes = device.ScaleBlock / 8
 	var args words
@@ -192,7 +194,8 @@ func scaleAndQuantize(x, s, out Operand, g device.Grain, top float64) ([]launch,
 		body: fmt.Sprintf("scaleAndQuantize<%s, %s>", types[0], types[1])}}}, err
 }
 
-// checkScaled checks a linear with scales and returns the grains of the scales.
+// checkScaled checks a linear with scales and returns the grains of the scales of x and w (the sizes of the blocks that
+// share a scale).
 func checkScaled(j *job) (x, w device.Grain, err error) {
 	k := &device.Kernel{Outs: []device.View{{DType: j.Out.DType}}}
 	for _, in := range j.Ins {
@@ -201,7 +204,8 @@ func checkScaled(j *job) (x, w device.Grain, err error) {
 	return device.CheckScaled(k, j.Out.Shape, j.shapes())
 }
 
-// scaledLinear multiplies without tensor cores, for linears that the vendor's library does not support.
+// scaledLinear plans a linear with scales without tensor cores, for operands that the vendor's library does not
+// support.
 func scaledLinear(j *job) ([]launch, error) {
 	const tile = 64
 	gx, gw, err := checkScaled(j)

@@ -39,7 +39,7 @@ func TestFloat8Moves(t *testing.T) {
 			r.compare(device.Kernel{Op: device.Zeros()}, l, 0, dt, all.shape)
 		}
 	}
-	// Every bf16 value, and numbers near those at which rounding changes direction.
+	// The inputs are every bf16 value, and numbers near those at which rounding changes direction.
 	halves := values{ir.BF16, []int64{1 << 16}, make([]float64, 1<<16)}
 	around := values{ir.F32, []int64{1 << 16}, make([]float64, 1<<16)}
 	for i := range halves.vals {
@@ -54,7 +54,7 @@ func TestFloat8Moves(t *testing.T) {
 	r.run()
 }
 
-// grains returns shapes of scales of a matrix.
+// grains returns the shapes that scales of a matrix can have.
 func grains(m, n int64, square bool) [][]int64 {
 	blocks := []int64{m, ceil(n, 128)}
 	if square {
@@ -95,7 +95,7 @@ func TestScaled(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range layouts { // layouts with gaps between rows of scales, which a matrix cannot have
+	for _, l := range layouts { // layouts in which rows of scales have gaps, so that they are no matrix
 		for _, shape := range [][]int64{{2, 3}, {2, 3, 2}} {
 			r.compare(device.Kernel{Op: device.Scales{Max: 448}}, l, 0, ir.F32, shape, noise(ir.F32, 2, 3, 256))
 		}
@@ -105,8 +105,8 @@ func TestScaled(t *testing.T) {
 	r.run()
 }
 
-// TestScaleAndQuantize checks that one launch for scales and values has the bits of two, also if scales are stored by
-// columns, for rows that end within a block, and for numbers that are not finite.
+// TestScaleAndQuantize checks that one launch that computes scales and values has the bits of two launches, also if
+// scales are stored by columns, for rows that end within a block, and for numbers that are not finite.
 func TestScaleAndQuantize(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -10,36 +10,40 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Skinny is a linear of 1 to 32 rows. Its kernel takes as long as reading the weight. Ins holds x, the weight, and the
-// bias if there is one. If the weight is f8e4m3, Ins holds x, the weight, and the scales of both.
+// Skinny is a linear of 1 to 32 rows, computed by hocket's kernel for few rows. The kernel takes as long as it takes to
+// read the weight from memory. Ins holds x, the weight, and the bias if there is one. If the weight is f8e4m3, Ins
+// holds x, the weight, and the scales of both.
 type Skinny struct {
 	Ins      []Operand
 	Out      Operand
 	Epilogue Epilogue
-	// Constant reports that no kernel that may still be running when this one begins writes a weight. The weights are
-	// then read before the previous kernel has ended.
+	// Constant reports that weights are constant: no kernel that may still be running when this one begins writes them.
+	// The weights are then read before the previous kernel has ended.
 	Constant bool
-	// Up is used with SiluMulEpilogue: the result is silu(x·wᵀ) times x·Upᵀ. It has the shape of the first weight.
+	// With SiluMulEpilogue, Up is a second weight: the result is silu(x·wᵀ) times x·Upᵀ. Up has the shape of the first
+	// weight.
 	Up *Operand
 	// UpScales holds the scales of Up, if the weight has scales.
 	UpScales *Operand
 	// Sliced permits any number of rows of x. Each row of the result has the same bits as if it were computed alone.
 	Sliced bool
-	// More holds further linears of x, without bias and epilogue. All results have the same bits as in separate
-	// launches.
+	// More holds further linears of the operand x, without bias and epilogue. All results have the same bits as in
+	// separate launches.
 	More []SkinnyPart
 }
 
-// SkinnyPart is a weight and the result of x multiplied by it. Scales holds the scales of the weight, if it has any.
+// SkinnyPart is a further weight and the result of x multiplied by it. Scales holds the scales of the weight, if it has
+// any.
 type SkinnyPart struct {
 	Weight, Out Operand
 	Scales      *Operand
 }
 
-// MostSkinnyParts is the largest number of linears of one x in one launch.
+// MostSkinnyParts is the largest number of linears of one operand x in one launch.
 const MostSkinnyParts = 3
 
-// Epilogue is an operation on a result before it is stored. The bits are the same as with a separate operation.
+// Epilogue is an operation that is applied to a result before the result is stored. The bits are the same as with a
+// separate operation.
 type Epilogue int
 
 const (
@@ -52,27 +56,29 @@ const (
 var epilogueNames = []string{"skinnyStore", "skinnyRelu", "skinnySiluMul"}
 
 const (
-	skinnyRows  = 32 // largest number of rows of a block
-	skinnyWarps = 8  // number of warps of a block; the bits of results depend on it
+	skinnyRows  = 32 // largest number of rows of a thread block
+	skinnyWarps = 8  // number of warps of a thread block; the bits of results depend on it
 	// skinnyTurn is the number of bytes of a weight's row that a warp processes at a time: 64 columns, or as many as
 	// share a scale.
 	skinnyTurn = 128
-	// skinnyMost is the largest extent, because the kernel counts in 32 bits.
+	// skinnyMost is the largest extent of an axis, because the kernel counts in 32 bits.
 	skinnyMost = 1 << 30
-	// skinnyHalf is the largest number of rows of bf16 that are converted to f16 to be multiplied by 8-bit weights. With
-	// more rows this takes longer than it saves in the conversion of weights.
+	// skinnyHalf is the largest number of rows of bf16 that are converted to f16 to be multiplied by 8-bit weights.
+	// With more rows, the conversion of x takes longer than it saves in the conversion of weights.
 	skinnyHalf = 3
-	// skinnyRoom is the shared memory in bytes up to which one of Hopper's multiprocessors holds two blocks.
+	// skinnyRoom is a size of shared memory in bytes: one of Hopper's multiprocessors holds two thread blocks that use
+	// up to so much.
 	skinnyRoom = 112 << 10
 )
 
-// skinnyForm holds parameters that do not affect the bits of the result. tiles is the number of groups of eight weight
-// rows of a block. steps is the number of loads, of 128 bytes of each row, that fit into a warp's shared memory.
+// skinnyForm holds parameters that do not affect the bits of the result. The field tiles is the number of groups of
+// eight weight rows of a block. The field steps is the number of loads, of 128 bytes of each row, that fit into a
+// warp's shared memory.
 type skinnyForm struct{ tiles, steps int64 }
 
-// shared returns the shared memory of a block for the given number of rows of x. The rows of x have two bytes for each
-// element of a weight's row. With 8-bit weights, each row of a weight and of x has a scale, and what a warp loads at a
-// time begins at a multiple of 128 bytes.
+// shared returns the size in bytes of a thread block's shared memory for the given number of rows of x. A row of x has
+// two bytes for each element of a weight's row. With 8-bit weights, each row of a weight and of x has a scale, and the
+// data that a warp loads at a time begin at a multiple of 128 bytes.
 func (f skinnyForm) shared(rows, size int64) int64 {
 	load := (8*f.tiles + rows*2/size) * skinnyTurn
 	if size == 1 {
@@ -81,11 +87,11 @@ func (f skinnyForm) shared(rows, size int64) int64 {
 	return skinnyWarps * f.steps * load
 }
 
-// forms returns the forms for a linear, the best one first. Up to 16 rows they were measured on an H100 with bf16. A
-// block that is large enough to fill a multiprocessor alone reads x less often. Such blocks are faster if each
-// processes many columns and, with more than eight rows, if they distribute the weight evenly over all multiprocessors
-// in one wave. With 32 rows each block reads x from the L2 cache, so the number of blocks is the smallest one that
-// fills the multiprocessors.
+// forms returns the forms for a linear, the best one first. For up to 16 rows, the forms were measured on an H100 with
+// bf16. A thread block that is large enough to fill a multiprocessor alone reads x less often. Such blocks are faster
+// if each processes many columns and, with more than eight rows, if they distribute the weight evenly over all
+// multiprocessors in one wave. With 32 rows each thread block reads x from the L2 cache, so the number of blocks is the
+// smallest one that fills the multiprocessors.
 func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 	plain := s.how.Epilogue != SiluMulEpilogue
 	switch {
@@ -109,26 +115,26 @@ func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 	return []skinnyForm{{2, 3}, {2, 2}}
 }
 
-// skinnyLinear is a linear in the form that its kernel needs: out[m, n] = x[m, k]·w[n, k].
+// skinnyLinear is a linear in the form in which the kernel for few rows needs it: out[m, n] = x[m, k]·w[n, k].
 type skinnyLinear struct {
 	how     Skinny
 	dt      ir.DType
-	m, n, k int64 // n is the sum over all parts
-	rows    int64 // rows of a block: 8, 16 or 32
+	m, n, k int64 // n is the sum of the weights' rows over all parts
+	rows    int64 // number of rows of a thread block: 8, 16 or 32
 	x       nvlib.Ptr
 	xm      int64
-	size    int64 // bytes of an element of the weights
+	size    int64 // size in bytes of an element of the weights
 	sx      skinnyScale
 	parts   []skinnyPart
 }
 
-// skinnyScale corresponds to SkinnyScale of the source.
+// skinnyScale corresponds to the structure SkinnyScale of the source.
 type skinnyScale struct {
 	at               nvlib.Ptr
 	shift, row, turn int64
 }
 
-// skinnyScaleOf returns the scales of a tensor, or false if they are not at regular distances.
+// skinnyScaleOf returns the scales s of a tensor with the shape of, or false if they are not at regular distances.
 func skinnyScaleOf(of []int64, s Operand) (skinnyScale, bool) {
 	g, err := device.GrainOf(of, s.Shape)
 	if err != nil {
@@ -159,7 +165,7 @@ func (w *words) scale(s skinnyScale) {
 	w.ints(s.shift, s.row, s.turn)
 }
 
-// skinnyPart corresponds to SkinnyPart of the source, without its first block.
+// skinnyPart corresponds to the structure SkinnyPart of the source, without the number of its first thread block.
 type skinnyPart struct {
 	out, w, up, bias nvlib.Ptr
 	n, om, wn, upn   int64
@@ -266,7 +272,7 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 		first.up, first.upn = up.Addr, up.Strides[0]
 		weights = append(weights, *up)
 		if s.how.UpScales != nil {
-			first.sup, _ = skinnyScaleOf(up.Shape, *s.how.UpScales) // a matrix's scales are at regular distances
+			first.sup, _ = skinnyScaleOf(up.Shape, *s.how.UpScales) // scales of a matrix are always at regular distances
 		}
 	}
 	s.parts = []skinnyPart{first}
@@ -300,7 +306,7 @@ func (s *skinnyLinear) outs(j *job) []Operand {
 	return all
 }
 
-// checkParts checks the operands of the further linears and weights, which are not in the job.
+// checkParts checks the operands of s.how.More and of the second weight, which are not in the job.
 func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 	more := slices.Clone(s.how.More)
 	up, gated := s.how.Up, s.how.Epilogue == SiluMulEpilogue
@@ -332,7 +338,7 @@ func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 				return err
 			}
 			if _, err := device.GrainOf(p.Weight.Shape, p.Scales.Shape); err != nil || p.Scales.DType != ir.F32 {
-				return fmt.Errorf("scales of type %s%v of a weight%v", p.Scales.DType, p.Scales.Shape, p.Weight.Shape)
+				return fmt.Errorf("scales of type %s%v do not fit a weight of shape %v", p.Scales.DType, p.Scales.Shape, p.Weight.Shape)
 			}
 		}
 		if err := device.CheckLinear(p.Out.Shape, [][]int64{ins[0].Shape, p.Weight.Shape}); err != nil {
@@ -342,8 +348,8 @@ func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 	return nil
 }
 
-// moves16 reports whether the given number of rows of elements of so many bytes, stride elements apart, begin at
-// multiples of 16 bytes.
+// moves16 reports whether rows begin at multiples of 16 bytes: the given number of rows, at distances of stride
+// elements, of elements of size bytes.
 func moves16(at nvlib.Ptr, rows, stride, size int64) bool {
 	return at%16 == 0 && (rows == 1 || stride*size%16 == 0)
 }

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSkinnyNVRTC compiles the kernel for few rows to machine code: with 8-bit weights, in every form that it has,
-// and that for scales and values.
+// TestSkinnyNVRTC compiles two kernels to machine code: the kernel for few rows with 8-bit weights, in every form that
+// it has, and the kernel for scales and values.
 func TestSkinnyNVRTC(t *testing.T) {
 	n, err := nvlib.OpenNVRTC()
 	if err != nil {

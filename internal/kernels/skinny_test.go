@@ -15,7 +15,7 @@ import (
 
 var skinnyForms = []skinnyForm{{4, 5}, {2, 4}, {2, 2}, {3, 5}, {2, 3}, {8, 2}, {4, 3}}
 
-// as makes linears use the kernel for few rows, in the given form.
+// as returns a planning function by which linears use the kernel for few rows, in the given form.
 func (b *bench) as(how Skinny, form skinnyForm) {
 	b.plan = func(p Problem, j *job) ([]launch, error) {
 		c := p.(Computation)
@@ -114,7 +114,7 @@ func TestSkinnyBits(t *testing.T) {
 			}, wide, w, bias)
 		}
 		w2, w3 := put(25, k), put(8, k)
-		repeats := func(what string, got, want Operand) { // compares with want, which has 32 rows
+		repeats := func(what string, got, want Operand) { // compares the rows with those in want, which has 32 rows
 			t.Helper()
 			g, w := b.vals(got), b.vals(want)
 			for e, v := range g {
@@ -145,7 +145,7 @@ func TestSkinnyBits(t *testing.T) {
 					func() { repeats("gated of many rows", gated, act) }, wide, half)
 			}
 		}
-		for i, form := range skinnyForms { // several linears of one x in one launch
+		for i, form := range skinnyForms { // several linears of one operand x in one launch
 			m := int64(1 + 4*i)
 			var alone, joint []Operand
 			for _, weight := range []Operand{w, w2, w3} {
@@ -208,7 +208,7 @@ func TestSkinnyTakes(t *testing.T) {
 		p     Skinny
 		arch  string
 		block int
-		want  string // the symbol; "" if the linear is not supported
+		want  string // name of the kernel; "" if the linear is not supported
 	}{
 		"bf16":     {p: good, arch: "sm_90a", want: "hocket_skinnyStore_bf16_r8t4s5"},
 		"f16":      {p: problem(ir.F16, 16, 64, 64), arch: "sm_80", want: "hocket_skinnyStore_f16_r16t2s3"},
@@ -244,7 +244,7 @@ func TestSkinnyTakes(t *testing.T) {
 	}
 }
 
-// TestSkinnyParts checks which linears of one x the kernel computes in one launch.
+// TestSkinnyParts checks which linears of one operand x the kernel computes in one launch.
 func TestSkinnyParts(t *testing.T) {
 	o := func(shape ...int64) Operand {
 		return Operand{Addr: 1 << 20, DType: ir.BF16, Shape: shape, Strides: rowMajor(shape)}
@@ -259,7 +259,7 @@ func TestSkinnyParts(t *testing.T) {
 		how    Skinny
 		ins    []Operand
 		blocks uint32 // 0 for an error
-		takes  bool   // whether the error does not wrap ErrUnsupported
+		takes  bool   // whether the error must not wrap ErrUnsupported
 	}{
 		"one":        {Skinny{}, nil, 4, true},
 		"two":        {Skinny{More: []SkinnyPart{part}}, nil, 6, true},
@@ -342,8 +342,8 @@ func TestSkinnyScaled(t *testing.T) {
 		r.add("silu alone", Computation{Op: device.Elementwise{Op: ir.OpSilu}, Ins: []Operand{a}, Out: act}, func() {})
 		r.add("times alone", Computation{Op: device.Elementwise{Op: ir.OpMul}, Ins: []Operand{act, b}, Out: want}, func() {})
 	}
-	// Up to three rows of bf16 are converted to f16. Powers of two in x and the scale of w cancel, and so do a large number
-	// of x and a zero of w: all bits are equal.
+	// For up to three rows of bf16, the kernel converts x to f16. Powers of two in x and in the scale of w cancel, and
+	// so do a large number of x and a zero of w. Then all bits are equal.
 	{
 		r.as(Skinny{}, skinnyForm{4, 2})
 		small, w := noise(ir.BF16, 3, 512), noise(ir.F8E4M3, 40, 512)
@@ -403,7 +403,7 @@ func TestSkinnyScaled(t *testing.T) {
 				finite.vals[i] = -0.5
 			}
 		}
-		for _, w := range []values{finite, all} { // a NaN makes its whole row NaN
+		for _, w := range []values{finite, all} { // a NaN in x makes its whole row of the result NaN
 			r.compare(device.Kernel{Op: device.Linear{}}, layouts[0], 0, dt, []int64{16, 16}, x, w, one, one)
 		}
 	}

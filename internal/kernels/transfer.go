@@ -6,11 +6,11 @@ import (
 )
 
 // underWay is the number of accesses of 16 bytes that each thread of a transfer has in flight. The 256 threads of a
-// block then have 64 KiB in flight. A block needs that much to read a peer's memory across NVLink at the full rate of a
-// multiprocessor.
+// thread block then have 64 KiB in flight. A thread block needs that much to read a peer's memory across NVLink as fast
+// as a multiprocessor can.
 const underWay = 16
 
-// Transfer copies bytes with at most Blocks blocks, between views of equal size without gaps. One of the views may be
+// Transfer is a copy by at most Blocks thread blocks, between views of equal size without gaps. One of the views may be
 // in a peer's memory.
 type Transfer struct {
 	In, Out Operand
@@ -27,7 +27,7 @@ func (t Transfer) plan(*job) ([]launch, error) {
 		return nil, fmt.Errorf("%s%v from %s%v by %d blocks", out.DType, out.Shape, in.DType, in.Shape, t.Blocks)
 	}
 	if !out.isDense() || !in.isDense() {
-		return nil, errors.New("a copy with a limited number of blocks needs operands without gaps")
+		return nil, errors.New("a copy with a limited number of thread blocks needs contiguous operands")
 	}
 	bytes := out.elements() * out.DType.Size()
 	if bytes == 0 {

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestTransfer copies with few blocks and with many, from and to addresses of any alignment, and checks that no other
-// byte changes.
+// TestTransfer copies with few thread blocks and with many, from and to addresses of any alignment, and checks that no
+// other byte changes.
 func TestTransfer(t *testing.T) {
 	b := newBench(t)
 	for _, dt := range []ir.DType{ir.BF16, ir.F32, ir.I64} {

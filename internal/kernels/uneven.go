@@ -12,15 +12,15 @@ import (
 const (
 	// unevenMost is the largest number of members of an uneven collective.
 	unevenMost = 64
-	// unevenFlight is the number of pieces that a thread has in flight.
+	// unevenFlight is the number of pieces for which a thread has loads in flight.
 	unevenFlight = 4
-	// unevenBlocks is the number of blocks that fill a large GPU once. More blocks would not help, because each block
-	// reads all counts from remote memory.
+	// unevenBlocks is the number of thread blocks that fill a large GPU once. More thread blocks would not help,
+	// because each block reads all counts from remote memory.
 	unevenBlocks = 1024
 )
 
-// uneven computes a member's result of an uneven collective. The operands are those of all members, followed by the
-// counts of all members; all of them are dense.
+// uneven plans the computation of one member's result of an uneven collective. The operands are those of all members,
+// followed by the counts of all members; all of them are dense.
 type uneven struct {
 	op           ir.Op
 	red          ir.Red // of a reduce_scatterv
@@ -58,8 +58,8 @@ func (u uneven) launches(j *job) ([]launch, error) {
 	return []launch{{blocks: min(blocksFor(ceil(j.Out.elements()/inner*pieces, unevenFlight)), unevenBlocks), args: args, code: c}}, nil
 }
 
-// moves makes c copy rows, in pieces that are as wide as the addresses permit. It returns the number of pieces of a
-// row.
+// moves lets the kernel c copy rows, in pieces that are as wide as the addresses permit. It returns the number of
+// pieces of a row.
 func (c *code) moves(j *job, op ir.Op, row int64, all []Operand) int64 {
 	size := int64(16)
 	for size > j.Out.DType.Size() && !multiples(size, row, all) {
@@ -76,7 +76,7 @@ func (c *code) moves(j *job, op ir.Op, row int64, all []Operand) int64 {
 	return row / size
 }
 
-// reduces makes c reduce rows, one pack of elements at a time.
+// reduces lets the kernel c reduce rows, one pack of elements at a time, and returns the number of packs of a row.
 func (c *code) reduces(j *job, red ir.Red, row int64, all []Operand) int64 {
 	dt := j.Out.DType
 	v := 16 / dt.Size()
@@ -93,12 +93,13 @@ func (c *code) reduces(j *job, red ir.Red, row int64, all []Operand) int64 {
 	return row / v
 }
 
-// multiples reports whether rows and addresses are multiples of size.
+// multiples reports whether the size of rows and all addresses are multiples of size.
 func multiples(size, row int64, all []Operand) bool {
 	return row%size == 0 && !slices.ContainsFunc(all, func(o Operand) bool { return int64(o.Addr)%size != 0 })
 }
 
-// indexType returns a 32-bit type if it can represent all indices and also the indices one step beyond the last one.
+// indexType returns a 32-bit type if it can represent all indices, including those one step after the last one;
+// otherwise a 64-bit type.
 func (j *operands) indexType() string {
 	if j.Out.elements() < 1<<29 {
 		return "u32"
@@ -108,7 +109,7 @@ func (j *operands) indexType() string {
 
 func (u uneven) check(j *job, n int) error {
 	if n == 0 || len(j.Ins) != 2*n || u.member < 0 || u.member >= n {
-		return fmt.Errorf("it has %d operands for member %d, but needs the operands and the counts of all members",
+		return fmt.Errorf("the collective has %d operands for member %d, but needs the operands and the counts of all members",
 			len(j.Ins), u.member)
 	}
 	if n > unevenMost {
@@ -137,7 +138,7 @@ func (u uneven) check(j *job, n int) error {
 	}
 	for _, o := range append(slices.Clone(j.Ins), j.Out) {
 		if !o.isDense() {
-			return fmt.Errorf("%w: an uneven collective needs tensors without gaps", device.ErrUnsupported)
+			return fmt.Errorf("%w: the tensors of an uneven collective must be contiguous", device.ErrUnsupported)
 		}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unevenCounts draws counts of n members for operands of held rows and results of room rows.
+// unevenCounts returns random counts of n members, for operands of held rows and results of room rows.
 func unevenCounts(rng *rand.Rand, op ir.Op, n int, held, room int64) [][]float64 {
 	all, comes := make([][]float64, n), make([]int64, n)
 	for i := range all {
@@ -77,7 +77,7 @@ func TestUneven(t *testing.T) {
 	r.run()
 }
 
-// TestUnevenFaults checks that counts that do not fit are reported, and that the result is then zeros.
+// TestUnevenFaults checks that counts that do not fit the operands are reported, and that the result is then zeros.
 func TestUnevenFaults(t *testing.T) {
 	b := newBench(t)
 	for i, c := range []struct {
@@ -120,7 +120,7 @@ func TestUnevenFaults(t *testing.T) {
 	b.run()
 }
 
-// TestUnevenRefused checks problems that do not fit or are too large.
+// TestUnevenRefused checks that problems are refused if operands do not fit or are too large.
 func TestUnevenRefused(t *testing.T) {
 	x, n, out := op(ir.F32, 3, 2), op(ir.I32, 2), op(ir.F32, 5, 2)
 	gaps := out
@@ -135,7 +135,7 @@ func TestUnevenRefused(t *testing.T) {
 		"operand 0 is f64[3 2]":   func(p *Computation) { p.Ins[0] = op(ir.F64, 3, 2) },
 		"counts of member 1 have": func(p *Computation) { p.Ins[3] = op(ir.I64, 2) },
 		"counts of member 0 have": func(p *Computation) { p.Ins[2] = op(ir.I32, 3) },
-		"tensors without gaps":    func(p *Computation) { p.Out = gaps },
+		"must be contiguous":      func(p *Computation) { p.Out = gaps },
 		"65 members":              func(p *Computation) { p.Ins = make([]Operand, 130); fillWith(p.Ins, x, op(ir.I32, 65)) },
 	} {
 		p := good

@@ -31,12 +31,12 @@ func (l *Library) User(t Target, u User) (Step, error) {
 	return s, nil
 }
 
-// Unchanged describes memory to compare after a user's kernel.
+// Unchanged describes memory that must not change while a user's kernel runs.
 type Unchanged struct {
-	Now, Before nvlib.Ptr // the bytes, and a copy of their expected contents
+	Now, Before nvlib.Ptr // address of the bytes, and of a copy of their expected contents
 	Bytes       int64
-	// Kind and Argument belong to the report of a difference. The report counts elements of Size bytes, beginning with
-	// First.
+	// Kind and Argument are the kind and the argument in the fault report of a difference. The report counts elements
+	// of Size bytes, beginning with First.
 	Kind        FaultKind
 	Argument    int
 	Size, First int64
@@ -44,7 +44,7 @@ type Unchanged struct {
 	Tag         uint64
 }
 
-// Unchanged returns the step that compares bytes with their earlier contents.
+// Unchanged returns the step of a kernel that compares bytes with their expected contents.
 func (l *Library) Unchanged(t Target, u Unchanged) (Step, error) { return l.step(t.Arch, u.launch()) }
 
 func (u Unchanged) launch() launch {
@@ -58,8 +58,7 @@ func (u Unchanged) launch() launch {
 		files: []string{"sync", "map", "kept"}, symbol: symbol("unchanged"), args: "UnchangedArgs", body: "unchanged"}}
 }
 
-// Blank returns the problem of filling memory with a pattern that is easy to notice when it is read: NaNs in float
-// types, and large integers.
+// Blank returns the problem of filling memory with a conspicuous pattern: NaNs in float types, and large integers.
 func Blank(at nvlib.Ptr, bytes int64) Computation {
 	const pattern = 0x7fff7fff
 	return Computation{Op: device.Elementwise{Op: ir.OpFill, Numbers: []ir.Number{ir.Whole(pattern)}},

@@ -2,22 +2,22 @@ package nvlib
 
 import "errors"
 
-// CallOrder makes calls run in the order in which they are made, on any streams. A captured call
-// runs after earlier calls of the same capture. Replays of graphs are not ordered.
+// CallOrder orders calls: each runs after the previous one, on whatever streams they are made. A captured call runs
+// after earlier calls of the same capture. Replays of captured graphs are not ordered.
 type CallOrder struct {
 	Driver *Driver
 
-	last  map[uint64]Stream // for each capture, the stream of its last call; 0 is the key of calls that are not captured
+	last  map[uint64]Stream // by capture: the stream of its last call; 0 is the key of calls that are not captured
 	event Event
 }
 
-// errCaptured is returned for a call that cannot be ordered after the previous call. Recording an event after each
-// call would make it possible, but would prevent the next call on the stream from starting early.
-var errCaptured = errors.New("the call before was given to another stream, on which a capture has begun since: it " +
-	"may still run, and no stream can wait for it until the capture has ended; call this before the capture, or after it")
+// errCaptured is returned for a call that cannot be ordered after the previous call. An event after each call would
+// make this possible, but would prevent the next call on the stream from starting early.
+var errCaptured = errors.New("the previous call is on another stream, on which a capture has begun since: it " +
+	"may still run, and no stream can wait for it until the capture has ended; make this call before the capture or after it")
 
-// Next makes a stream, on which the caller is about to make a call, wait for the previous call.
-// After an error nothing has changed.
+// Next makes a stream, on which the caller is about to make a call, wait for the previous call. If Next returns an
+// error, nothing has changed.
 func (o *CallOrder) Next(stream Stream) error {
 	capture, err := o.captureOf(stream)
 	if err != nil {
@@ -47,7 +47,7 @@ func (o *CallOrder) follow(before, stream Stream, capture uint64) error {
 		return err
 	case now != capture && capture == 0:
 		return errCaptured
-	case now != capture: // the capture has ended; these drivers do not number captures
+	case now != capture: // an ended capture: without numbers of the driver, all captures have number 1
 		return nil
 	}
 	if o.event == 0 {

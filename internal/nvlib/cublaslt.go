@@ -26,7 +26,7 @@ type (
 	LtPref   uintptr
 )
 
-// LtType is an element type (cudaDataType).
+// LtType is cuBLASLt's number of an element type (cudaDataType).
 type LtType int32
 
 // Element types of matrices.
@@ -39,7 +39,7 @@ const (
 	LtF8E5M2 LtType = 29
 )
 
-// LtCompute is the type in which GEMMs accumulate (cublasComputeType_t).
+// LtCompute is cuBLASLt's number of the type in which a GEMM accumulates (cublasComputeType_t).
 type LtCompute int32
 
 // These are the types in which GEMMs accumulate.
@@ -68,7 +68,7 @@ const (
 	ltReduceCompute = 2 // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
 )
 
-// Epilogues. Relu and bias combine by or.
+// Epilogues. Relu and bias are combined by a bitwise or.
 const (
 	LtEpilogueRelu = 2
 	LtEpilogueBias = 4
@@ -84,14 +84,14 @@ const (
 	LtScaleOuter   LtScale = 3
 	LtScaleVec128  LtScale = 4
 	LtScaleSquares LtScale = 5
-	// LtScalesSince is the first version with more than one scale for a matrix: 12.9.
+	// LtScalesSince is the first version of cuBLASLt with more than one scale for a matrix: 12.9.
 	LtScalesSince = 120900
 )
 
 // LtAlgo is an algorithm in cuBLASLt's own format.
 type LtAlgo [8]uint64
 
-// LtResult is an algorithm that can compute a product.
+// LtResult is an algorithm that can compute a GEMM, and its properties.
 type LtResult struct {
 	Algo      LtAlgo
 	Workspace uint64
@@ -107,7 +107,7 @@ type CuBLASLt struct {
 	watch *Watch // monitors the calls of the owner; nil if none does
 }
 
-// Watched returns the library for an owner whose calls w monitors.
+// Watched returns the library for an owner, whose calls the Watch w monitors.
 func (c *CuBLASLt) Watched(w *Watch) *CuBLASLt { return &CuBLASLt{c.lib, c.f, w} }
 
 type cublasFuncs struct {
@@ -159,7 +159,7 @@ func OpenCuBLASLt() (*CuBLASLt, error) {
 	return c, nil
 }
 
-// CuBLASLtOn is OpenCuBLASLt for a library that is already loaded.
+// CuBLASLtOn is like OpenCuBLASLt, for a library that is already loaded.
 func CuBLASLtOn(lib *cabi.Library) (*CuBLASLt, error) {
 	c := &CuBLASLt{lib: lib}
 	return c, wantCuBLASLt.resolve(lib, c.f.table(), c.f.optional())
@@ -192,7 +192,7 @@ func (c *CuBLASLt) result(call string, status uintptr) error {
 	return &Error{Library: cublasLibrary, Call: call, Code: int(code), Text: text}
 }
 
-// Create makes a handle for the device of the current context.
+// Create creates a handle of cuBLASLt for the device of the current context.
 func (c *CuBLASLt) Create() (LtHandle, error) {
 	var h LtHandle
 	err := c.check(c.f.create, "cublasLtCreate", uintptr(unsafe.Pointer(&h)))
@@ -204,24 +204,24 @@ func (c *CuBLASLt) Destroy(h LtHandle) error {
 	return c.check(c.f.destroy, "cublasLtDestroy", uintptr(h))
 }
 
-// NewDesc creates the description of a product. scale is the type of alpha and beta.
+// NewDesc creates the description of a product. The argument scale is the type of alpha and beta.
 func (c *CuBLASLt) NewDesc(compute LtCompute, scale LtType) (LtDesc, error) {
 	var d LtDesc
 	err := c.check(c.f.descCreate, "cublasLtMatmulDescCreate", uintptr(unsafe.Pointer(&d)), uintptr(compute), uintptr(scale))
 	return d, err
 }
 
-// SetDesc8 sets an attribute of 8 bits.
+// SetDesc8 sets an attribute of a GEMM's description that has 8 bits.
 func (c *CuBLASLt) SetDesc8(d LtDesc, attr int, v int8) error {
 	return c.check(c.f.descSet, "cublasLtMatmulDescSetAttribute", uintptr(d), uintptr(attr), uintptr(unsafe.Pointer(&v)), 1)
 }
 
-// SetDesc32 sets an attribute of 32 bits.
+// SetDesc32 sets an attribute of a GEMM's description that has 32 bits.
 func (c *CuBLASLt) SetDesc32(d LtDesc, attr int, v int32) error {
 	return c.check(c.f.descSet, "cublasLtMatmulDescSetAttribute", uintptr(d), uintptr(attr), uintptr(unsafe.Pointer(&v)), 4)
 }
 
-// SetDesc64 sets an attribute of 64 bits.
+// SetDesc64 sets an attribute of a GEMM's description that has 64 bits.
 func (c *CuBLASLt) SetDesc64(d LtDesc, attr int, v uint64) error {
 	return c.check(c.f.descSet, "cublasLtMatmulDescSetAttribute", uintptr(d), uintptr(attr), uintptr(unsafe.Pointer(&v)), 8)
 }
@@ -231,8 +231,8 @@ func (c *CuBLASLt) FreeDesc(d LtDesc) error {
 	return c.check(c.f.descDestroy, "cublasLtMatmulDescDestroy", uintptr(d))
 }
 
-// NewLayout describes batch column-major matrices of rows × cols elements. Columns are ld elements apart, and matrices
-// are shift elements apart.
+// NewLayout describes batch column-major matrices of rows × cols elements. Columns are at distances of ld elements, and
+// matrices at distances of shift elements.
 func (c *CuBLASLt) NewLayout(t LtType, rows, cols, ld int64, batch int32, shift int64) (LtLayout, error) {
 	var l LtLayout
 	err := c.check(c.f.layoutCreate, "cublasLtMatrixLayoutCreate", uintptr(unsafe.Pointer(&l)), uintptr(t), uintptr(rows), uintptr(cols), uintptr(ld))
@@ -314,8 +314,8 @@ func (c *CuBLASLt) prefer(p LtPref, w Wish) error {
 	return c.check(c.f.prefSet, "cublasLtMatmulPreferenceSetAttribute", uintptr(p), ltPrefReduce, uintptr(unsafe.Pointer(&schemes)), 4)
 }
 
-// Product holds the arguments of D = alpha·op(A)·op(B) + beta·C, where C is the memory of D. It can be computed many
-// times.
+// Product holds the arguments of a cuBLASLt call that computes D = alpha·op(A)·op(B) + beta·C, where C is the memory of
+// D. The call can be made many times.
 type Product struct {
 	args  [16]uintptr
 	block *cabi.Block
@@ -326,7 +326,7 @@ const productAlgoAt = 32
 // Algo returns the algorithm that computes the product.
 func (p *Product) Algo() LtAlgo { return cabi.Load[LtAlgo](p.block.Addr(productAlgoAt)) }
 
-// NewProduct makes a product. alpha and beta are f64 if wide is set, and f32 otherwise.
+// NewProduct returns the arguments of a product. The factors alpha and beta are f64 if wide is set, and f32 otherwise.
 func NewProduct(h LtHandle, d LtDesc, la, lb, ld LtLayout, a, b, out Ptr, algo LtAlgo, wide bool) *Product {
 	const alphaAt, betaAt, algoAt = 0, 16, productAlgoAt
 	p := &Product{block: cabi.NewBlock(algoAt + int(unsafe.Sizeof(algo)))}
@@ -341,11 +341,11 @@ func NewProduct(h LtHandle, d LtDesc, la, lb, ld LtLayout, a, b, out Ptr, algo L
 	return p
 }
 
-// Free frees the memory of the product.
+// Free frees the memory of the product's arguments.
 func (p *Product) Free() { p.block.Free() }
 
-// Multiply enqueues the computation of p on s. No other work may use the workspace until p has ended. Only one
-// goroutine at a time may compute p. Multiply does not allocate.
+// Multiply enqueues the computation of the product p on stream s. No other work may use the workspace until p has
+// ended. Only one goroutine at a time may compute p. Multiply does not allocate.
 func (c *CuBLASLt) Multiply(p *Product, workspace Ptr, bytes int64, s Stream) error {
 	p.args[13], p.args[14], p.args[15] = uintptr(workspace), uintptr(bytes), uintptr(s)
 	return c.result("cublasLtMatmul", c.watch.Call(c.f.matmul, p.args[:]))

@@ -11,7 +11,7 @@ import (
 
 // Handles of the driver API, and device pointers.
 type (
-	Ptr       uint64 // an address of a device or of pinned host memory
+	Ptr       uint64 // an address in device memory or in pinned host memory
 	Device    int32  // the number of a device
 	Context   uintptr
 	Stream    uintptr
@@ -23,7 +23,7 @@ type (
 	MemHandle uint64
 )
 
-// Statuses of the driver API that callers distinguish.
+// Statuses of the driver API that callers of this package distinguish.
 const (
 	cudaLibrary = "CUDA"
 
@@ -37,29 +37,29 @@ const (
 // CUDACode returns the status of the driver in err, or 0 if there is none.
 func CUDACode(err error) int { return Code(err, cudaLibrary) }
 
-// Driver is the CUDA driver API. Its methods may be called from any goroutine. The methods that need a current context
-// say so.
+// Driver is the CUDA driver API. Its methods may be called from any goroutine. Methods that need a current context say
+// so.
 type Driver struct {
 	lib   *cabi.Library
 	f     driverFuncs
 	watch atomic.Pointer[Watch] // monitors the calls of the owner; nil if none does
 }
 
-// Watched returns the driver for a separate owner, whose calls w monitors.
+// Watched returns the driver for another owner, whose calls the Watch w monitors.
 func (d *Driver) Watched(w *Watch) *Driver {
 	v := &Driver{lib: d.lib, f: d.f}
 	v.watch.Store(w)
 	return v
 }
 
-// Lend makes w monitor all calls from now on. With nil, calls are not monitored. Only one owner at a time may use the
-// driver.
+// Lend makes the Watch w monitor all calls from now on. If w is nil, calls are not monitored. Only one owner at a time
+// may use the driver.
 func (d *Driver) Lend(w *Watch) { d.watch.Store(w) }
 
 // Watch returns the Watch that monitors the calls, or nil.
 func (d *Driver) Watch() *Watch { return d.watch.Load() }
 
-// call calls a function, which the driver's Watch monitors.
+// call makes the call f of the library, which the driver's Watch monitors.
 func (d *Driver) call(f cabi.Func, args []uintptr) uintptr { return d.watch.Load().Call(f, args) }
 
 var wantDriver = want{
@@ -79,7 +79,7 @@ func OpenDriver() (*Driver, error) {
 	return d, d.check(d.f.init, "cuInit", 0)
 }
 
-// DriverOn is OpenDriver for a library that is already loaded.
+// DriverOn is like OpenDriver, for a library that is already loaded.
 func DriverOn(lib *cabi.Library) (*Driver, error) {
 	d := &Driver{lib: lib}
 	if err := wantDriver.resolve(lib, d.f.table(), d.f.optional()); err != nil {
@@ -98,7 +98,7 @@ func (d *Driver) Loaded() Loaded {
 	return Loaded{Name: "libcuda", Path: d.lib.Path("cuInit"), Version: version}
 }
 
-// result converts a status to an error.
+// result converts the status of a call to an error.
 func (d *Driver) result(call string, status uintptr) error {
 	if int32(status) == 0 {
 		return nil
@@ -118,7 +118,7 @@ func (d *Driver) failure(call string, code int32) error {
 	return &Error{Library: cudaLibrary, Call: call, Code: int(code), Text: text}
 }
 
-// check calls a function and converts its status to an error.
+// check makes a call of the driver and converts its status to an error.
 //
 //go:uintptrescapes
 func (d *Driver) check(f cabi.Func, name string, args ...uintptr) error {
@@ -146,7 +146,7 @@ func (d *Driver) Device(ordinal int) (Device, error) {
 	return dev, err
 }
 
-// DeviceName returns the name of the product.
+// DeviceName returns the product name of the device.
 func (d *Driver) DeviceName(dev Device) (string, error) {
 	var buf [128]byte
 	err := d.check(d.f.deviceGetName, "cuDeviceGetName", uintptr(unsafe.Pointer(&buf)), uintptr(len(buf)), uintptr(dev))
@@ -176,7 +176,7 @@ func (d *Driver) DeviceMemory(dev Device) (int64, error) {
 	return int64(n), err
 }
 
-// Attribute is a property of a device.
+// Attribute is the number of a property of devices.
 type Attribute int32
 
 // Attributes that hocket uses.
@@ -184,7 +184,7 @@ const (
 	MultiprocessorCount     Attribute = 16
 	ComputeCapabilityMajor  Attribute = 75
 	ComputeCapabilityMinor  Attribute = 76
-	SharedMemoryOfBlock     Attribute = 97 // the largest size that a launch can request
+	SharedMemoryOfBlock     Attribute = 97 // shared memory of a thread block that a launch can request, in bytes
 	VirtualMemoryManagement Attribute = 102
 )
 
@@ -195,7 +195,7 @@ func (d *Driver) DeviceAttribute(dev Device, a Attribute) (int, error) {
 	return int(v), err
 }
 
-// CanAccessPeer reports whether dev can address peer's memory.
+// CanAccessPeer reports whether the device dev can access the memory of the device peer.
 func (d *Driver) CanAccessPeer(dev, peer Device) (bool, error) {
 	var v int32
 	err := d.check(d.f.deviceCanAccessPeer, "cuDeviceCanAccessPeer", uintptr(unsafe.Pointer(&v)), uintptr(dev), uintptr(peer))
@@ -223,8 +223,8 @@ func (d *Driver) RetainPrimary(dev Device) (Context, error) {
 	return c, err
 }
 
-// Bind makes c current on the thread of the goroutine, which keeps the thread until it calls Unbind. Calls that need a
-// context must be between the two.
+// Bind makes the context c current on the thread of the goroutine, and locks the goroutine to that thread until it
+// calls Unbind. Calls that need a current context must be made between Bind and Unbind.
 func (d *Driver) Bind(c Context) error {
 	runtime.LockOSThread()
 	if w := d.watch.Load(); w != nil {
@@ -240,8 +240,8 @@ func (d *Driver) Bind(c Context) error {
 // Unbind releases the thread that Bind locked.
 func (d *Driver) Unbind() { runtime.UnlockOSThread() }
 
-// Keep returns a function that makes the current context current again. It is for C threads that call Go, because Bind
-// changes the current context of the thread.
+// Keep saves the current context, and returns a function that makes it current again. It is for C threads that call Go,
+// because Bind changes the current context of the thread.
 func (d *Driver) Keep() (restore func()) {
 	runtime.LockOSThread()
 	var c Context

@@ -50,8 +50,8 @@ func (d *Driver) Granularity(dev Device) (int64, error) {
 	return int64(n), err
 }
 
-// CreateMem allocates memory of a device, without an address. Exportable memory can be passed to other processes as a
-// file descriptor; NCCL does this even between ranks of one process.
+// CreateMem allocates memory of a device, without mapping it to an address. Exportable memory can be passed to other
+// processes as a file descriptor; NCCL does this even between ranks of one process.
 func (d *Driver) CreateMem(dev Device, bytes int64, exportable bool) (MemHandle, error) {
 	prop := onDevice(dev)
 	if exportable {
@@ -63,7 +63,7 @@ func (d *Driver) CreateMem(dev Device, bytes int64, exportable bool) (MemHandle,
 	return h, err
 }
 
-// ReleaseMem releases the handle. The memory is freed when it is also unmapped.
+// ReleaseMem releases the handle; the memory is freed when it is also unmapped.
 func (d *Driver) ReleaseMem(h MemHandle) error {
 	return d.check(d.f.memRelease, "cuMemRelease", uintptr(h))
 }
@@ -85,8 +85,8 @@ func (d *Driver) ImportMem(fd int) (MemHandle, error) {
 	return h, err
 }
 
-// ReserveAddresses reserves a range of addresses that starts at a multiple of align. With 0 the driver chooses the
-// alignment.
+// ReserveAddresses reserves a range of addresses that starts at a multiple of align. If align is 0, the driver chooses
+// the alignment.
 func (d *Driver) ReserveAddresses(bytes, align int64) (Ptr, error) {
 	var p Ptr
 	err := d.check(d.f.memAddressReserve, "cuMemAddressReserve", uintptr(unsafe.Pointer(&p)), uintptr(bytes),
@@ -109,7 +109,7 @@ func (d *Driver) Unmap(p Ptr, bytes int64) error {
 	return d.check(d.f.memUnmap, "cuMemUnmap", uintptr(p), uintptr(bytes))
 }
 
-// SetAccess lets devices read and write mapped addresses.
+// SetAccess permits devices to read and write the memory at mapped addresses.
 func (d *Driver) SetAccess(p Ptr, bytes int64, devs []Device) error {
 	list := make([]accessDesc, len(devs))
 	for i, dev := range devs {
@@ -159,7 +159,8 @@ func (d *Driver) HostUnregister(p Ptr) error {
 	return d.check(d.f.memHostUnregister, "cuMemHostUnregister", uintptr(p))
 }
 
-// Copy copies bytes between any two addresses of devices or pinned memory, in the order of s. It does not allocate.
+// Copy enqueues a copy of bytes on stream s, between any two addresses of devices or pinned memory. It does not
+// allocate.
 func (d *Driver) Copy(dst, src Ptr, bytes int64, s Stream, args *[4]uintptr) error {
 	*args = [4]uintptr{uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s)}
 	return d.result("cuMemcpyAsync", d.call(d.f.memcpyAsync, args[:]))
@@ -193,7 +194,7 @@ type memcpy2D struct {
 	width, height uint64
 }
 
-// CopyRect enqueues a copy of rows on s. The driver limits pitches (to 2 GiB on current devices). If the driver
+// CopyRect enqueues a copy of rows on stream s. The driver limits pitches (to 2 GiB on current devices). If the driver
 // refuses the copy, no part of it is executed.
 func (d *Driver) CopyRect(r Rect, s Stream) error {
 	c := memcpy2D{
@@ -204,12 +205,12 @@ func (d *Driver) CopyRect(r Rect, s Stream) error {
 	return d.check(d.f.memcpy2DAsync, "cuMemcpy2DAsync", uintptr(unsafe.Pointer(&c)), uintptr(s))
 }
 
-// Fill32 sets n words of 32 bits in the order of s.
+// Fill32 enqueues, on stream s, filling memory with n words of 32 bits.
 func (d *Driver) Fill32(p Ptr, v uint32, n int64, s Stream) error {
 	return d.check(d.f.memsetD32Async, "cuMemsetD32Async", uintptr(p), uintptr(v), uintptr(n), uintptr(s))
 }
 
-// Fill8 sets n bytes in the order of s.
+// Fill8 enqueues, on stream s, filling memory with n bytes.
 func (d *Driver) Fill8(p Ptr, v byte, n int64, s Stream) error {
 	return d.check(d.f.memsetD8Async, "cuMemsetD8Async", uintptr(p), uintptr(v), uintptr(n), uintptr(s))
 }

@@ -11,7 +11,7 @@ const (
 	funcMaxDynamicShared = 8
 )
 
-// LoadModule loads a cubin, or PTX that ends with a byte 0, into the current context.
+// LoadModule loads machine code (a cubin, or PTX that ends with a byte 0) into the current context.
 func (d *Driver) LoadModule(image []byte) (Module, error) {
 	if len(image) == 0 {
 		return 0, &Error{Library: cudaLibrary, Call: "cuModuleLoadData", Code: CUDAInvalidImage, Text: "the image is empty"}
@@ -32,9 +32,9 @@ func (d *Driver) Function(m Module, name string) (Function, error) {
 	return f, err
 }
 
-// LoadFunction loads the code of f on the device now. Otherwise the driver loads it at the first launch. Drivers
-// before CUDA 12.4 do not have this call; they load the code when Function is called (CUDA C Programming Guide 12.2,
-// "Lazy Loading").
+// LoadFunction loads the code of the kernel f on the device now. Otherwise the driver loads it at the first launch.
+// Drivers before CUDA 12.4 do not have this call; they load the code when Function is called (CUDA C Programming Guide
+// 12.2, "Lazy Loading").
 func (d *Driver) LoadFunction(f Function) error {
 	if !d.f.funcLoad.Present() {
 		return nil
@@ -42,7 +42,8 @@ func (d *Driver) LoadFunction(f Function) error {
 	return d.check(d.f.funcLoad, "cuFuncLoad", uintptr(f))
 }
 
-// FunctionLoaded reports whether the code of f is on the device. ok is false if the driver cannot report this.
+// FunctionLoaded reports whether the code of the kernel f is on the device. The result ok is false if the driver cannot
+// report this.
 func (d *Driver) FunctionLoaded(f Function) (loaded, ok bool, err error) {
 	if !d.f.funcIsLoaded.Present() {
 		return false, false, nil
@@ -52,8 +53,8 @@ func (d *Driver) FunctionLoaded(f Function) (loaded, ok bool, err error) {
 	return state == 1, true, err
 }
 
-// ParamSizes returns the sizes of the parameters of f in bytes. ok is false if the driver cannot report them, as
-// before CUDA 12.4.
+// ParamSizes returns the sizes in bytes of the parameters of the kernel f. The result ok is false if the driver cannot
+// report them, as before CUDA 12.4.
 func (d *Driver) ParamSizes(f Function) (sizes []int, ok bool) {
 	if !d.f.funcGetParamInfo.Present() {
 		return nil, false
@@ -68,7 +69,8 @@ func (d *Driver) ParamSizes(f Function) (sizes []int, ok bool) {
 	}
 }
 
-// MostThreads returns the largest number of threads of a block of f, or 0 if the driver does not report it.
+// MostThreads returns the largest number of threads with which the kernel f can be launched in a thread block, or 0 if
+// the driver does not report it.
 func (d *Driver) MostThreads(f Function) int {
 	var n int32
 	if !d.f.funcGetAttribute.Present() || d.check(d.f.funcGetAttribute, "cuFuncGetAttribute", uintptr(unsafe.Pointer(&n)), funcMaxThreads, uintptr(f)) != nil {
@@ -77,7 +79,7 @@ func (d *Driver) MostThreads(f Function) int {
 	return int(n)
 }
 
-// AllowShared allows launches of f to use this many bytes of dynamic shared memory.
+// AllowShared permits launches of the kernel f to use the given number of bytes of dynamic shared memory.
 func (d *Driver) AllowShared(f Function, bytes int) error {
 	return d.check(d.f.funcSetAttribute, "cuFuncSetAttribute", uintptr(f), funcMaxDynamicShared, uintptr(bytes))
 }
@@ -89,23 +91,24 @@ type Launch struct {
 	config *cabi.Block // launch configuration for launches that may start early; nil for other launches
 	early  [4]uintptr
 	blocks int
-	words  int // size of the first parameter in words of eight bytes
+	words  int // size of the kernel's first parameter in words of eight bytes
 }
 
-// Shape is the grid and the thread blocks of a launch.
+// Shape holds the sizes of the grid and of the thread blocks of a launch.
 type Shape struct {
 	Grid, Block [3]uint32
 	Shared      uint32 // dynamic shared memory in bytes
 }
 
-// NewLaunch makes a launch. params are the bytes of each parameter of the kernel, in order.
+// NewLaunch returns a launch of the kernel f. The params are the bytes of each argument, in the order of the kernel's
+// parameters.
 func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 	size := 8 * (len(params) + 1)
 	for _, p := range params {
 		size += (len(p) + 15) &^ 15
 	}
 	l := &Launch{block: cabi.NewBlock(size + 16), blocks: int(s.Grid[0]) * int(s.Grid[1]) * int(s.Grid[2])}
-	if len(params) == 1 { // a single parameter is preceded by two addresses
+	if len(params) == 1 { // words can be set later only if there is a single parameter
 		l.words = len(params[0]) / 8
 	}
 	at := (8*(len(params)+1) + 15) &^ 15
@@ -122,7 +125,7 @@ func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 // launchEarly is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
 const launchEarly = 6
 
-// NewEarlyLaunch makes a launch that also works with LaunchEarly.
+// NewEarlyLaunch returns a launch that can also be passed to LaunchEarly.
 func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 	l := NewLaunch(f, s, params)
 	if !d.f.launchKernelEx.Present() {
@@ -142,7 +145,7 @@ func (d *Driver) NewEarlyLaunch(f Function, s Shape, params [][]byte) *Launch {
 	return l
 }
 
-// Blocks returns the number of blocks of the launch.
+// Blocks returns the number of thread blocks of the launch.
 func (l *Launch) Blocks() int { return l.blocks }
 
 // Words returns the size of the launch's first parameter in words of eight bytes.
@@ -151,7 +154,7 @@ func (l *Launch) Words() int { return l.words }
 // Word returns word i of the launch's first parameter.
 func (l *Launch) Word(i int) uint64 { return cabi.Load[uint64](l.block.Addr(16 + 8*i)) }
 
-// SetWord changes one word of the launch's first parameter for later launches.
+// SetWord changes word i of the launch's first parameter for later launches.
 func (l *Launch) SetWord(i int, v uint64) { cabi.Store(l.block.Addr(16+8*i), v) }
 
 // Free frees the memory of the launch.
@@ -162,15 +165,16 @@ func (l *Launch) Free() {
 	}
 }
 
-// Launch runs l in the order of s, which must belong to the current context. Only one goroutine at a time may launch l.
+// Launch launches l on stream s, which must belong to the current context. Only one goroutine at a time may launch l.
 // Launch does not allocate.
 func (d *Driver) Launch(l *Launch, s Stream) error {
 	l.args[8] = uintptr(s)
 	return d.result("cuLaunchKernel", d.call(d.f.launchKernel, l.args[:]))
 }
 
-// LaunchEarly is like Launch, but l may start before the previous kernel of s has ended, if that kernel allows it. The
-// kernel of l must then wait for that end. If the driver does not support this, LaunchEarly is the same as Launch.
+// LaunchEarly is like Launch, but l may begin before the previous kernel on s has ended, if that kernel allows it. The
+// kernel of l must then itself wait for the end of the previous kernel. If the driver does not support this,
+// LaunchEarly is the same as Launch.
 func (d *Driver) LaunchEarly(l *Launch, s Stream) error {
 	if l.config == nil {
 		return d.Launch(l, s)

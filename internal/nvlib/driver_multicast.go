@@ -12,7 +12,7 @@ import (
 // address is distributed to all devices. All functions are optional, because drivers provide them only since CUDA
 // 12.1.
 
-// MulticastSupported is the attribute of devices whose memory can be combined in this way.
+// MulticastSupported is the attribute of devices that reports whether their memory can be part of a multicast object.
 const MulticastSupported Attribute = 132
 
 // multicastProp is CUmulticastObjectProp.
@@ -20,7 +20,7 @@ type multicastProp struct {
 	devices uint32
 	_       uint32
 	bytes   uint64
-	handles uint64 // kinds of handles that other processes can import
+	handles uint64 // the kinds of handles that other processes can import
 	flags   uint64
 }
 
@@ -71,7 +71,7 @@ func (d *Driver) BindMulticast(object, mem MemHandle, bytes int64) error {
 	return d.check(d.f.multicastBindMem, "cuMulticastBindMem", uintptr(object), 0, uintptr(mem), 0, uintptr(bytes), 0)
 }
 
-// UnbindMulticast removes the memory of a device from the object. No work may be using it.
+// UnbindMulticast removes the memory of a device from the object. No work may be using this memory.
 func (d *Driver) UnbindMulticast(object MemHandle, dev Device, bytes int64) error {
 	return d.check(d.f.multicastUnbind, "cuMulticastUnbind", uintptr(object), uintptr(dev), 0, uintptr(bytes))
 }

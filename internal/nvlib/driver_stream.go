@@ -14,7 +14,7 @@ const (
 	captureSetDependencies = 1
 )
 
-// NewStream makes a stream of the current context that does not wait for the null stream.
+// NewStream creates a stream of the current context that does not wait for the null stream.
 func (d *Driver) NewStream(priority int) (Stream, error) {
 	var s Stream
 	err := d.check(d.f.streamCreateWithPriority, "cuStreamCreateWithPriority", uintptr(unsafe.Pointer(&s)), streamNonBlocking, uintptr(int32(priority)))
@@ -26,7 +26,7 @@ func (d *Driver) DestroyStream(s Stream) error {
 	return d.check(d.f.streamDestroy, "cuStreamDestroy", uintptr(s))
 }
 
-// StreamIdle reports whether all work of s is done. The error is the one of work that failed.
+// StreamIdle reports whether all work of the stream s is done. An error is that of work that failed.
 func (d *Driver) StreamIdle(s Stream) (bool, error) {
 	return d.ready("cuStreamQuery", d.call(d.f.streamQuery, []uintptr{uintptr(s)}))
 }
@@ -42,7 +42,7 @@ func (d *Driver) ready(call string, status uintptr) (bool, error) {
 	}
 }
 
-// Capturing reports whether work on s is being captured.
+// Capturing reports whether work on the stream s is being captured.
 func (d *Driver) Capturing(s Stream) (bool, error) {
 	if !d.f.streamIsCapturing.Present() {
 		return false, nil
@@ -52,7 +52,7 @@ func (d *Driver) Capturing(s Stream) (bool, error) {
 	return status != 0, err
 }
 
-// CaptureOf returns the number of the capture that captures work on s, or 0 for none.
+// CaptureOf returns the number of the capture in which work on the stream s is recorded, or 0 for none.
 func (d *Driver) CaptureOf(s Stream) (id uint64, err error) {
 	if !d.f.streamGetCaptureInfo.Present() {
 		capturing, err := d.Capturing(s)
@@ -76,7 +76,7 @@ func (d *Driver) SyncContext() error { return d.check(d.f.ctxSynchronize, "cuCtx
 // Profiles reports whether the driver has the functions that start and stop profilers.
 func (d *Driver) Profiles() bool { return d.f.profilerStart.Present() && d.f.profilerStop.Present() }
 
-// StartProfiler starts the range that a profiler of the process captures. A context must be current.
+// StartProfiler begins the range in which a profiler of the process records. A context must be current.
 func (d *Driver) StartProfiler() error { return d.check(d.f.profilerStart, "cuProfilerStart") }
 
 // StopProfiler ends that range. A context must be current.
@@ -103,43 +103,44 @@ func (d *Driver) DestroyEvent(e Event) error {
 	return d.check(d.f.eventDestroy, "cuEventDestroy", uintptr(e))
 }
 
-// Record makes e represent the work of s so far. Both must belong to the same context.
+// Record makes the event e represent the work that the stream s has received so far. The event and the stream must
+// belong to the same context.
 func (d *Driver) Record(e Event, s Stream) error {
 	return d.check(d.f.eventRecord, "cuEventRecord", uintptr(e), uintptr(s))
 }
 
-// RecordNode adds a node to the graph into which s is being captured. The node records e each time the graph runs, so
-// that code outside the graph can query e.
+// RecordNode adds a node to the graph into which s is being captured. The node records the event e each time the graph
+// runs, so that code outside the graph can query e.
 func (d *Driver) RecordNode(e Event, s Stream) error {
 	const external = 1
 	return d.check(d.f.eventRecordWithFlags, "cuEventRecordWithFlags", uintptr(e), uintptr(s), external)
 }
 
-// WaitEvent makes later work of s wait for the work that e represents now.
+// WaitEvent makes later work of the stream s wait for the work that the event e represents now.
 func (d *Driver) WaitEvent(s Stream, e Event) error {
 	return d.check(d.f.streamWaitEvent, "cuStreamWaitEvent", uintptr(s), uintptr(e), 0)
 }
 
-// EventDone reports whether the work that e represents is done.
+// EventDone reports whether the work that the event e represents is done.
 func (d *Driver) EventDone(e Event) (bool, error) {
 	return d.ready("cuEventQuery", d.call(d.f.eventQuery, []uintptr{uintptr(e)}))
 }
 
-// Elapsed returns the milliseconds between two timed events that are done.
+// Elapsed returns the time in milliseconds between two timed events that are done.
 func (d *Driver) Elapsed(from, to Event) (float32, error) {
 	var ms float32
 	err := d.check(d.f.eventElapsedTime, "cuEventElapsedTime", uintptr(unsafe.Pointer(&ms)), uintptr(from), uintptr(to))
 	return ms, err
 }
 
-// BeginCapture makes s, and all streams that wait for it, record their work into a graph instead of executing it.
-// Other threads may call any function meanwhile.
+// BeginCapture makes s, and all streams that wait for it, record their work into a graph instead of executing it. Other
+// threads may call any function during the capture.
 func (d *Driver) BeginCapture(s Stream) error {
 	return d.check(d.f.streamBeginCapture, "cuStreamBeginCapture", uintptr(s), captureRelaxed)
 }
 
-// RelaxCaptures permits all calls of this thread even if other threads are capturing, until restore is called. The
-// goroutine must stay locked to the thread.
+// RelaxCaptures permits this thread to make all calls even while other threads are capturing, until the returned
+// function restore is called. The goroutine must stay locked to the thread.
 func (d *Driver) RelaxCaptures() (restore func(), err error) {
 	if !d.f.threadExchangeCaptureMode.Present() {
 		return func() {}, nil
@@ -151,14 +152,14 @@ func (d *Driver) RelaxCaptures() (restore func(), err error) {
 	if err := exchange(); err != nil {
 		return nil, err
 	}
-	return func() { _ = exchange() }, nil // the mode was valid before, so the call does not fail
+	return func() { _ = exchange() }, nil // restoring the previous mode does not fail
 }
 
 // AddToCapture adds a copy of g to the graph into which s is being captured, at the current position of s.
 func (d *Driver) AddToCapture(s Stream, g Graph) error {
 	if !d.f.streamGetCaptureInfo.Present() || !d.f.streamUpdateCaptureDeps.Present() ||
 		!d.f.graphAddChildGraphNode.Present() {
-		return errors.New("the driver does not support graphs within graphs: use a driver for CUDA 11.3 or later")
+		return errors.New("the driver does not support adding graphs to captures: use a driver for CUDA 11.3 or later")
 	}
 	var (
 		status    int32
@@ -192,7 +193,7 @@ func (d *Driver) EndCapture(s Stream) (Graph, error) {
 	return g, err
 }
 
-// Instantiate makes a graph that can be launched.
+// Instantiate returns an executable graph: one that can be launched.
 func (d *Driver) Instantiate(g Graph) (GraphExec, error) {
 	var e GraphExec
 	err := d.check(d.f.graphInstantiate, "cuGraphInstantiateWithFlags", uintptr(unsafe.Pointer(&e)), uintptr(g), 0)
@@ -204,7 +205,7 @@ func (d *Driver) UploadGraph(e GraphExec, s Stream) error {
 	return d.check(d.f.graphUpload, "cuGraphUpload", uintptr(e), uintptr(s))
 }
 
-// LaunchGraph runs the graph in the order of s.
+// LaunchGraph launches the graph on stream s.
 func (d *Driver) LaunchGraph(e GraphExec, s Stream) error {
 	return d.check(d.f.graphLaunch, "cuGraphLaunch", uintptr(e), uintptr(s))
 }
@@ -216,7 +217,7 @@ func (d *Driver) GraphNodes(g Graph) (int, error) {
 	return int(n), err
 }
 
-// DestroyGraph frees a graph. Executable graphs made from it remain.
+// DestroyGraph frees a graph. Executable graphs that were made from the graph remain.
 func (d *Driver) DestroyGraph(g Graph) error {
 	return d.check(d.f.graphDestroy, "cuGraphDestroy", uintptr(g))
 }

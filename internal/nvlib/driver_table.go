@@ -2,7 +2,7 @@ package nvlib
 
 import "hocket.example/hocket/internal/cabi"
 
-// driverFuncs are the functions of the driver, by the names of the newest variants in a driver for CUDA 12.
+// driverFuncs holds the functions of the driver, by the names of the newest variants in a driver for CUDA 12.
 type driverFuncs struct {
 	init                        cabi.Func
 	driverGetVersion            cabi.Func

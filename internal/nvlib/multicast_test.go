@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// TestMulticastArguments checks the calls, and the structure in them, against the driver's header: 4 bytes of devices,
-// 4 of padding, then 8 each.
+// TestMulticastArguments checks the arguments of multicast calls, and the structure in them, against the driver's
+// header: 4 bytes of devices, 4 of padding, then 8 each.
 func TestMulticastArguments(t *testing.T) {
 	var props [][4]uint64
 	prop := func(a []uintptr) uintptr {
@@ -48,7 +48,8 @@ func TestMulticastArguments(t *testing.T) {
 	}
 }
 
-// TestOldDriver checks that a driver without these functions can be loaded and that the error names the missing one.
+// TestOldDriver checks that a driver without multicast functions can be loaded, and that the error of their use names
+// the missing function.
 func TestOldDriver(t *testing.T) {
 	for lacks := range (&driverFuncs{}).optional() {
 		if !strings.HasPrefix(lacks, "cuMulticast") {

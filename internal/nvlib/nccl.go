@@ -13,7 +13,7 @@ const ncclLibrary = "NCCL"
 // NCCLInProgress is the status of NCCL for work that is not done and has not failed.
 const NCCLInProgress = 7
 
-// Comm is a communicator: the membership of a rank in a team of NCCL.
+// Comm is a communicator of NCCL: a rank's membership in a team.
 type Comm uintptr
 
 // NCCLType is an element type of NCCL.
@@ -50,7 +50,7 @@ type NCCL struct {
 	watch     *Watch // monitors the calls of the owner; nil if none does
 }
 
-// Watched returns the library for an owner whose calls w monitors. With nil, calls are not monitored.
+// Watched returns the library for an owner whose calls w monitors. If w is nil, calls are not monitored.
 func (n *NCCL) Watched(w *Watch) *NCCL { return &NCCL{n.lib, n.f, n.Multicast, w} }
 
 type ncclFuncs struct {
@@ -102,8 +102,8 @@ var wantNCCL = want{
 // multicastVariable set to 0 turns NVLink multicast off in NCCL.
 const multicastVariable = "NCCL_NVLS_ENABLE"
 
-// OpenNCCL loads libnccl. Unless multicast is requested, it first makes sure that NCCL will not use NVLink multicast,
-// which can put GPUs out of service on a shared host. NCCL reads C's environment (not Go's) once.
+// OpenNCCL loads libnccl. If multicast is not set, it first makes sure that NCCL will not use NVLink multicast, which
+// can make GPUs unusable on a shared host. NCCL reads C's environment (not Go's) once.
 func OpenNCCL(multicast bool) (*NCCL, error) {
 	if !multicast && cabi.Callable {
 		if err := cabi.Setenv(multicastVariable, "0"); err != nil {
@@ -125,7 +125,7 @@ func OpenNCCL(multicast bool) (*NCCL, error) {
 	return n, nil
 }
 
-// NCCLOn is OpenNCCL for a library that is already loaded.
+// NCCLOn is like OpenNCCL, for a library that is already loaded.
 func NCCLOn(lib *cabi.Library) (*NCCL, error) {
 	n := &NCCL{lib: lib}
 	return n, wantNCCL.resolve(lib, n.f.table(), n.f.optional())
@@ -161,24 +161,24 @@ func (n *NCCL) result(call string, code int32) error {
 	return &Error{Library: ncclLibrary, Call: call, Code: int(code), Text: text}
 }
 
-// Version returns the version, such as 22809 for 2.28.9.
+// Version returns the version of NCCL as a number, such as 22809 for 2.28.9.
 func (n *NCCL) Version() (int, error) {
 	var v int32
 	err := n.check(n.f.getVersion, "ncclGetVersion", uintptr(unsafe.Pointer(&v)))
 	return int(v), err
 }
 
-// UniqueID identifies a team that is being formed.
+// UniqueID identifies a team of communicators that is being formed.
 type UniqueID [128]byte
 
-// NewUniqueID makes an identifier for a team.
+// NewUniqueID returns a new identifier for a team.
 func (n *NCCL) NewUniqueID() (UniqueID, error) {
 	var id UniqueID
 	err := n.check(n.f.getUniqueID, "ncclGetUniqueId", uintptr(unsafe.Pointer(&id)))
 	return id, err
 }
 
-// InitAll forms a team of devices of this process, with one member each.
+// InitAll creates communicators for a team of GPUs of this process, with one member each.
 func (n *NCCL) InitAll(devs []Device) ([]Comm, error) {
 	comms := make([]Comm, len(devs))
 	err := n.check(n.f.commInitAll, "ncclCommInitAll", uintptr(unsafe.Pointer(&comms[0])), uintptr(len(devs)),
@@ -186,9 +186,9 @@ func (n *NCCL) InitAll(devs []Device) ([]Comm, error) {
 	return comms, err
 }
 
-// InitRank makes the device of the current context member rank of a team of the given size. Between GroupStart and
-// GroupEnd one thread can initialize several members. NCCL writes the communicator to the address comm when the group
-// ends. The address must be in a Block.
+// InitRank creates a communicator: the device of the current context becomes member rank of a team of the given size.
+// Between GroupStart and GroupEnd one thread can initialize several members. NCCL writes the communicator to the
+// address comm when the group ends. The address must be in a cabi.Block.
 func (n *NCCL) InitRank(comm uintptr, size int, id UniqueID, rank int) error {
 	words := *(*[16]uintptr)(unsafe.Pointer(&id))
 	if runtime.GOARCH == "arm64" { // large structures are passed by reference
@@ -215,13 +215,13 @@ const (
 	ncclUndefined     = -1 << 31
 )
 
-// InitRankAside is InitRank for a communicator whose calls do not block. InitRankAside and all calls on the
+// InitRankAside is like InitRank, for a communicator whose calls do not block. InitRankAside and all calls on the
 // communicator return before their work is done, and Settled reports when it is done. A member that does not arrive
 // therefore does not block the host.
 func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) error {
 	if !n.f.commInitRankConfig.Present() {
 		return &Error{Library: ncclLibrary, Call: "ncclCommInitRankConfig", Code: -1,
-			Text: "this version does not have it; 2.14 and later do"}
+			Text: "this version of NCCL has no ncclCommInitRankConfig; 2.14 and later do"}
 	}
 	config := cabi.NewBlock(int(unsafe.Sizeof(ncclConfig{})))
 	defer config.Free()
@@ -238,7 +238,7 @@ func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) erro
 	return n.result("ncclCommInitRankConfig", int32(n.watch.Call(n.f.commInitRankConfig, args)))
 }
 
-// Settled reports whether calls that do not block have finished their work on the host, or how they failed.
+// Settled reports whether calls that do not block have completed on the host, or how they failed.
 func (n *NCCL) Settled(c Comm) (bool, error) {
 	var code int32
 	if err := n.check(n.f.commGetAsyncError, "ncclCommGetAsyncError", uintptr(c),
@@ -248,15 +248,15 @@ func (n *NCCL) Settled(c Comm) (bool, error) {
 	return code != NCCLInProgress, n.result("work given before", code)
 }
 
-// Destroy leaves a team after its work is done.
+// Destroy frees a communicator after its work is done.
 func (n *NCCL) Destroy(c Comm) error {
 	return n.check(n.f.commDestroy, "ncclCommDestroy", uintptr(c))
 }
 
-// Abort leaves a team at once. Its work stays unfinished.
+// Abort frees a communicator at once, and aborts its work. Its work stays unfinished.
 func (n *NCCL) Abort(c Comm) error { return n.check(n.f.commAbort, "ncclCommAbort", uintptr(c)) }
 
-// AsyncError returns the error of earlier work.
+// AsyncError returns the error of earlier work on the devices; nil if there is none.
 func (n *NCCL) AsyncError(c Comm) error {
 	var code int32
 	if err := n.check(n.f.commGetAsyncError, "ncclCommGetAsyncError", uintptr(c),
@@ -269,37 +269,37 @@ func (n *NCCL) AsyncError(c Comm) error {
 	return n.result("work given before", code)
 }
 
-// GroupStart starts a group of calls on one thread that belong together.
+// GroupStart starts a group: calls on one thread that NCCL issues together.
 func (n *NCCL) GroupStart() error { return n.check(n.f.groupStart, "ncclGroupStart") }
 
-// GroupEnd issues the calls of the group.
+// GroupEnd ends a group and issues its calls.
 func (n *NCCL) GroupEnd() error { return n.check(n.f.groupEnd, "ncclGroupEnd") }
 
-// AllReduce reduces count elements over the team into the dst of every member.
+// AllReduce reduces count elements of every member to the dst of every member.
 func (n *NCCL) AllReduce(src, dst Ptr, count int64, t NCCLType, red NCCLRed, c Comm, s Stream) error {
 	return n.check(n.f.allReduce, "ncclAllReduce", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red),
 		uintptr(c), uintptr(s))
 }
 
-// Reduce reduces count elements over the team into the dst of root.
+// Reduce reduces count elements of every member to the dst of the member root.
 func (n *NCCL) Reduce(src, dst Ptr, count int64, t NCCLType, red NCCLRed, root int, c Comm, s Stream) error {
 	return n.check(n.f.reduce, "ncclReduce", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red),
 		uintptr(root), uintptr(c), uintptr(s))
 }
 
-// Broadcast copies count elements of the src of root to the dst of every member.
+// Broadcast copies count elements from the src of the member root to the dst of every member.
 func (n *NCCL) Broadcast(src, dst Ptr, count int64, t NCCLType, root int, c Comm, s Stream) error {
 	return n.check(n.f.broadcast, "ncclBroadcast", uintptr(src), uintptr(dst), uintptr(count), uintptr(t),
 		uintptr(root), uintptr(c), uintptr(s))
 }
 
-// AllGather copies the count elements of every member to the dst of every member.
+// AllGather copies count elements from the src of every member to the dst of every member.
 func (n *NCCL) AllGather(src, dst Ptr, count int64, t NCCLType, c Comm, s Stream) error {
 	return n.check(n.f.allGather, "ncclAllGather", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(c),
 		uintptr(s))
 }
 
-// ReduceScatter reduces over the team. Member i receives the i-th count elements.
+// ReduceScatter reduces over the team. Member i receives the i-th block of count elements of the result.
 func (n *NCCL) ReduceScatter(src, dst Ptr, count int64, t NCCLType, red NCCLRed, c Comm, s Stream) error {
 	return n.check(n.f.redScatter, "ncclReduceScatter", uintptr(src), uintptr(dst), uintptr(count), uintptr(t),
 		uintptr(red), uintptr(c), uintptr(s))

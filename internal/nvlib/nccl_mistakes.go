@@ -2,30 +2,30 @@ package nvlib
 
 import "fmt"
 
-// Mistake is an error in some versions of NCCL that affects hocket.
+// Mistake is a bug in some versions of NCCL that affects hocket.
 type Mistake uint8
 
 // Mistakes.
 const (
-	// SwitchedOrder: with NVLink multicast, all_gather and reduce_scatter use the order of GPUs where they should use the
-	// order of ranks.
+	// SwitchedOrder is a wrong order: with NVLink multicast, all_gather and reduce_scatter use the order of GPUs where
+	// they should use the order of ranks.
 	SwitchedOrder Mistake = iota
 )
 
-// KnownMistake is a row of the table.
+// KnownMistake describes a bug of NCCL, and the versions that have it.
 type KnownMistake struct {
 	Mistake Mistake
-	// From is the first version with the mistake. Before is the first version without it, or 0 if there is none yet. Both
-	// are in the form of Version.
+	// From is the first version with the bug. Before is the first version without it, or 0 if there is none yet. Both
+	// numbers are in the form that Version returns.
 	From, Before int
-	// Multicast reports that the mistake occurs only with NVLink multicast.
+	// Multicast reports that the bug occurs only with NVLink multicast.
 	Multicast bool
 	What      string // the mistake
 	Instead   string // how hocket avoids the mistake
 	Source    string
 }
 
-// ncclMistakes lists the known mistakes. It does not contain the out-of-bounds write of all_reduce that is reported as
+// ncclMistakes lists the known mistakes. It does not contain an out-of-bounds write of all_reduce that is reported as
 // fixed in 2.27.5. The cause of that report was a program that had passed NCCL memory that peers could not access
 // (ggml-org/llama.cpp pull request 24491).
 var ncclMistakes = []KnownMistake{
@@ -37,8 +37,8 @@ var ncclMistakes = []KnownMistake{
 	},
 }
 
-// Mistakes returns the known mistakes of the loaded library. If the library does not report its version, Mistakes
-// returns all of them.
+// Mistakes returns the known bugs of the loaded library. If the library does not report its version, Mistakes returns
+// all of them.
 func (n *NCCL) Mistakes(multicast bool) []KnownMistake {
 	v, err := n.Version()
 	var list []KnownMistake
@@ -54,7 +54,7 @@ func (k *KnownMistake) in(version int) bool {
 	return version >= k.From && (k.Before == 0 || version < k.Before)
 }
 
-// Mistaken returns the row of a mistake if the library has it, and nil otherwise.
+// Mistaken returns the description of the bug m if the loaded library has it, and nil otherwise.
 func (n *NCCL) Mistaken(m Mistake, multicast bool) *KnownMistake {
 	for _, k := range n.Mistakes(multicast) {
 		if k.Mistake == m {
@@ -64,7 +64,7 @@ func (n *NCCL) Mistaken(m Mistake, multicast bool) *KnownMistake {
 	return nil
 }
 
-// String describes the mistake, the versions that have it, and what hocket does about it.
+// String describes the bug, the versions that have it, and how hocket avoids it.
 func (k KnownMistake) String() string {
 	until := "in all versions since " + versionText(k.From)
 	if k.Before > 0 {

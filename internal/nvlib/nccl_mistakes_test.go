@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// ncclOf returns an NCCL that can do nothing but report its version. With 0 it cannot do that either.
+// ncclOf returns a fake NCCL that can only report the given version. If the version is 0, it cannot report it either.
 func ncclOf(t *testing.T, version int32) *NCCL {
 	t.Helper()
 	table := map[string]func([]uintptr) uintptr{}
@@ -29,11 +29,11 @@ func ncclOf(t *testing.T, version int32) *NCCL {
 	return n
 }
 
-// TestNCCLMistakes checks that each version has the mistakes that are known for it, and the mistakes of multicast only
+// TestNCCLMistakes checks that each version of NCCL has the bugs that are known for it, and the bugs of multicast only
 // with multicast.
 func TestNCCLMistakes(t *testing.T) {
 	for version, want := range map[int32][]Mistake{
-		0:     {SwitchedOrder}, // it does not report its version
+		0:     {SwitchedOrder}, // NCCL does not report its version
 		21705: {},
 		21800: {SwitchedOrder},
 		22803: {SwitchedOrder},
@@ -56,7 +56,8 @@ func TestNCCLMistakes(t *testing.T) {
 	}
 }
 
-// TestNCCLMistakesTold checks that every row is complete and that its text contains the versions.
+// TestNCCLMistakesTold checks that the description of every known bug is complete and that its text contains the
+// versions.
 func TestNCCLMistakesTold(t *testing.T) {
 	for _, k := range ncclMistakes {
 		if k.What == "" || k.Instead == "" || k.Source == "" || k.Before > 0 && k.Before <= k.From {

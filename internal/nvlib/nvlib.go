@@ -1,5 +1,5 @@
 // Package nvlib provides NVIDIA's libraries as typed Go functions: the driver API, NVRTC, cuBLASLt, NCCL and NVML. Each
-// is found and loaded at its first use. The package only makes calls. Contexts, lifetimes and threads are the
+// library is found and loaded at its first use. The package only makes calls. Contexts, lifetimes and threads are the
 // responsibility of the caller.
 //
 // Device pointers are Ptr, each kind of handle has its own type, sizes are int64, and a status other than success is an
@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// Error is a status other than success.
+// Error is the error of a call that returned a status other than success.
 type Error struct {
 	Library string // "CUDA", "NVRTC", "cuBLASLt", "NCCL", "NVML"
 	Call    string
@@ -29,13 +29,13 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s (%d)", e.Library, e.Call, e.Text, e.Code)
 }
 
-// Is reports whether the library ran out of memory, if the target has a method OutOfMemory.
+// Is reports whether the library ran out of memory, if target has a method OutOfMemory.
 func (e *Error) Is(target error) bool {
 	_, asked := target.(interface{ OutOfMemory() })
 	return asked && (e.Library == cudaLibrary && e.Code == CUDAOutOfMemory || e.Library == cublasLibrary && e.Code == CuBLASAllocFailed)
 }
 
-// Code returns the status in err that the library returned, or 0 if there is none.
+// Code returns the status that the library of the given name returned, from the error err; 0 if there is none.
 func Code(err error, library string) int {
 	var e *Error
 	if errors.As(err, &e) && e.Library == library {
@@ -44,7 +44,7 @@ func Code(err error, library string) int {
 	return 0
 }
 
-// LoadError reports that a library could not be loaded, what was tried, and how to fix it.
+// LoadError is the error of a library that could not be loaded. It says what was tried, and how to fix it.
 type LoadError struct {
 	Library string
 	Env     string // the environment variable that can name the file
@@ -75,7 +75,7 @@ type want struct {
 	help     string
 }
 
-// names lists the files to try, in order.
+// names returns the files to try, in order.
 func (w want) names(env func(string) string, roots []string) []string {
 	if file := env(w.env); file != "" {
 		return []string{file}
@@ -103,7 +103,7 @@ func (w want) resolve(lib *cabi.Library, table, optional map[string]*cabi.Func) 
 		}
 	}
 	if err := lib.Resolve(table); err != nil {
-		return w.failed(fmt.Errorf("it is too old, or it is a different library: %w", err))
+		return w.failed(fmt.Errorf("the library is too old, or is a different library: %w", err))
 	}
 	return nil
 }

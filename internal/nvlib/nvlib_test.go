@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// recorded is a fake library that records its calls and answers them.
+// recorded is a fake library that records its calls and returns set answers.
 type recorded struct {
 	calls   map[string][][]uintptr
 	answers map[string]func(args []uintptr) uintptr
@@ -34,7 +34,7 @@ func (r *recorded) library(names map[string]*cabi.Func) *cabi.Library {
 	return cabi.Fake("libfake", fakes)
 }
 
-// last returns the arguments of the last call.
+// last returns the arguments of the most recent call.
 func (r *recorded) last(t *testing.T, name string) []uintptr {
 	t.Helper()
 	c := r.calls[name]
@@ -66,7 +66,7 @@ func text(s string) func([]uintptr) uintptr {
 	}
 }
 
-// shortage asks errors whether there was too little memory, as package device does.
+// shortage is an error that, like package device, queries errors whether there was too little memory.
 type shortage struct{ error }
 
 func (shortage) OutOfMemory() {}
@@ -164,9 +164,9 @@ func TestLaunchArguments(t *testing.T) {
 	}
 }
 
-// TestEarlyLaunchArguments checks the layout of CUlaunchConfig: the grid, the block and the shared
-// memory are words of 4 bytes, the stream is at byte 32, the attributes are at 40 and their number
-// at 48. The value of an attribute is 8 bytes after its number.
+// TestEarlyLaunchArguments checks the layout of CUlaunchConfig: the grid, the block and the shared memory are words of
+// 4 bytes, the stream is at byte 32, the attributes are at 40 and their number at 48. In an attribute, the value is 8
+// bytes after the number.
 func TestEarlyLaunchArguments(t *testing.T) {
 	d, r := fakeDriver(t, nil)
 	param := []byte{1, 2, 3, 4, 5, 6, 7, 8}
@@ -336,7 +336,7 @@ func TestTeamByValue(t *testing.T) {
 	}
 }
 
-// TestLoad loads the installed libraries. If REQUIRE_GPUS is set, all must be installed.
+// TestLoad loads the installed libraries. If REQUIRE_GPUS is set, all libraries must be installed.
 func TestLoad(t *testing.T) {
 	gpus, _ := strconv.Atoi(os.Getenv("REQUIRE_GPUS"))
 	need := gpus > 0
@@ -362,7 +362,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestRefusal checks that the text is NVML's reason for the connection that does not work, and empty for the others.
+// TestRefusal checks that Refusal returns NVML's reason for a connection that does not work, and nothing for others.
 func TestRefusal(t *testing.T) {
 	ways := map[[3]uintptr]int32{{1, 2, 1}: 3, {1, 3, 0}: 4, {1, 4, 1}: 6}
 	zero := func([]uintptr) uintptr { return 0 }
@@ -381,15 +381,15 @@ func TestRefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for peer, want := range map[string]string{"2": "they are under different I/O hubs", "3": "a registry key of the driver turns it off", "4": "", "5": "", "unknown": ""} {
+	for peer, want := range map[string]string{"2": "the GPUs are under different I/O hubs", "3": "a registry key of the driver disables peer access", "4": "", "5": "", "unknown": ""} {
 		if got := n.Refusal("1", peer); got != want {
 			t.Errorf("device %s: %q, want %q", peer, got, want)
 		}
 	}
 }
 
-// TestKeep checks that a thread of C gets its own context back, whatever Bind left, even if it had none. If the driver
-// does not know the current context, the context stays.
+// TestKeep checks that Keep restores the context of a thread of C, whatever context Bind left, even if the thread had
+// none. If the driver cannot return the current context, the context stays.
 func TestKeep(t *testing.T) {
 	current, code := Context(3), uintptr(0)
 	d, _ := fakeDriver(t, map[string]func([]uintptr) uintptr{

@@ -8,7 +8,7 @@ import (
 
 const nvmlLibrary = "NVML"
 
-// NVML is the management library. It reports properties of devices, and hocket works without it.
+// NVML is the management library. NVML reports properties of devices, and hocket works without it.
 type NVML struct {
 	lib *cabi.Library
 	f   nvmlFuncs
@@ -47,7 +47,7 @@ func OpenNVML() (*NVML, error) {
 	return n, n.check(n.f.init, "nvmlInit")
 }
 
-// NVMLOn is OpenNVML for a library that is already loaded.
+// NVMLOn is like OpenNVML, for a library that is already loaded.
 func NVMLOn(lib *cabi.Library) (*NVML, error) {
 	n := &NVML{lib: lib}
 	if err := wantNVML.resolve(lib, n.f.table(), nil); err != nil {
@@ -59,7 +59,7 @@ func NVMLOn(lib *cabi.Library) (*NVML, error) {
 // Close ends the use of the library.
 func (n *NVML) Close() error { return n.check(n.f.shutdown, "nvmlShutdown") }
 
-// Loaded describes the loaded library. Its version is that of the driver.
+// Loaded describes the loaded library. The version of NVML is that of the driver.
 func (n *NVML) Loaded() Loaded {
 	v, err := n.DriverVersion()
 	if err != nil {
@@ -87,7 +87,7 @@ func (n *NVML) DriverVersion() (string, error) {
 // NVMLDevice is a device of NVML.
 type NVMLDevice uintptr
 
-// DeviceAt returns the device with a PCI bus id.
+// DeviceAt returns the device that has the given PCI bus id.
 func (n *NVML) DeviceAt(pci string) (NVMLDevice, error) {
 	var d NVMLDevice
 	id := cabi.CString(pci)
@@ -98,7 +98,7 @@ func (n *NVML) DeviceAt(pci string) (NVMLDevice, error) {
 // maxNVLinks is an upper limit of the number of NVLinks of a device.
 const maxNVLinks = 36
 
-// NVLinks returns how many NVLinks of the device are up.
+// NVLinks returns how many NVLinks of the device are active.
 func (n *NVML) NVLinks(d NVMLDevice) int {
 	up := 0
 	for link := range uintptr(maxNVLinks) {
@@ -127,20 +127,20 @@ func (n *NVML) Peers(a, b NVMLDevice, way PeerPath) (bool, error) {
 	return err == nil && status == 0, err
 }
 
-// p2pStatus returns an nvmlGpuP2PStatus_t, which is 0 if the connection works.
+// p2pStatus returns the status of a connection, an nvmlGpuP2PStatus_t, which is 0 if the connection works.
 func (n *NVML) p2pStatus(a, b NVMLDevice, way PeerPath) (status int32, err error) {
 	err = n.check(n.f.p2pStatus, "nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), uintptr(way), uintptr(unsafe.Pointer(&status)))
 	return status, err
 }
 
-// refusals are the reasons in p2pStatus for connections that do not work.
+// refusals maps statuses of p2pStatus to the reasons why a connection does not work.
 var refusals = map[int32]string{
-	1: "the chipset does not support it", 2: "a GPU does not support it", 3: "they are under different I/O hubs",
-	4: "a registry key of the driver turns it off", 5: "not supported",
+	1: "the chipset does not support peer access", 2: "a GPU does not support peer access", 3: "the GPUs are under different I/O hubs",
+	4: "a registry key of the driver disables peer access", 5: "not supported",
 }
 
-// Refusal returns the reason why the devices with two PCI bus ids cannot access each other's
-// memory. It is empty if NVML knows no reason.
+// Refusal returns NVML's reason why the devices with two PCI bus ids cannot access each other's memory. The reason is
+// empty if NVML knows none.
 func (n *NVML) Refusal(pci, peer string) string {
 	a, err := n.DeviceAt(pci)
 	if err != nil {

@@ -60,7 +60,7 @@ func OpenNVRTC() (*NVRTC, error) {
 	return n, nil
 }
 
-// NVRTCOn is OpenNVRTC for a library that is already loaded.
+// NVRTCOn is like OpenNVRTC, for a library that is already loaded.
 func NVRTCOn(lib *cabi.Library) (*NVRTC, error) {
 	n := &NVRTC{lib: lib}
 	return n, wantNVRTC.resolve(lib, n.f.table(), nil)
@@ -85,30 +85,30 @@ func (n *NVRTC) check(f cabi.Func, call string, args ...uintptr) error {
 	return nil
 }
 
-// Version returns the version, such as 13, 1.
+// Version returns the version of NVRTC as two numbers, such as 13, 1.
 func (n *NVRTC) Version() (major, minor int, err error) {
 	var a, b int32
 	err = n.check(n.f.version, "nvrtcVersion", uintptr(unsafe.Pointer(&a)), uintptr(unsafe.Pointer(&b)))
 	return int(a), int(b), err
 }
 
-// Header is a file that a source includes by name.
+// Header is a file that a source can include by its name.
 type Header struct{ Name, Text string }
 
-// Compilation describes what to compile, and how.
+// Compilation describes a source, and the options for compiling it.
 type Compilation struct {
 	Name    string // the name in messages
 	Source  string
 	Headers []Header
 	Options []string // such as "--gpu-architecture=sm_90a"
-	// Kernels are C++ names whose symbols are needed, such as "copy<float>".
+	// Kernels are C++ names of kernels whose symbols in the cubin are needed, such as "copy<float>".
 	Kernels []string
 }
 
 // Compiled is machine code.
 type Compiled struct {
 	Cubin []byte
-	// Symbols are the symbols of Kernels, by name.
+	// Symbols maps the names in Kernels to their symbols in the cubin.
 	Symbols map[string]string
 	Log     string
 }
@@ -125,10 +125,11 @@ func (e *CompileError) Error() string {
 	return fmt.Sprintf("compiling %s: %v\n%s", e.Name, e.Err, strings.TrimSpace(e.Log))
 }
 
-// Unwrap returns the status of the compiler.
+// Unwrap returns the error with the compiler's status.
 func (e *CompileError) Unwrap() error { return e.Err }
 
-// Compile compiles to a cubin for the architecture in the options. An error in the source is a *CompileError.
+// Compile compiles a source to a cubin for the architecture in the options. If the source has errors, the error is a
+// *CompileError.
 func (n *NVRTC) Compile(c Compilation) (*Compiled, error) {
 	prog, err := n.create(c)
 	if err != nil {
@@ -181,13 +182,14 @@ func (n *NVRTC) compile(prog uintptr, c Compilation) (*Compiled, error) {
 	}
 	out.Cubin, err = n.text(prog, "nvrtcGetCUBIN", n.f.getCUBINSize, n.f.getCUBIN)
 	if err == nil && len(out.Cubin) == 0 {
-		err = fmt.Errorf("%s: the compiler returned no machine code; use a real architecture, sm_90a and not compute_90a",
+		err = fmt.Errorf("%s: the compiler returned no machine code; use a real architecture such as sm_90a, not a virtual one such as compute_90a",
 			c.Name)
 	}
 	return out, err
 }
 
-// text calls a function that returns the size of some data, and one that returns the data.
+// text returns the data for which NVRTC has two functions: one returns the size of the data, the other returns the
+// data.
 func (n *NVRTC) text(prog uintptr, call string, size, content cabi.Func) ([]byte, error) {
 	var k uint64
 	if err := n.check(size, call+"Size", prog, uintptr(unsafe.Pointer(&k))); err != nil || k == 0 {

@@ -6,7 +6,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// NVTX is the library with which a program labels its work for profilers. The labels of a thread nest.
+// NVTX is the library with which a program labels its work for profilers. A thread's labels can be nested.
 type NVTX struct {
 	f nvtxFuncs
 }
@@ -33,13 +33,14 @@ func OpenNVTX() (*NVTX, error) {
 	return n, nil
 }
 
-// NVTXOn is OpenNVTX for a library that is already loaded.
+// NVTXOn is like OpenNVTX, for a library that is already loaded.
 func NVTXOn(lib *cabi.Library) (*NVTX, error) {
 	n := &NVTX{}
 	return n, wantNVTX.resolve(lib, n.f.table(), nil)
 }
 
-// Push labels the work of this thread until Pop. The goroutine must be locked to its thread.
+// Push begins a label: it labels the work that this thread issues until Pop. The goroutine must be locked to its
+// thread.
 func (n *NVTX) Push(name string) {
 	c := cabi.CString(name)
 	n.push(uintptr(unsafe.Pointer(&c[0])))

@@ -48,8 +48,8 @@ func searchRoots() []string {
 	return slices.Compact(roots)
 }
 
-// files lists the files of the library in the wheels' folders under roots and in the folders of the system. Within a
-// folder the newest version comes first.
+// files returns the files of the library in the folders of wheels under roots and in the folders of the system. Within
+// each folder the newest version comes first.
 func (w want) files(roots []string) []string {
 	var folders []string
 	for _, root := range roots {

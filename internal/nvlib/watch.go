@@ -10,12 +10,12 @@ import (
 )
 
 // Watch records the library call that its owner is making, so that other goroutines can detect a call that does not
-// return. They can then disown the owner: its locks are released, and the goroutine of the call ends if the call ever
-// returns. An owner makes one call at a time. The zero value is ready to use. A nil Watch does nothing.
+// return. These goroutines can then disown the owner: its locks are released, and the goroutine of the call ends if the
+// call ever returns. An owner makes one call at a time. The zero value is ready to use. A nil Watch does nothing.
 //
-// A monitored call takes one store and two compare-and-swaps more.
+// Monitoring a call takes one store and two compare-and-swaps.
 type Watch struct {
-	state atomic.Uint64 // odd during a call, with a different number for each call; disowned if the owner was abandoned
+	state atomic.Uint64 // odd during a call, and different for each; the constant disowned if the owner was abandoned
 	call  atomic.Pointer[string]
 	ctx   atomic.Uintptr // the context that was made current most recently
 
@@ -24,7 +24,7 @@ type Watch struct {
 	gone bool
 }
 
-// disowned is the state of a Watch whose owner was given up.
+// disowned is the state of a Watch whose owner was abandoned.
 const disowned = ^uint64(0) // odd
 
 // Call calls a function.
@@ -38,8 +38,8 @@ func (w *Watch) Call(f cabi.Func, args []uintptr) uintptr {
 	return r
 }
 
-// Enter records that a call starts, and returns the argument for Leave. If several calls run at the same time, only
-// the first is recorded.
+// Enter records that a call begins, and returns the argument for Leave. If several calls run at the same time, only the
+// first is recorded.
 func (w *Watch) Enter(call *string) uint64 {
 	n := w.state.Load()
 	if n&1 != 0 || !w.state.CompareAndSwap(n, n+1) {
@@ -49,7 +49,7 @@ func (w *Watch) Enter(call *string) uint64 {
 	return n + 1
 }
 
-// Leave records that the call has returned. If the call was disowned, the goroutine ends.
+// Leave records that the call has returned. If the owner was disowned during the call, the goroutine ends.
 func (w *Watch) Leave(n uint64) {
 	if n != disowned && !w.state.CompareAndSwap(n, n+1) {
 		runtime.Goexit()
@@ -59,12 +59,11 @@ func (w *Watch) Leave(n uint64) {
 // Pending is a call that has not returned.
 type Pending struct {
 	Call    string
-	Context Context // the context that was current at the call; 0 for none
+	Context Context // the context that was current when the call began; 0 for none
 	state   uint64
 }
 
-// Pending returns the call that the owner is making, or false if it is making none. Equal results denote the same
-// call.
+// Pending returns the owner's call in progress, or false if there is none. Equal results denote the same call.
 func (w *Watch) Pending() (Pending, bool) {
 	n := w.state.Load()
 	call := w.call.Load()
@@ -74,7 +73,7 @@ func (w *Watch) Pending() (Pending, bool) {
 	return Pending{*call, Context(w.ctx.Load()), n}, true
 }
 
-// Disown abandons the owner, unless the call has returned in the meantime.
+// Disown abandons the owner because of the call p, unless the call has returned in the meantime.
 func (w *Watch) Disown(p Pending) bool { return w.state.CompareAndSwap(p.state, disowned) }
 
 // ReleaseAll releases the locks of a disowned owner.
@@ -88,7 +87,7 @@ func (w *Watch) ReleaseAll() {
 	w.held = nil
 }
 
-// Hold locks l for the owner. If the owner was disowned, it returns false with l unlocked.
+// Hold locks l on behalf of the owner. If the owner was disowned, Hold returns false and leaves l unlocked.
 func (w *Watch) Hold(l sync.Locker) bool {
 	l.Lock()
 	if w == nil {

@@ -7,7 +7,8 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// held returns a function that does not return before release is closed, and closes enters when it is called.
+// held returns a library function that closes the channel enters when it is called, and returns when the channel
+// release is closed.
 func held(t testing.TB, enters, release chan struct{}) cabi.Func {
 	t.Helper()
 	f, err := cabi.Fake("fake", map[string]func([]uintptr) uintptr{"held": func([]uintptr) uintptr {
@@ -21,8 +22,8 @@ func held(t testing.TB, enters, release chan struct{}) cabi.Func {
 	return f
 }
 
-// TestWatch checks that a call is shown until it returns. After Disown the owner's locks are free, a later Release of
-// the owner does not unlock them for others, and its goroutine ends when the call returns.
+// TestWatch checks that Pending returns a call until it returns. After Disown the owner's locks are free, a later
+// Release of the owner does not unlock them for others, and its goroutine ends when the call returns.
 func TestWatch(t *testing.T) {
 	var w Watch
 	var a, b sync.Mutex
@@ -71,8 +72,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchReturned checks that a call that has returned cannot be disowned, and that two calls of the same function
-// are not equal.
+// TestWatchReturned checks that a call that has returned does not let its owner be disowned, and that two calls of the
+// same function are not equal.
 func TestWatchReturned(t *testing.T) {
 	var w Watch
 	var seen []Pending
