@@ -133,7 +133,7 @@ func FuzzParse(f *testing.F) {
 }
 
 // TestTriton reads a cubin that Triton compiled with CUDA 13 for compute capability 9.0 from
-// examples/launch/triton_swish.py. Its parameters are x, y, n and two addresses of scratch memory.
+// examples/launch/triton_swish.py. The kernel's parameters are x, y, n and two addresses of scratch memory.
 func TestTriton(t *testing.T) {
 	b, err := os.ReadFile("testdata/triton_sm90.cubin")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 // attention computes softmax(Scale · q·kᵀ)·v for each leading index and head, with q[…, Tq, Hq, Dh] and k and v […, Tk,
 // Hkv, Dh]. A fourth operand, integers of shape […] or […, Tq], holds the length of each sequence or query: the number
-// of its keys. The last operand may be a mask of floats, […, Tq, Tk] or [Tq, Tk]. With op.LSE, stored is a second
+// of its keys. The last operand may be a mask of floats, […, Tq, Tk] or [Tq, Tk]. If op.LSE is set, stored is a second
 // result: log Σ exp of the scores of each query and head, […, Tq, Hq].
 func attention(j *job, op device.Attention, stored []Operand) ([]launch, error) {
 	f, err := newAttending(j, op, stored)
@@ -34,7 +34,7 @@ func attention(j *job, op device.Attention, stored []Operand) ([]launch, error) 
 // attending describes an attention in the form that its kernels need.
 type attending struct {
 	cores   bool // whether tensor cores compute it
-	hopper  bool // whether they are Hopper's tensor cores
+	hopper  bool // whether Hopper's tensor cores compute it
 	dt      string
 	lead    int   // number of batch dimensions, after merging
 	dh      int64 // elements of a head
@@ -265,7 +265,7 @@ func (f *attending) wide() bool {
 		f.wider <= n && n <= fewBlocks
 }
 
-// whole returns a launch in which each block processes all keys.
+// whole returns a launch in which each thread block processes all keys.
 func (f *attending) whole() ([]launch, error) {
 	grid, err := exactGrid(f.blocks(flashRows))
 	block, args := "Whole", "AttentionArgs"

@@ -21,7 +21,7 @@ func exactGrid(n int64) (uint32, error) {
 // A thread folds at most chainMost elements; further elements form another part, which is folded concurrently. If at
 // least warpLeast elements that a result reduces are contiguous, a warp folds them together; from wideLeast elements
 // on, a whole thread block does. Otherwise a thread folds a part alone, and waits for one element after another. A part
-// then has about as many elements as there are parts, but at least chainLeast. These constants determine the order of
+// then has about as many elements as there are parts, but at least chainLeast. The constants determine the order of
 // operations and therefore the bits.
 const (
 	chainLeast = 32
@@ -86,7 +86,7 @@ func axesOf(j *job, op device.ReduceAxes) ([]launch, error) {
 // apartMost is the largest number of elements that a result reduces for which the method apart splits the operand.
 const apartMost = 16
 
-// apart splits the operand along the reduced axis into separate operands if each result has only a few elements and
+// apart splits the operand along the reduced axis into separate operands if each result reduces only a few elements and
 // these are not contiguous. An elementwise fold of these operands uses wide accesses, as for the slots of a
 // reduce-scatter. The method apart returns nil for other operands.
 func (f *folding) apart(axes []int) []Operand {

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// These algorithms of AllReduce are in src/collective_lamport.cuh.
+// The kernels of these algorithms of AllReduce are in src/collective_lamport.cuh.
 type (
 	// AllReduceLamport is a one-shot algorithm in which a receiver recognizes arrived data because it differs from the
 	// initial contents of the memory.

@@ -165,8 +165,8 @@ func (m *Move) check() error {
 	return nil
 }
 
-// instance returns the name and the template instance of the kernel. They depend on the properties that all members
-// share, on the alignment of addresses, and on which members get the same block.
+// instance returns the name and the template instance of the kernel. Name and instance depend on the properties that
+// all members share, on the alignment of addresses, and on which members get the same block.
 func (m *Move) instance() (name, body string, err error) {
 	w, d := m.Members, len(m.Extents)
 	red, label := "", ""
@@ -320,7 +320,7 @@ func (m *Move) apart() int64 {
 	return most
 }
 
-// One reports whether m sends the same block to all members.
+// One is a predicate: it reports whether m sends the same block to all members.
 func (m *Move) One() bool {
 	src := m.sources()
 	return !slices.ContainsFunc(src, func(s side) bool { return s != src[0] })

@@ -8,7 +8,8 @@ import (
 )
 
 // MoveHost is a MovePush of contiguous blocks, of which the last bytes are transferred through host memory:
-// MoveHostArgs of src/collective_move_host.cuh. These bytes are called the rest of a block.
+// MoveHostArgs of src/collective_move_host.cuh. The bytes of a block that go through host memory are called the rest of
+// the block.
 type MoveHost struct {
 	Move       // in Move, Run is the number of bytes of a block that are stored directly
 	Rest int64 // number of bytes of the rest of a block

@@ -16,8 +16,8 @@ type ReduceBy interface {
 	own() ownWords
 }
 
-// These algorithms of AllReduce are in src/collective_reduce.cuh. Group is the number of chunks that a block pushes
-// before it raises their flags; 0 means 1.
+// The kernels of these algorithms of AllReduce are in src/collective_reduce.cuh. Group is the number of chunks that a
+// block pushes before it raises their flags; 0 means 1.
 type (
 	// AllReduceLL is a one-shot algorithm with 8 bytes of data and 8 of flags in each 16 bytes; AllReduceLL2 is the
 	// two-shot algorithm.

@@ -52,8 +52,8 @@ func buildOf(l nvlib.Loaded) string {
 	return build
 }
 
-// Headers returns the directories near the library that contain headers such as cuda_bf16.h. They belong to a toolkit
-// or to NVIDIA's wheels.
+// Headers returns the directories near the library that contain headers such as cuda_bf16.h. The directories belong to
+// a CUDA toolkit or to NVIDIA's wheels.
 func (c *nvrtc) Headers() []string {
 	n, err := c.open()
 	if err != nil {

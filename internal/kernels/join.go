@@ -128,7 +128,7 @@ func (f joining) fold() ([]launch, error) {
 	return slices.Concat(before, l, after), err
 }
 
-// aside returns a dense tensor in scratch memory with the shape and the type of o.
+// aside returns an operand in scratch memory: a dense tensor with the shape and the type of o.
 func (f joining) aside(o Operand) (Operand, error) {
 	at, err := f.j.scratch(o.elements()*o.DType.Size(), false)
 	return o.dense(at), err

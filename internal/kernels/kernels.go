@@ -148,7 +148,7 @@ type Step struct {
 	Params [][]byte
 }
 
-// Library plans and compiles the kernels of operations. Its methods may be called concurrently.
+// Library plans and compiles the kernels of operations. The methods of a Library may be called concurrently.
 type Library struct{ images *images }
 
 // New returns a library that compiles by the compiler c. If cache is nil, nothing is stored on disk.

@@ -1,6 +1,6 @@
 package kernels
 
-// Notes are small results that took long to compute, such as measurements. They are stored like machine code: a note
+// Notes are small results that took long to compute, such as measurements. Notes are stored like machine code: a note
 // that is truncated, modified or stored under another key is ignored.
 
 // LoadNote returns the bytes that were stored under key. The key is a text that contains everything on which the bytes

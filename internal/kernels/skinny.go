@@ -88,8 +88,8 @@ func (f skinnyForm) shared(rows, size int64) int64 {
 }
 
 // forms returns the forms for a linear, the best one first. For up to 16 rows, the forms were measured on an H100 with
-// bf16. A thread block that is large enough to fill a multiprocessor alone reads x less often. Such blocks are faster
-// if each processes many columns and, with more than eight rows, if they distribute the weight evenly over all
+// bf16. A thread block that is large enough to fill a multiprocessor alone reads x less often. Blocks of this size are
+// faster if each processes many columns and, with more than eight rows, if they distribute the weight evenly over all
 // multiprocessors in one wave. With 32 rows each thread block reads x from the L2 cache, so the number of blocks is the
 // smallest one that fills the multiprocessors.
 func (s *skinnyLinear) forms(sms int64) []skinnyForm {

@@ -10,8 +10,8 @@ import (
 // as a multiprocessor can.
 const underWay = 16
 
-// Transfer is a copy by at most Blocks thread blocks, between views of equal size without gaps. One of the views may be
-// in a peer's memory.
+// Transfer is a copy by at most Blocks thread blocks, between views of equal size without gaps. One of the two views
+// may be in a peer's memory.
 type Transfer struct {
 	In, Out Operand
 	Blocks  int

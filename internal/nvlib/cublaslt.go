@@ -42,14 +42,14 @@ const (
 // LtCompute is cuBLASLt's number of the type in which a GEMM accumulates (cublasComputeType_t).
 type LtCompute int32
 
-// These are the types in which GEMMs accumulate.
+// These constants are the types in which GEMMs accumulate.
 const (
 	LtCompute32F     LtCompute = 68
 	LtCompute32FTF32 LtCompute = 77
 	LtCompute64F     LtCompute = 70
 )
 
-// These are attributes of a GEMM's description.
+// These constants are the numbers of attributes of a GEMM's description.
 const (
 	LtDescTransA     = 3
 	LtDescTransB     = 4
@@ -256,9 +256,9 @@ type Wish struct {
 	Workspace int64
 	// Align are the alignments in bytes of A, B, C and D.
 	Align [4]uint32
-	// NoSplit excludes algorithms that split a sum into parts and add the parts later. Without NoSplit, such an
-	// algorithm adds the parts in the type in which GEMMs accumulate. It never adds them in the type of the result,
-	// which would round more than once.
+	// NoSplit excludes algorithms that split a sum into parts and add the parts later. If NoSplit is not set, an
+	// algorithm that splits a sum adds the parts in the type in which GEMMs accumulate. It never adds them in the type
+	// of the result, which would round more than once.
 	NoSplit bool
 }
 

@@ -37,8 +37,8 @@ const (
 // CUDACode returns the status of the driver in err, or 0 if there is none.
 func CUDACode(err error) int { return Code(err, cudaLibrary) }
 
-// Driver is the CUDA driver API. Its methods may be called from any goroutine. Methods that need a current context say
-// so.
+// Driver is the CUDA driver API. The methods of a Driver may be called from any goroutine. Methods that need a current
+// context say so.
 type Driver struct {
 	lib   *cabi.Library
 	f     driverFuncs

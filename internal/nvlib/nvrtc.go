@@ -11,7 +11,7 @@ import (
 
 const nvrtcLibrary = "NVRTC"
 
-// NVRTC compiles CUDA C++ at run time. Its methods may be called from any goroutine.
+// NVRTC compiles CUDA C++ at run time. The methods of an NVRTC may be called from any goroutine.
 type NVRTC struct {
 	lib *cabi.Library
 	f   nvrtcFuncs

@@ -50,7 +50,7 @@ func (x *attended) row(b, i, h int64) (out, size []float64) {
 }
 
 // TestAttentionReal compares attention with rows computed in f64. The sizes are those that model servers use, and sizes
-// that are not multiples of a tile. Some values of the input are NaN, which only a few queries attend to.
+// that are not multiples of a tile. Some elements of the input are NaN. Only a few queries attend to them.
 func TestAttentionReal(t *testing.T) {
 	m := real(t, Options{})
 	world, err := m.Open(t.Context(), 1)

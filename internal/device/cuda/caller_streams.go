@@ -11,11 +11,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// This file orders the world's work with the caller's own streams. Before the world's work, the origin stream of each
-// GPU waits for the caller's streams. A stream of the world waits for the origin stream when the stream next receives
-// work, as after a graph launch (see stream.follow). After the world's work, the origin stream waits for all streams
-// of the world on its GPU, and the caller's streams wait for the origin stream. If the caller's stream is being
-// captured, the world records its own graph, which becomes one node of the caller's graph. Streams of the world
+// The methods of callers order the world's work with the caller's own streams. Before the world's work, the origin
+// stream of each GPU waits for the caller's streams. A stream of the world waits for the origin stream when the stream
+// next receives work, as after a graph launch (see stream.follow). After the world's work, the origin stream waits for
+// all streams of the world on its GPU, and the caller's streams wait for the origin stream. If the caller's stream is
+// being captured, the world records its own graph, which becomes one node of the caller's graph. Streams of the world
 // therefore never become part of the caller's capture.
 
 // callers implements device.Callers.

@@ -51,7 +51,8 @@ func real(t testing.TB, opts Options) *machine {
 	return m.(*machine)
 }
 
-// openAll opens a world of all GPUs of this host, of which there must be at least two. Its teams time out after 4 s.
+// openAll opens a world of all GPUs of this host, of which there must be at least two. The teams of the world time out
+// after 4 s.
 func openAll(t testing.TB) device.World {
 	t.Helper()
 	m := real(t, Options{TeamTimeout: 4 * time.Second})

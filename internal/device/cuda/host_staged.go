@@ -24,8 +24,8 @@ import (
 var hostStagedPiece int64 = 2 << 20
 
 // hostStaged is the state of a stream for copies through host memory. This state cannot be created while work is issued
-// (see package guard), so every stream has it if its GPU has no access to some other GPU. Its buffer is large enough
-// for the copies that were prepared on the device, and small if none were prepared.
+// (see package guard), so every stream has it if its GPU has no access to some other GPU. The buffer for pieces is
+// large enough for the copies that were prepared on the device, and small if none were prepared.
 type hostStaged struct {
 	buffer nvlib.Ptr // pinned, for two pieces
 	piece  int64     // bytes

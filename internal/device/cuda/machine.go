@@ -11,9 +11,9 @@
 //
 // Three kinds of work do wait on devices. Kernels of teams wait for each other (see team.go). Graphs of one GPU each
 // wait for flags that the others raise (see graph_flags.go). Streams wait for counters of other processes (see
-// peer_counters.go). These waits have a time limit, and end when the world ends. The work that they wait for is issued
-// before any call that could block the driver (see package guard), or another process issues this work in the order of
-// the same plan.
+// peer_counters.go). Such waits on devices have a time limit, and end when the world ends. The work that they wait for
+// is issued before any call that could block the driver (see package guard), or another process issues this work in the
+// order of the same plan.
 //
 // # Host memory
 //
@@ -56,8 +56,8 @@ type Options struct {
 	FixedProducts bool
 	// Skinny enables hocket's own kernel for GEMMs of few rows, which is timed in addition to cuBLASLt's algorithms.
 	Skinny bool
-	// TF32 rounds the operands of f32 GEMMs to 11 significant bits and accumulates in f32. This is about eight times as
-	// fast, but exceeds the error bound (S11).
+	// TF32 rounds the operands of f32 GEMMs to 11 significant bits and accumulates in f32. TF32 is about eight times as
+	// fast as f32, but its error exceeds the bound (S11).
 	TF32 bool
 	// Cache stores the selected algorithms on disk. If nil, the cache of package kernels is used. If Kernels is set
 	// too, nothing is stored.

@@ -91,7 +91,7 @@ func (s *stream) stamp(m *mark) error {
 // record lets the driver record the event ev after all work issued to s so far. The context is current.
 func (s *stream) record(ev nvlib.Event) error {
 	s.gave(0)
-	s.led = s.led && s.dev.w.capture != nil // in a graph, the record is not a node
+	s.led = s.led && s.dev.w.capture != nil // a graph contains no node for this record
 	return s.dev.w.drv.Record(ev, s.h)
 }
 

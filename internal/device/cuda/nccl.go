@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file connects teams to NCCL. Package nccl manages the communicators.
+// The functions of this file connect teams to NCCL. Package nccl manages the communicators.
 
 // ncclName is the name of the algorithm that calls NVIDIA's library NCCL. NCCL adds in an order that it chooses. If
 // this order can change the bits of a result, NCCL is used only for collectives that permit any order.

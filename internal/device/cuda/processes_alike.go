@@ -9,9 +9,10 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 )
 
-// This file describes in text the properties that must be equal in all processes of a node. The processes compare these
-// texts when a plan is loaded. If one process launched a team's kernel with a different grid, or used a different
-// address for the data that its peer writes, the kernel would wait until it times out or overwrite other data.
+// The functions of this file describe, as text, the properties that must be equal in all processes of a node. The
+// processes compare these texts when a plan is loaded. If one process launched a team's kernel with a different grid,
+// or used a different address for the data that its peer writes, the kernel would wait until it times out or overwrite
+// other data.
 
 // describe records a text that describes the kernels of all members. The text does not contain the kernels' arguments,
 // because these are addresses that differ between processes.

@@ -15,8 +15,8 @@ import (
 )
 
 // jointKernels is a kernel library of a fake driver. Its kernels for few rows take a millisecond, and launches of
-// several linears take the given time. They compute correct results, except single linears if cuBLASLt has algorithms;
-// these return the same as those algorithms.
+// several linears take the given time. Launches of several linears compute correct results, and so do single linears if
+// the fake cuBLASLt has no algorithms. If it has, single linears return the same numbers as its algorithms.
 type jointKernels struct {
 	*fakedriver.GPU
 	ms    float32

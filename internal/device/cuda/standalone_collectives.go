@@ -11,9 +11,9 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// This file implements collectives that are called one at a time, on streams and memory of the caller. One team of all
-// ranks prepares these collectives with placeholder addresses, which are replaced by the caller's addresses before
-// each launch (see package relocate). The caller's streams are never queried, because a library may be capturing them.
+// Type calls implements collectives that are called one at a time, on streams and memory of the caller. One team of all
+// ranks prepares these collectives with placeholder addresses, which are replaced by the caller's addresses before each
+// launch (see package relocate). The caller's streams are never queried, because a library may be capturing them.
 
 // calls implements device.Calls.
 type calls struct {

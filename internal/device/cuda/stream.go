@@ -20,7 +20,7 @@ type stream struct {
 	h     nvlib.Stream
 
 	queue    []task    // tasks that are held back, in order
-	calling  bool      // a host function runs, or will run after earlier work
+	calling  bool      // a host function (Call) runs, or will run after earlier work
 	flushing bool      // work that was held back is being issued
 	dirty    bool      // the stream has received work since it was last known to be idle (dirty)
 	since    time.Time // time at which the stream received the first of that work
@@ -70,7 +70,7 @@ func (s *stream) add(t task) error {
 		return nil
 	}
 	if t.marks() && !s.stamps(t.kind == beginning) {
-		return t.issue(s) // this needs no driver call, not even one that makes a context current
+		return t.issue(s) // a mark without an event needs no driver call, not even one that makes a context current
 	}
 	if err := s.dev.bind(); err != nil {
 		return s.failed(err)

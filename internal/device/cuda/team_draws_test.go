@@ -109,7 +109,7 @@ type drawn struct {
 	drawKind
 	inst  comm.Instance
 	count int64   // number of elements of a member's smaller operand
-	from  []int64 // by member: offset in the pattern at which its input begins, in elements
+	from  []int64 // by member: offset in the pattern, in elements, from which the member's input is copied
 	phase int     // 0 and 2: executed by single calls; 1: within a graph
 }
 

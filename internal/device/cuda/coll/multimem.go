@@ -10,7 +10,7 @@ import (
 )
 
 // multimem runs an all_reduce in which NVLink switches compute the sums. Operands are copied to multicast memory, and
-// results are copied from it. So far it was tested only with an emulated switch.
+// results are copied from it. The algorithm was tested only with emulated switches.
 type multimem struct{ ReduceAlgorithm }
 
 var multimemAlgorithms = []Entry{{Info{Name: "multimem", Ops: allReduce, FreeOrder: true,

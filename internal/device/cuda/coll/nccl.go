@@ -53,8 +53,8 @@ func ncclExact(c *Collective, n int) error {
 	return fmt.Errorf("%w: NCCL's %s treats NaNs, zeros and tiny numbers in its own way; order=any allows that", device.ErrUnsupported, c.Red)
 }
 
-// NCCLShare is one member's part of an NCCL call. Its operands are dense and consist of one or n blocks. Views that
-// are not dense are copied before and after the call.
+// NCCLShare is one member's part of an NCCL call. The operands of an NCCL call are dense and consist of one or n
+// blocks. Views that are not dense are copied before and after the call.
 type NCCLShare struct {
 	In, Out      *strided.View // in NCCL's layout: one or n blocks; nil if the member has no such operand
 	Pack, Unpack bool          // the input is copied to dense memory before the call; the result, from it after the call

@@ -22,11 +22,11 @@ type NormLimit struct {
 }
 
 // The entries of NormLimits were measured on H200 and H100 (docs/measured). In the fused launch of the all_reduce and
-// the rms_norm, every member sends its operand to all others. With two members, other all_reduce algorithms send as
-// much, so the fused launch is used for rows of up to 64 MiB in total, which needs staging memory of four times this
-// size. Rows that leave half of a block's threads idle are fused only if the blocks of all rows can run at once. With
-// more members, the limit is the number of rows from which sending operands to all members takes longer than two
-// additional launches.
+// the rms_norm, every member sends its operand to all others. If there are two members, other all_reduce algorithms
+// send as much data. Then the fused launch is used for rows of up to 64 MiB in total, which needs staging memory of
+// four times this size. Rows that leave half of a block's threads idle are fused only if the blocks of all rows can run
+// at once. With more members, the limit is the number of rows from which sending operands to all members takes longer
+// than two additional launches.
 var NormLimits = []NormLimit{
 	{2, 128, 256},
 	{2, 1024, 4096},

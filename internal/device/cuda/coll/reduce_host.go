@@ -46,8 +46,9 @@ func hostResults(t Team, r *kernels.AllReduce) int64 {
 }
 
 // hostable returns nil if a part of r can be transferred through host memory, and otherwise an error with the reason
-// why not. With two members it is a part of the operands. A result must then not overlap its own operand, because a
-// thread block could overwrite data that another block has not yet sent. With more members it is a part of the results.
+// why not. With two members, the part is one of the operands. A result must then not overlap its own operand, because a
+// thread block could overwrite data that another block has not yet sent. With more members, the part is one of the
+// results.
 func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	bytes := c.Operands[0].In.Bytes()
 	if t.Members() > 2 && hostResults(t, r) == 0 || t.Members() == 2 && hostSplit(t, bytes) == 0 {

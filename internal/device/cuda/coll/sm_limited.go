@@ -9,7 +9,7 @@ import (
 )
 
 // SMLimitedLaunch sets the threads and the unrolling of an SM-limited kernel, where the tuning leaves them open, to the
-// values that were fastest with 8 blocks on two H200. With these values, as many loads are in flight as fit into shared
+// values that were fastest with 8 blocks on two H200. The values lead to as many loads in flight as fit into shared
 // memory.
 func SMLimitedLaunch(tune device.Tuning, members int) (blocks, threads, unroll int) {
 	threads, unroll = TeamThreads, 1

@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// A Launch collects steps in order, and provides what their preparation needs. Its methods are called with the world's
-// mutex held and the device's context current. These methods may unlock the mutex and lock it again.
+// A Launch collects steps in order, and provides what their preparation needs. The methods of a Launch are called with
+// the world's mutex held and the device's context current. These methods may unlock the mutex and lock it again.
 type Launch interface {
 	// Resolve checks a view. It refuses a view of a peer's memory unless peers is set.
 	Resolve(v device.View, peers bool) (strided.View, error)

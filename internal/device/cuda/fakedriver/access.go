@@ -15,7 +15,7 @@ type Access struct {
 	Apart   func(a, b int32) bool     // reports pairs between which the driver reports no peer access
 	Refuses func(a, b int32) bool     // reports pairs between which the driver reports peer access, but refuses to grant it
 	Mangles func(from, to int32) bool // reports pairs between which copies deliver wrong data
-	created map[uintptr]int32         // by handle of memory: the device that owns it
+	created map[uintptr]int32         // by handle of device memory: the device that owns it
 	ranges  map[uintptr]*Mapping      // mapped memory, by address
 	current map[int]int32             // by thread: the device of the current context
 	streams map[uintptr]int32
@@ -87,7 +87,7 @@ func (f *GPU) copied(dst, src uintptr, n int) {
 	}
 }
 
-// grant implements cuMemSetAccess. Its arguments are an address, a length, a list with 12 bytes per device, and the
+// grant implements cuMemSetAccess. The arguments a are an address, a length, a list with 12 bytes per device, and the
 // number of devices.
 func (f *GPU) grant(a []uintptr) uintptr {
 	m := f.Reach.ranges[a[0]]

@@ -69,7 +69,7 @@ func (a Array) head(lead []int64, place, head int64) []float64 {
 }
 
 // goAttention computes attention, query by query. Leading dimensions are the dimensions before sequence, head and
-// feature. With op.LSE it also stores the logarithms of the sums of exponentials.
+// feature. If op.LSE is set, the kernel also stores the logarithms of the sums of exponentials.
 func goAttention(p kernels.Computation, op device.Attention) func() {
 	n := len(p.Out.Shape)
 	return func() {

@@ -183,8 +183,8 @@ func (st *Launch) multiply(ws nvlib.Ptr, s nvlib.Stream) error {
 	return st.Library.Multiply(st.Product, ws, st.Need, s)
 }
 
-// EndBranches frees the branches when the world ends. Their workspaces are freed with the world's heaps. The caller
-// has made the context current.
+// EndBranches frees the branches when the world ends. The workspaces of the branches are freed with the world's heaps.
+// The caller has made the context current.
 func (h *Host) EndBranches() error {
 	var errs []error
 	for _, all := range h.branches {

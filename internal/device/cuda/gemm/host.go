@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Site is the part of a world that the preparation of GEMMs uses. Its methods are called while the world's mutex is
-// held and the GPU's context is current.
+// Site is the part of a world that the preparation of GEMMs uses. The methods of a Site are called while the world's
+// mutex is held and the GPU's context is current.
 type Site interface {
 	// Recording reports whether a graph is being recorded. During a recording, GEMMs are not timed, because the runs
 	// would become part of the graph.

@@ -146,8 +146,8 @@ func PatternOf(dt ir.DType, next func() float64) []byte {
 	return b
 }
 
-// try runs a candidate once and waits for its end; an error is a failure of the candidate. This loads the candidate's
-// code before it is timed.
+// try runs a candidate once and waits for its end; an error is a failure of the candidate. The run loads the
+// candidate's code, before the candidate is timed.
 func (t *trial) try(c Candidate) error {
 	run, err := t.runOf(&c, 0)
 	if err == nil {

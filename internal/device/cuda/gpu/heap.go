@@ -38,9 +38,9 @@ type stretch struct {
 }
 
 // Heap allocates from regions; it takes the first free part that is large enough. The first region has the size least,
-// or more if the first allocation needs more. Each further region is twice as large, up to the size slab. Thus a small
-// world uses little memory, and a large one makes few driver calls. Heaps that receive the same requests have the same
-// layout. The world's mutex guards a heap.
+// or more if the first allocation needs more. Each further region is twice as large, up to the size slab. In this way a
+// small world uses little memory, and a large world makes few driver calls. Heaps that receive the same requests have
+// the same layout. The world's mutex guards a heap.
 type Heap struct {
 	least, slab, grain int64 // sizes of regions in bytes: the first, the largest regular one, and the unit of sizes
 	From               Source

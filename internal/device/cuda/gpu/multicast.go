@@ -11,7 +11,7 @@ import (
 // instructions on the additional address access the memory of all these GPUs.
 type Multicast struct {
 	Bytes int64
-	Own   []nvlib.Ptr // by GPU: the address of the GPU's own memory
+	Own   []nvlib.Ptr // by GPU: the address at which the GPU's own memory is
 	All   nvlib.Ptr   // the multicast address, for multimem instructions on any of the GPUs
 
 	drv  *nvlib.Driver

@@ -18,7 +18,7 @@ import (
 )
 
 // Team describes the GPUs for which NCCL communicators are created, and provides functions of the world that uses them.
-// These functions are called while the world's mutex is held.
+// The functions of a Team are called while the world's mutex is held.
 type Team struct {
 	Members []Member
 	System  *gpu.System

@@ -113,7 +113,7 @@ func (p *Pool) pick(key string) *Group {
 func (p *Pool) Leave(g *Group, sound bool) {
 	switch sound = sound && !g.failed && !g.ended; {
 	case sound && g.joined:
-		g.destroy() // such a group is not reused: all processes would have to agree on the team that uses it next
+		g.destroy() // a group shared with processes is not reused: all would have to agree on its next team
 	case sound:
 		p.mu.Lock()
 		defer p.mu.Unlock()

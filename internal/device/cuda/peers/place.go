@@ -23,7 +23,7 @@ import (
 // View lists the GPUs that each process sees.
 type View struct {
 	seen  [][]sight       // indexed by process
-	alike map[string]bool // by host: whether all its processes see the same GPUs
+	alike map[string]bool // by host: whether all processes of the host see the same GPUs
 	own   string          // this process's host
 
 	failed []failure // pairs of GPUs of different processes that have no peer access, as the method try found

@@ -30,8 +30,8 @@ func CheckCopy(dst, src *View) error {
 // MaxDims is the largest number of dimensions of a copy, after dimensions were merged.
 const MaxDims = 8
 
-// maxStaged is the largest size in bytes of a copy between overlapping views. Such a copy goes through a temporary
-// buffer.
+// maxStaged is the largest size in bytes of a copy between overlapping views. A copy between overlapping views goes
+// through a temporary buffer.
 const maxStaged = 1 << 30
 
 // CheckDims returns an error if there are more than MaxDims dimensions.

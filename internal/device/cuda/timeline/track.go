@@ -53,8 +53,8 @@ const Sparse = 16
 func (t *Track) Due() bool { return (t.begun+1)%Sparse == 0 }
 
 // Milestone adds the begin of a command when there is no observer. For every Sparse-th command it returns an event to
-// record, and otherwise 0. These events let error messages name the stream's position approximately. The context is
-// current.
+// record, and otherwise 0. The events of milestones let error messages name the stream's position approximately. The
+// context is current.
 func (t *Track) Milestone(c *Clock, id int64) (nvlib.Event, error) {
 	if t.begun == 0 {
 		t.passed = id
