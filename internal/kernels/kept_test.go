@@ -494,8 +494,8 @@ func TestKeptRefuses(t *testing.T) {
 			Out: x(ir.F32, 5, 2)},
 		"axis 2 is outside": {Op: device.IndexCopy{Axis: 2}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.I32, 2)},
 			Out: x(ir.F32, 5, 2)},
-		"along axis 1 into i64": {Op: device.Argmax{Axis: 1}, Ins: []Operand{x(ir.F32, 2, 2)}, Out: x(ir.I64, 2)},
-		"[2 0] along axis 1":    {Op: device.Argmax{Axis: 1}, Ins: []Operand{x(ir.F32, 2, 0)}, Out: x(ir.I32, 2)},
+		"along axis 1 does not have the result's type and shape, i64": {Op: device.Argmax{Axis: 1}, Ins: []Operand{x(ir.F32, 2, 2)}, Out: x(ir.I64, 2)},
+		"[2 0] along axis 1": {Op: device.Argmax{Axis: 1}, Ins: []Operand{x(ir.F32, 2, 0)}, Out: x(ir.I32, 2)},
 	} {
 		if _, err := plan(p, Target{}); err == nil ||
 			!strings.Contains(fmt.Sprintf("%s: %v", p, err), want) {

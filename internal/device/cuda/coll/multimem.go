@@ -15,8 +15,8 @@ type multimem struct{ ReduceAlgorithm }
 
 var multimemAlgorithms = []Entry{{Info{Name: "multimem", Ops: allReduce, FreeOrder: true,
 	Takes: "all_reduce: sums of bf16, f16, f32 with order=any",
-	How: "NVLink's switches compute the sums in multicast memory; operands are copied to it, and results are copied  " +
-		"from; only with HOCKET_MULTICAST=on, and not tested on hardware"},
+	How: "operands are copied to multicast memory, NVLink's switches add them, and the results are copied from " +
+		"there; only with HOCKET_MULTICAST=on, and not tested on hardware"},
 	multimem{ReduceAlgorithm{unrolls: []int{1, 2, 4}}}}}
 
 // Supports returns an error if the algorithm cannot carry out c.

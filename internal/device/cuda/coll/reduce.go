@@ -96,7 +96,7 @@ func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective
 			return fmt.Errorf("member %d: %d elements to reduce into %d, but member 0 has %d", i, p.In.N, p.Out.N, c.Operands[0].In.N)
 		}
 		if !p.In.Dense() || !p.Out.Dense() {
-			return fmt.Errorf("%w: member %d: the elements of an operand are not contiguous", device.ErrUnsupported, i)
+			return fmt.Errorf("%w: member %d: there are gaps between the elements of an operand", device.ErrUnsupported, i)
 		}
 		if p.In.Overlaps(&p.Out) && p.In.Addr != p.Out.Addr {
 			return fmt.Errorf("%w: member %d: the result overlaps the operand at another address", device.ErrUnsupported, i)

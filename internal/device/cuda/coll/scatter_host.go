@@ -107,7 +107,7 @@ func (pushSum) operands(r *kernels.AllReduce, c *Collective, f *flow) error {
 	for i := range f.n {
 		in, out, own := f.In(i, 0), f.Out(i, 0), f.In(i, i)
 		if !in.Dense() || !out.Dense() {
-			return fmt.Errorf("%w: member %d: the elements of a block are not contiguous", device.ErrUnsupported, i)
+			return fmt.Errorf("%w: member %d: there are gaps between the elements of a block", device.ErrUnsupported, i)
 		}
 		for p := range f.n {
 			if b := f.In(i, p); b.Addr != in.Addr+nvlib.Ptr(int64(p)*bytes) {
