@@ -19,12 +19,12 @@ import (
 	"hocket.example/hocket/internal/golden"
 )
 
-// publicPackages are those that others import, by folder.
+// publicPackages lists the folders of the packages that other modules may import.
 var publicPackages = []string{".", "cuda", "fault", "ir", "ir/checker"}
 
-// TestAPI compares what the public packages export with testdata/api.txt, so that no name
-// changes unnoticed: -update writes it anew. Nothing exported may name a type of an internal
-// package, whose fields and methods no documentation shows.
+// TestAPI compares the exported API of the public packages with testdata/api.txt; -update rewrites this file. No
+// exported declaration may use a type of an internal package, because no documentation shows such a type's fields and
+// methods.
 func TestAPI(t *testing.T) {
 	var b strings.Builder
 	fset := token.NewFileSet()
@@ -42,7 +42,7 @@ func TestAPI(t *testing.T) {
 	golden.File(t, filepath.Join("testdata", "api.txt"), b.String())
 }
 
-// compiled imports packages from what the compiler left of them.
+// compiled imports packages from the export data that the compiler wrote.
 func compiled(t *testing.T, fset *token.FileSet) types.Importer {
 	t.Helper()
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}"}
@@ -94,7 +94,7 @@ func typeCheck(t *testing.T, fset *token.FileSet, imports types.Importer, dir st
 	return pkg
 }
 
-// builds reports whether a file is of every build: the API is what all of them have.
+// builds reports whether every build contains the file; the API consists of the declarations that all builds have.
 func builds(text string) bool { return !strings.Contains(text, "//go:build nocuda") }
 
 // exported lists what a package exports: names with their types, fields, methods.
@@ -173,7 +173,7 @@ func typeLines(x *types.TypeName, short types.Qualifier) []string {
 	return append(lines, methods...)
 }
 
-// TestExamples: every type that others begin with has an example of its own.
+// TestExamples checks that the main types of the API each have an example.
 func TestExamples(t *testing.T) {
 	have := map[string]bool{}
 	files, err := filepath.Glob("example*_test.go")

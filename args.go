@@ -21,24 +21,26 @@ type Args struct {
 	// drive. It is meant for machines with a World of several processes, but a single process may use it too. The dims of
 	// a parameter in InLocal must follow from Dims, from the binding, or from other parameters.
 	InLocal map[string]map[int]*Tensor
-	// Out holds tensors that receive results, keyed by the results' names. The run allocates tensors for all other
-	// results, and for those with a nil tensor. If the run fails, or its context ends first, the tensors in Out may be
-	// partly written; a tensor that is also in In has then lost its contents. If several results of one run, or of one
-	// batch, name the same tensor, the tensor holds the last result. If two tensors that are each in In and in Out
-	// under one name share memory, the run returns ErrInput.
+	// Out holds tensors that receive results, keyed by the results' names. The run allocates the tensor of a result
+	// that Out lacks or maps to nil. If the run fails, or its context ends first, the tensors in Out may be partly
+	// written; a tensor that is also in In has then lost its contents. If several results of one run, or of one batch,
+	// name the same tensor, the tensor holds the last result. If two tensors that are each in In and in Out under one
+	// name share memory, the run returns ErrInput.
 	Out map[string]*Tensor
 	// Dims sets the dims that neither the binding nor the shapes of other tensors fix. The shapes of blocks in InLocal do
 	// not fix dims.
 	Dims map[string]int64
-	// DeviceIn holds parameters as tensors on the devices. They replace tensors of In and bound tensors.
+	// DeviceIn holds parameters as tensors on the devices. A tensor in DeviceIn is used instead of the parameter's
+	// tensor in In or its bound tensor.
 	DeviceIn map[string]*DeviceTensor
-	// DeviceOut holds device tensors that receive results; the report then lacks these results. The same tensor may be in
-	// both DeviceIn and DeviceOut, so that the run updates an inout parameter in place.
+	// DeviceOut holds device tensors that receive results; the run's report omits these results. The same tensor may be
+	// in both DeviceIn and DeviceOut, so that the run updates an inout parameter in place.
 	//
-	// If the run fails, or is aborted because its context and then LoadOptions.Grace have ended, the tensors in DeviceOut
-	// have no defined contents. Tensors that the run only read are unchanged. To keep state across such a failure,
-	// alternate between two tensors. A run that ends within the grace leaves its results in DeviceOut, although it returns
-	// the error of its context. An InputError whose Begun is false leaves every tensor unchanged.
+	// If the run fails, or is aborted because its context and then LoadOptions.Grace have ended, the tensors in
+	// DeviceOut have no defined contents. Tensors that the run only read are unchanged. To keep state across such a
+	// failure, alternate between two tensors. If the context ends and the run still succeeds within the grace, it
+	// leaves its results in DeviceOut although it returns the error of the context. An InputError whose Begun is false
+	// leaves every tensor unchanged.
 	DeviceOut map[string]*DeviceTensor
 }
 
@@ -63,7 +65,7 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 		if t == nil {
 			return nil, fmt.Errorf("%w: the tensor for %%%s is nil", blocks.ErrInput, name)
 		}
-		if err := t.host().Check(); err != nil { // a header without elements must not set dims
+		if err := t.host().Check(); err != nil { // a tensor with a shape but too few elements must not set dims
 			return nil, fmt.Errorf("%w: %%%s: %w", blocks.ErrInput, name, err)
 		}
 		in[name] = t.host()
@@ -81,8 +83,8 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 	return in, nil
 }
 
-// shapes adds to the host tensors of a run a header for each device tensor of the run. A header has the device
-// tensor's shape and no elements.
+// shapes returns the host tensors of a run, and a header in place of each device tensor of the run. A header has the
+// device tensor's shape and no elements.
 func shapes(a Args, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
 	if len(a.DeviceIn) == 0 {
 		return in
@@ -142,7 +144,8 @@ func hostBlocks(all map[string]map[int]*Tensor) map[string]map[int]*tensor.Tenso
 	return out
 }
 
-// own checks that every tensor belongs to the model's machine, and returns the tensors as package resident's.
+// own checks that every tensor belongs to the model's machine, and returns the device tensors of package resident that
+// they contain.
 func (m *Machine) own(tensors map[string]*DeviceTensor) (map[string]*resident.DeviceTensor, error) {
 	own := map[string]*resident.DeviceTensor{}
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {

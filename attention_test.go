@@ -11,8 +11,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestAttentionReadsLengths checks that attention on the CPU copies only keys and values below the lengths. The heads
-// of the cache are not contiguous, so the rows that it reads are copied to memory that the run allocates.
+// TestAttentionReadsLengths checks that attention on the CPU copies only the keys and values at positions below the
+// sequence lengths. The heads of the cache are not contiguous, so attention copies the rows that it reads to memory
+// that the run allocates.
 func TestAttentionReadsLengths(t *testing.T) {
 	const keys, d, length = 1 << 17, 8, 3
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
@@ -49,7 +50,7 @@ func TestAttentionReadsLengths(t *testing.T) {
 	}
 	run() // loads the plan
 	runtime.GC()
-	runtime.GC() // frees scratch memory that the run has left
+	runtime.GC() // frees the scratch memory of the run
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	run()

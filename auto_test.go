@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// sketched is a machine that has GPUs on paper only.
+// sketched is a machine that can plan for GPUs but has none.
 type sketched struct{ device.Machine }
 
 func (sketched) Name() string { return "cuda" }
@@ -33,8 +33,8 @@ func (sketchedWorld) TeamAlgorithms() []device.Algorithm { return nil }
 func (sketchedWorld) Transport() string                  { return "" }
 func (sketchedWorld) Node(int) int                       { return 0 }
 
-// TestAutoByTunedTable: a model that a machine has loaded is lowered by what the table
-// tuned for that machine has collectives take.
+// TestAutoByTunedTable checks that strategy auto uses the collective times in the table that was tuned for the model's
+// machine.
 func TestAutoByTunedTable(t *testing.T) {
 	device.Register(device.Kind{Name: "sketched", Open: func(*world.World) (device.Machine, error) { return sketched{}, nil }})
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "sketched"})

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// TestGemmBeforeGather: what a GEMM makes is gathered while the next part of it is made, by every strategy,
-// whatever the shape; the program is proved, and computes what its text says. The first is the layer of
+// TestGemmBeforeGather checks that every strategy overlaps a GEMM with the all_gather of its result, for various
+// shapes, that the lowered program is proved, and that its results match the reference. The first case is the layer of
 // nvFuser's issue 5325.
 func TestGemmBeforeGather(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
@@ -29,7 +29,7 @@ func TestGemmBeforeGather(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, s := range []string{"chunked", "chunked(7)", "exchange", "exchange(2)", "ahead"} {
-				want := map[string]string{"chunked": "chunked(4)", "ahead": "exchange"}[s] // nothing leaves before it is made
+				want := map[string]string{"chunked": "chunked(4)", "ahead": "exchange"}[s] // a chunk can only be sent after it has been computed
 				if want == "" {
 					want = s
 				}

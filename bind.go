@@ -76,8 +76,8 @@ type Port struct {
 	DType ir.DType
 	Shape []int64
 	// Below is the exclusive upper bound of the values of an integer parameter that the program uses as ids, indices,
-	// positions, lengths or counts: every value from 0 to Below-1 is valid, and so is the position -1, which skips a row.
-	// Below is 0 for all other parameters.
+	// positions, lengths or counts: every value from 0 to Below-1 is valid, and so is -1 as a position, which skips a
+	// row. Below is 0 for parameters that are not such integers.
 	Below int64
 	// Ascending reports that index_copy uses the parameter as positions. The values along its last dimension, except -1,
 	// must then differ from each other, and RandomInputs makes each one greater by 1 than the one before it.

@@ -17,17 +17,17 @@ import (
 // inout, runs also write its new value to that tensor. A nil tensor removes the binding, and so does a call of Bind
 // with the parameter.
 //
-// A run whose Args.In or Args.DeviceIn has the parameter does not use the bound tensor; the new value of an inout
-// parameter is then an ordinary result. A run for which only Args.Out or Args.DeviceOut has the parameter reads the
-// bound tensor, leaves it unchanged, and writes the new value to the tensor in Out or DeviceOut.
+// A run whose Args.In or Args.DeviceIn contains the parameter does not use the bound tensor; the new value of an inout
+// parameter is then a result like any other. A run for which only Args.Out or Args.DeviceOut has the parameter reads
+// the bound tensor, leaves it unchanged, and writes the new value to the tensor in Out or DeviceOut.
 //
 // Plans that are loaded after BindDevice work directly in the tensor and copy nothing, if only computations and memory
-// copies on the parameter's own rank use the parameter. The state may then fill the devices' memory. A run copies the
-// tensor, as it does for Args.DeviceIn and Args.DeviceOut, in these cases: a collective, a copy to another rank or a
-// peer access reads or writes the parameter; the function returns the parameter under another name; the run uses the
-// tensor for a second parameter or result. A plan works in one tensor, so each bound tensor gets its own plan, within
-// the bound LoadOptions.Cache. Call BindDevice before Prepare and the first Run. A load uses the tensors that were
-// bound when the load started, even if the load continues in the background.
+// copies on the parameter's own rank use the parameter. The state may then be as large as the devices' memory. A run
+// copies the tensor, as it does for Args.DeviceIn and Args.DeviceOut, in these cases: a collective, a copy to another
+// rank or a peer access reads or writes the parameter; the function returns the parameter under another name; the run
+// uses the tensor for a second parameter or result. A plan works in one tensor, so each bound tensor gets its own plan;
+// LoadOptions.Cache limits the number of plans. Call BindDevice before Prepare and the first Run. A load uses the
+// tensors that were bound when the load started, even if the load continues in the background.
 //
 // If a run fails, the tensor of an inout parameter has no contents: later runs return ErrNoContents until it is
 // written. If a run is refused with an InputError whose Begun is false, the tensor is unchanged.

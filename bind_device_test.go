@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// journal is what a model logs, line by line.
+// journal collects the lines that a model logs.
 type journal struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -35,7 +35,7 @@ func (j *journal) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// count returns how many lines have all of the words.
+// count returns the number of lines that contain all of the words.
 func (j *journal) count(words ...string) (n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -51,7 +51,7 @@ next:
 	return n
 }
 
-// resident is counter whose state is bound to its tensor, and what its model logs.
+// resident returns a counter whose state is bound to its device tensor, and the journal of its model.
 func resident(t *testing.T, m *hocket.Machine) (*counter, *journal) {
 	t.Helper()
 	j := &journal{}
@@ -65,8 +65,8 @@ func resident(t *testing.T, m *hocket.Machine) (*counter, *journal) {
 	return c, j
 }
 
-// TestBindDevice: a plan works in the bound tensor, alone and in batches, unless a run is given
-// another. Each tensor has its own plan, which is unloaded when the tensor is closed.
+// TestBindDevice checks that single runs and batches work in the bound tensor, unless the arguments contain another
+// tensor. Each tensor has its own plan, which is unloaded when the tensor is closed.
 func TestBindDevice(t *testing.T) {
 	c, j := resident(t, modeltest.Open(t, cpu.New(cpu.Options{})))
 	if err := c.Prepare(t.Context(), nil); err != nil {
@@ -108,7 +108,7 @@ func TestBindDevice(t *testing.T) {
 		t.Errorf("%d plans were loaded, %d of them work in the tensor: want one more, that copies", all, n)
 	}
 
-	// In turns, each by its plan.
+	// Bind the two tensors alternately; each has its own plan.
 	for i := range 3 {
 		for _, d := range []*hocket.DeviceTensor{c.state, other} {
 			if err := c.BindDevice("s", d); err != nil {
@@ -133,7 +133,7 @@ func TestBindDevice(t *testing.T) {
 		}
 	}
 
-	// Bind and BindDevice take each other's place.
+	// Bind replaces the binding of BindDevice, and vice versa.
 	if err := c.Bind("s", zeros); err != nil {
 		t.Fatal(err)
 	}
@@ -159,8 +159,8 @@ func (c *counter) runs(a hocket.Args) error {
 	return err
 }
 
-// TestBindDevicePrepared: what is prepared for a bound tensor, and for other rows than it has,
-// the runs that follow find.
+// TestBindDevicePrepared checks that runs use the plans that were prepared for the bound tensor and for another number
+// of rows.
 func TestBindDevicePrepared(t *testing.T) {
 	c, j := resident(t, modeltest.Open(t, cpu.New(cpu.Options{})))
 	for _, rows := range []int64{4, 8} {
@@ -184,8 +184,8 @@ func TestBindDevicePrepared(t *testing.T) {
 	c.wants(c.state, 1)
 }
 
-// TestBindDeviceFails: what cannot be bound is refused; a run that fails leaves the tensor
-// without contents, and when it is written again all goes on.
+// TestBindDeviceFails checks that BindDevice refuses unsuitable tensors, and that a failed run leaves the bound tensor
+// without contents until it is written again.
 func TestBindDeviceFails(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	c, j := resident(t, m)
@@ -234,12 +234,12 @@ func TestBindDeviceFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.runs(bare); err != nil { // the bound tensor says how many rows
+	if err := c.runs(bare); err != nil { // the bound tensor determines the number of rows
 		t.Fatal(err)
 	}
 	c.wants(large, 1)
 
-	// Tensors that lie otherwise are refused by the run, and change nothing.
+	// The run refuses tensors with another layout, and leaves them unchanged.
 	alone := modeltest.Load(t, m, "dim T = 4\nmesh tp[1]\nfunc f(%s: inout f32[T, 2]) {\n  add %s, %s into %s\n}\n",
 		hocket.LoadOptions{})
 	if err := alone.BindDevice("s", c.make("ids")); !errors.Is(err, hocket.ErrInput) {
@@ -264,8 +264,7 @@ func TestBindDeviceFails(t *testing.T) {
 	c.wants(c.state, 1)
 }
 
-// TestBindDeviceCopies: where a plan cannot work in the tensor runs copy, with the same
-// results.
+// TestBindDeviceCopies checks that runs copy the tensor, with the same results, if a plan cannot work in it.
 func TestBindDeviceCopies(t *testing.T) {
 	for name, p := range map[string]struct {
 		src  string
@@ -322,7 +321,7 @@ func TestBindDeviceCopies(t *testing.T) {
 	}
 }
 
-// slow is a machine whose loads, when armed, wait where they end.
+// slow is a machine whose loads, if armed is set, wait just before they end.
 type slow struct {
 	device.Machine
 	armed      bool
@@ -351,8 +350,8 @@ func (w *slowWorld) Sync(ctx context.Context) error {
 	return w.World.Sync(ctx)
 }
 
-// TestBindDeviceLoadGoesOn: closing a tensor waits for a load that works in it, even if no caller
-// waits for the load, and unloads the plan.
+// TestBindDeviceLoadGoesOn checks that closing a tensor waits for a load of a plan that works in it, even if no caller
+// waits for the load, and then unloads the plan.
 func TestBindDeviceLoadGoesOn(t *testing.T) { synctest.Test(t, testBindDeviceLoadGoesOn) }
 
 func testBindDeviceLoadGoesOn(t *testing.T) {
@@ -383,8 +382,8 @@ func testBindDeviceLoadGoesOn(t *testing.T) {
 	}
 }
 
-// TestBindDeviceTwice: what is prepared for a tensor that two parameters are bound to is what
-// runs use, which copy.
+// TestBindDeviceTwice checks that, if two parameters are bound to one tensor, runs use the prepared plan and copy the
+// tensor.
 func TestBindDeviceTwice(t *testing.T) {
 	j := &journal{}
 	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})),

@@ -16,9 +16,9 @@ import (
 // BindFrom binds weights from a checkpoint, as Bind does for one parameter. It checks the headers of all tensors before
 // it reads any tensor. If a tensor is missing, or its shape does not fit the other tensors and the program, BindFrom
 // binds nothing. A weight that equals a tensor of the checkpoint stays mapped from the file; all other weights are
-// copies. If each of several processes drives one rank, each process copies only the part of a weight that its rank
-// holds: Reference, Compare and Explore then return ErrUnsupported, unless Args.In has these weights. BindFrom returns
-// the names of the tensors that no rule uses. It returns an error if neither a rule nor a name binds any parameter.
+// copies. If each of several processes drives one rank, each process copies only its rank's part of a weight.
+// Reference, Compare and Explore then return ErrUnsupported, unless Args.In has these weights. BindFrom returns the
+// names of the tensors that no rule uses. It returns an error if neither a rule nor a name binds any parameter.
 func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error) {
 	if err := c.hold(); err != nil {
 		return nil, err
@@ -66,8 +66,9 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 	return slices.DeleteFunc(c.open.Names(), func(n string) bool { return used[n] }), nil
 }
 
-// boxes returns a function that selects the box of a parameter that this process reads: the box of its only rank, or
-// nil for the whole parameter if the process drives several ranks or if not all dims of the parameter are known.
+// boxes returns a function that selects the box (a rectangular part) of a parameter that this process reads: the part
+// of its only rank, or nil for the whole parameter if the process drives several ranks or if not all dims of the
+// parameter are known.
 func (m *Model) boxes(headers map[string]*tensor.Tensor) func(p *ir.Param) (lo, n []int64) {
 	whole := func(*ir.Param) (lo, n []int64) { return nil, nil }
 	if m.machine.peers == nil {
@@ -206,7 +207,7 @@ func (f *function) misfits(headers map[string]*tensor.Tensor) (wrong []string) {
 		b.Dims[name] = s.v
 	}
 	known, ds := ir.Dims(f.unit.Source, b.ir())
-	if ds.HasErrors() { // the weights fix only some dims, so only these are compared
+	if ds.HasErrors() { // the weights determine only some dims, so only these dims are compared
 		known = b.Dims
 	}
 	for _, p := range f.def.Params {

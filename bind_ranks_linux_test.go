@@ -49,7 +49,8 @@ func eachRank(t *testing.T, ranks [][]int, f func(m *hocket.Machine) error) {
 	all.Wait()
 }
 
-// TestBindFromRanks: a process reads the part of the rank that it drives, whatever its own number is.
+// TestBindFromRanks checks that a process reads the part of the rank that it drives, whatever the number of the process
+// is.
 func TestBindFromRanks(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "w.safetensors")
 	if err := tensor.WriteSafetensorsFile(file, []tensor.Named{named(t, "w", ir.F32, 1, 4, 4)}, nil); err != nil {
@@ -60,7 +61,7 @@ func TestBindFromRanks(t *testing.T) {
 	}
 }
 
-// sumsColumns runs rowsSource with ones and the transposed weight of a file.
+// sumsColumns runs rowsSource with inputs of ones and the transposed weight from a file.
 func sumsColumns(t *testing.T, m *hocket.Machine, file string) error {
 	p, err := hocket.Parse("rows.hkt", rowsSource)
 	if err != nil {
@@ -94,7 +95,8 @@ func sumsColumns(t *testing.T, m *hocket.Machine, file string) error {
 	return wantsWhole(t, model, x)
 }
 
-// wantsWhole calls what needs all of a weight, of which a part was read, without and with the whole weight.
+// wantsWhole calls the methods that need a whole weight, of which this process has read only a part: first without the
+// whole weight in the arguments, then with it.
 func wantsWhole(t *testing.T, model *hocket.Model, x *hocket.Tensor) error {
 	w, err := hocket.FromFloats(ir.F32, []float64{1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 4, 8, 12, 16}, 4, 4)
 	if err != nil {

@@ -109,8 +109,7 @@ func f(%x: f32[T/tp, K], %w: f32[N/tp, K]) -> (f32[T, N/tp], f32[K, K]) {
 	}
 }
 
-// TestLoadKeepsBinding: a model keeps the dims that it was loaded with, whatever becomes of
-// the maps that they were in.
+// TestLoadKeepsBinding checks that a model keeps its dims if the caller changes the maps that were passed to Load.
 func TestLoadKeepsBinding(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	p, err := hocket.Parse("f.hkt", "dim T = 2\ndim U = 2\nfunc f(%x: f32[T, U]) -> f32[T, U] {\n  %y = add %x, %x\n  return %y\n}\n")

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestBindContradicts: Bind refuses a tensor that contradicts the dims which other bound tensors fix, and keeps the
-// tensor that was bound before. An argument that contradicts bound tensors is named in the error of its run.
+// TestBindContradicts checks that Bind refuses a tensor that contradicts the dims of other bound tensors, and keeps the
+// tensor that was bound before. The error of a run names an argument that contradicts bound tensors.
 func TestBindContradicts(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	model := modeltest.Load(t, m, "dim T = 4\ndim H = 8\ndim F = 16\nmesh tp[1]\nfunc f(%w1: f32[F, H], %w2: f32[H, F], %x: f32[T, H], "+
@@ -59,7 +59,7 @@ func TestBindContradicts(t *testing.T) {
 	}
 }
 
-// TestMessages: errors name the option, the machine and the index that the caller wrote.
+// TestMessages checks that errors name the option, the machine and the index that the caller wrote.
 func TestMessages(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	p, err := hocket.Parse("f.hkt", "dim B = 2\ndim N = 64\nmesh tp[1]\nfunc f(%at: i32[B, 1], %rows: f32[B, 1, 2], %c: inout f32[B, N, 2]) {\n"+

@@ -22,9 +22,9 @@ func f(%x: f32[T/tp, 2], %w: f32[4/tp, 2], %s: inout f32[2]) -> f32[T, 4/tp] {
 }
 `
 
-// TestBound: a bound tensor is what all runs are given, in every plan, until another is
-// bound, or the same with other bytes; a run may be given its own; and a bound inout
-// parameter begins each run with the tensor.
+// TestBound checks that runs of every plan use the bound tensor until a tensor is bound again, which may be the same
+// one with other elements; that a run's own argument takes precedence; and that an inout parameter has the bound
+// tensor's value at the start of each run.
 func TestBound(t *testing.T) {
 	for name, dev := range map[string]cpu.Options{"concurrent": {}, "scheduled": {Mode: cpu.Scheduled, Seed: 7}} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func testBound(t *testing.T, model *hocket.Model) {
 		}
 	}
 	count := 0.0
-	// run runs with fresh rows and holds the results to arithmetic.
+	// run runs the model with new rows and compares the results with values that it computes itself.
 	run := func(what string, rows int64, w []float64, args map[string]*hocket.Tensor) {
 		t.Helper()
 		in := map[string]*hocket.Tensor{}
@@ -117,7 +117,7 @@ func testBound(t *testing.T, model *hocket.Model) {
 		t.Fatal(err)
 	}
 	bytes := slices.Clone(w.Data)
-	clear(w.Data) // against the rule: it was uploaded
+	clear(w.Data) // callers must not do this; it shows that the weight was already uploaded
 	if r, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": floats(slices.Repeat([]float64{1,
 		1}, 8), 8, 2)}}); err != nil {
 		t.Error(err)
@@ -136,8 +136,8 @@ func testBound(t *testing.T, model *hocket.Model) {
 	run("a run's own where none is bound", 4, one, map[string]*hocket.Tensor{"w": floats(one, 4, 2)})
 }
 
-// TestPrepareBound: Prepare takes the dims that bound weights have, as runs do, and the
-// given ones before those.
+// TestPrepareBound checks that Prepare takes dims from the shapes of bound weights, as runs do, together with the dims
+// in its arguments.
 func TestPrepareBound(t *testing.T) {
 	cm, m := tightly(t, 3)
 	model := modeltest.Load(t, m, `dim T = 4
@@ -171,8 +171,8 @@ func f(%x: f32[T/tp, H], %w: f32[F/tp, H]) -> f32[T, F/tp] {
 	}
 }
 
-// TestBoundNames: weights whose names, types and shapes look alike one behind the other have
-// places of their own.
+// TestBoundNames checks that weights are kept separate even if their names, types and shapes form equal strings when
+// concatenated.
 func TestBoundNames(t *testing.T) {
 	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), `mesh tp[2]
 func f(%w: bf16[2], %wb: f16[2], %wbf: bf16[2]) -> (f32[2], f32[2], f32[2]) {
@@ -208,9 +208,9 @@ func f(%w: bf16[2], %wb: f16[2], %wbf: bf16[2]) -> (f32[2], f32[2], f32[2]) {
 	}
 }
 
-// TestBoundShared: plans for other dims share the weights that were bound before, in one
-// world more; where memory is short for two plans they take turns, and the weights come
-// and go with the last; and nothing is left in the end.
+// TestBoundShared checks that plans for other dims share the weights that are already on the devices, in one additional
+// world. If memory suffices for one plan only, the plans replace each other, and the weights are freed with the last
+// plan. At the end nothing is allocated.
 func TestBoundShared(t *testing.T) {
 	for room, want := range map[int][]int{3: {2, 2, 2}, 2: {2, 2, 2, 2, 2, 2, 2, 2}} {
 		t.Run(fmt.Sprint("room ", room), func(t *testing.T) {

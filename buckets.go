@@ -32,8 +32,8 @@ func (m *Model) roundUp(bound *bindings, a Args) (e buckets.Extents, b Binding, 
 	return e, b, nil
 }
 
-// padded returns the batch for the rounded dims, with parameters padded. cutBack cuts the results of the batch's runs
-// to the sizes that the unrounded dims give them.
+// padded returns the batch for the rounded dims, with parameters padded. The function cutBack shortens the results of
+// the runs to their sizes for the unrounded dims.
 func (m *Model) padded(batch []Args) (padded []Args, cutBack func([]*Report) error, err error) {
 	if len(m.loader.opts.Buckets) == 0 {
 		return batch, func([]*Report) error { return nil }, nil
@@ -54,7 +54,7 @@ func (m *Model) padded(batch []Args) (padded []Args, cutBack func([]*Report) err
 			}
 		}
 		for name, t := range a.In {
-			if p := m.fn.param(name); p != nil && len(t.Shape) == len(p.Type.Dims) { // runBatch returns an error about other tensors
+			if p := m.fn.param(name); p != nil && len(t.Shape) == len(p.Type.Dims) { // runBatch refuses tensors that do not fit
 				full, err := sizes[i].Pad(p, t.host(), m.fn.positions[name])
 				if err != nil {
 					return nil, nil, err

@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestBuckets runs many sizes by two plans, with the results that each size alone has.
+// TestBuckets checks that two plans, for rounded dims, serve runs of many sizes with the same results as a plan for
+// each size.
 func TestBuckets(t *testing.T) {
 	m, model := loadDoubling(t, hocket.LoadOptions{Buckets: map[string][]int64{"T": {32, 64}}})
 	r := rand.New(rand.NewPCG(3, 4))
@@ -47,9 +48,9 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// TestBucketsOfExtents: parameters and results whose extents are computed from a rounded dim are padded and cut, also
-// where only Args.Dims or a default gives the dim. A bound parameter's dim is left as it is. References and explored
-// schedules get the same dims.
+// TestBucketsOfExtents checks that parameters are padded, and results shortened, if their extents are expressions of a
+// rounded dim, even if only Args.Dims or a default value sets the dim. A dim that a bound parameter fixes is not
+// rounded. Reference and Explore use the same dims as runs.
 func TestBucketsOfExtents(t *testing.T) {
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {
@@ -136,7 +137,7 @@ func f(%x: f32[2 * T], %w: f32[N]) -> (f32[T], f32[N], f32[2 * T]) {
 	}
 }
 
-// TestBucketsOfPositions: rows that a bucket adds are not copied to the rows of a cache.
+// TestBucketsOfPositions checks that index_copy does not write padding rows to a cache.
 func TestBucketsOfPositions(t *testing.T) {
 	p, err := hocket.Parse("cache.hkt", `dim T
 func f(%rows: f32[T, 1], %at: i32[T], %cache: inout f32[6, 1]) -> f32[T, 1] {

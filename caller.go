@@ -11,17 +11,17 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// calls reports to the other processes that this process now runs or loads a function. They name this call in their
-// errors.
+// calls reports to the other processes that this process now runs or loads a function. The other processes name this
+// call in their errors.
 func (m *Machine) calls(ctx context.Context, fn *function) {
 	if peers := m.dev.Peers(); peers != nil {
 		peers.Calls(fn.call(ctx))
 	}
 }
 
-// told reports to the other processes that a call of a model has ended, and with which error. It returns the error. If
-// another process times out while it waits for this process, it includes the error in its own. If there is no error,
-// it reports that this process is between two calls.
+// told reports to the other processes that a call of a model has ended, and its error, which told returns. If another
+// process times out while it waits for this process, it includes that error in its own error. If there is no error, it
+// reports that this process is between two calls.
 func (m *Model) told(ctx context.Context, err error) error {
 	err = m.machine.why(ctx, err)
 	if peers := m.machine.dev.Peers(); peers != nil {
@@ -35,8 +35,9 @@ func (m *Model) told(ctx context.Context, err error) error {
 	return err
 }
 
-// call describes a call of a function and its place. The place is the one in the context, or otherwise the position of
-// the function in the program followed by the line of the calling Go code.
+// call returns a description of a call of a function and the call's place. The place is the one that the
+// context.Context contains, or otherwise the position of the function in the program followed by the line of the
+// calling Go code.
 func (f *function) call(ctx context.Context) (call, place string) {
 	if call, place = world.CallOf(ctx); call != "" {
 		return call, place

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// TestCallPlace: the place of a call is where the function begins, and the line of Go that called this package, which
-// is looked up once.
+// TestCallPlace checks that the place of a call is the position of the function and the line of Go code that called
+// this package, and that the line is looked up once.
 func TestCallPlace(t *testing.T) {
 	p, err := Parse("place.hkt", "mesh d[1]\n\nfunc f(%x: f32[2]) -> f32[2] { return %x }")
 	if err != nil {

@@ -45,8 +45,8 @@ const (
 	ByPlan ProofMethod = "plan"
 	// ByLoops means that loops that are too long to unroll were proved from shorter loops that repeat the same commands.
 	ByLoops ProofMethod = "loops"
-	// BySymmetry means that the commands of one rank were checked, because all ranks execute the same commands. Buffers
-	// then do not share memory.
+	// BySymmetry means that the commands of one rank were checked, because all ranks execute the same commands. This
+	// proof applies only to plans whose buffers do not share memory.
 	BySymmetry ProofMethod = "symmetry"
 )
 
@@ -80,7 +80,7 @@ type Verdict struct {
 
 // CheckOptions configures Check. The zero value is ready to use.
 type CheckOptions struct {
-	// Redundant adds a warning for each wait that other waits already imply.
+	// Redundant makes Check warn of each wait that has no effect because of other waits.
 	Redundant bool
 	// Strategy is the overlap strategy with which the program is lowered before it is checked, as in LowerOptions, and
 	// Machine is the machine for which costs are predicted. If Machine is set, warnings about lost overlap and needless
@@ -197,7 +197,7 @@ func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err e
 	}
 	grid, unroller, err := pr.unit.Ranks(b.ir())
 	if err != nil {
-		return false, nil // the plan's analysis reports the same fault more precisely
+		return false, nil // the analysis of the plan reports the same fault more precisely
 	}
 	s, err := verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller, MinCommands: longProof,
 		Prog: lowered.Info.Prog})
@@ -224,7 +224,7 @@ func longest(f *ir.Func, dims map[string]int64) int64 {
 	return most
 }
 
-// plan checks a plan, and whether the verdict also holds for other trip counts.
+// plan checks a plan, and determines whether the verdict also holds for other trip counts of loops.
 func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) error {
 	lowered, err := pr.unit.LoweredFor(b.ir())
 	if err != nil {
@@ -260,8 +260,7 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 	return nil
 }
 
-// leastCost is the smallest fraction of a run's predicted time that a lost overlap must cost before a warning mentions
-// it.
+// leastCost is the smallest cost of a lost overlap, as a fraction of a run's predicted time, that warnings mention.
 const leastCost = 0.005
 
 // costs adds the predicted cost to warnings about lost overlap and needless waits. The cost is the difference between
@@ -273,7 +272,7 @@ func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 		var edges []int32
 		switch {
 		case f.Kind == verify.KindOverlap && len(f.Acts) > 2:
-			for _, a := range f.Acts[2:] { // the first two are the unordered operations
+			for _, a := range f.Acts[2:] { // the first two notes name the unordered operations
 				edges = append(edges, a.Cmd)
 			}
 		case f.Kind == verify.KindRedundant && len(f.Acts) > 0:
@@ -434,7 +433,7 @@ func Fix(p *Program, b Binding) (*Fixed, error) {
 		return nil, err
 	}
 	pr := &prover{unit: u}
-	source, ds := ir.Parse(p.info.Prog.File, p.String()) // Fix needs the positions in the text that is printed
+	source, ds := ir.Parse(p.info.Prog.File, p.String()) // Fix needs positions in the printed text
 	if ds.HasErrors() {
 		return nil, ds
 	}
@@ -468,7 +467,7 @@ type proofOf struct {
 	reason string
 }
 
-// ofProved adds to an error about ranks that hold different copies of a value whether the plan was proved.
+// ofProved sets MismatchError.Proved in an error about ranks whose copies of a value differ.
 func ofProved(err error, proof proofOf) error {
 	if differ := (*MismatchError)(nil); errors.As(err, &differ) {
 		differ.Proved = proof.kind == Proved

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket"
 )
 
-// onRanks is an example on more ranks.
+// onRanks returns an example program whose mesh has more ranks.
 func onRanks(t *testing.T, file string, ranks int) string {
 	t.Helper()
 	src, err := os.ReadFile("examples/" + file)
@@ -37,8 +37,8 @@ func verdictOf(t *testing.T, text string, b hocket.Binding, opts ...hocket.Check
 	return v
 }
 
-// TestCheckOfManyRanks: from some size on programs are proved by one rank that represents all, and
-// refuted where one rank lacks a wait.
+// TestCheckOfManyRanks checks that large programs are proved by symmetry, from one rank that represents all, and that a
+// program is refuted if one of its ranks lacks a wait.
 func TestCheckOfManyRanks(t *testing.T) {
 	text := onRanks(t, "ag_linear_exchange.hkt", 192)
 	v := verdictOf(t, text, hocket.Binding{})
@@ -60,7 +60,8 @@ func TestCheckOfManyRanks(t *testing.T) {
 	}
 }
 
-// TestCheckOfLongLoops: a loop that could be unrolled is proved by shorter ones first.
+// TestCheckOfLongLoops checks that Check first tries to prove a long loop from shorter loops, even if the loop could be
+// unrolled.
 func TestCheckOfLongLoops(t *testing.T) {
 	src, err := os.ReadFile("examples/row_parallel_chunked.hkt")
 	if err != nil {
@@ -83,7 +84,8 @@ func TestCheckOfLongLoops(t *testing.T) {
 	}
 }
 
-// TestCheckOfMergedLoops: a loop that joins its streams is reported where one rank stands for many, too.
+// TestCheckOfMergedLoops checks that a loop whose waits prevent its streams from overlapping is reported also in a
+// proof by symmetry.
 func TestCheckOfMergedLoops(t *testing.T) {
 	src, err := os.ReadFile("examples/row_parallel_chunked.hkt")
 	if err != nil {
@@ -102,8 +104,8 @@ func TestCheckOfMergedLoops(t *testing.T) {
 	}
 }
 
-// TestCheckOfEarlyWaits: a wait before work that does not need it is found with a machine, and what
-// it costs; without one, or behind that work, nothing is said.
+// TestCheckOfEarlyWaits checks that, if a machine is set, Check warns of a wait that precedes work which does not need
+// it, with the predicted cost. Check does not warn without a machine, or if the wait follows that work.
 func TestCheckOfEarlyWaits(t *testing.T) {
 	const early = `
 mesh tp[4]
@@ -147,8 +149,8 @@ func f(%x: bf16[8192, 8192], %w: bf16[8192, 8192], %g: bf16[8192, 8192]) -> (bf1
 	}
 }
 
-// TestForAllOfOneText: a proof for every trip count is about one text, and that of an exchange depends on whether the
-// rows divide.
+// TestForAllOfOneText checks that a proof for all trip counts is not claimed if other values of the dim lower to
+// another program, as exchange does if the rows are not divisible by the ranks.
 func TestForAllOfOneText(t *testing.T) {
 	const text = `dim T = 4
 dim R = 4
@@ -176,7 +178,8 @@ func f(%x: f32[ROWS, 4/tp], %w: f32[4, 4/tp], %z: f32[4]) -> (f32[ROWS, 4], f32[
 	}
 }
 
-// TestLongLoopOfRaggedRows: a long loop whose exchanges have blocks of different sizes is proved by a shorter one.
+// TestLongLoopOfRaggedRows checks that a long loop whose exchanges have blocks of different sizes is proved from a
+// shorter loop.
 func TestLongLoopOfRaggedRows(t *testing.T) {
 	p, err := hocket.Parse("f.hkt", `dim T = 5
 dim L = 20000

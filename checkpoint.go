@@ -15,7 +15,7 @@ type Checkpoint struct {
 	open *checkpoint.Checkpoint
 
 	mu   sync.Mutex
-	held int // number of users: the caller, models with weights from the checkpoint, and readers of these weights
+	held int // number of users: the caller that opened it, models with weights from it, and readers of these weights
 	shut bool
 }
 
@@ -31,7 +31,7 @@ func OpenCheckpoint(path string) (*Checkpoint, error) {
 	return &Checkpoint{open: c, held: 1}, nil
 }
 
-// Names returns the names of the tensors in sorted order.
+// Names returns the names of the checkpoint's tensors in sorted order.
 func (c *Checkpoint) Names() []string {
 	return c.open.Names()
 }
@@ -69,7 +69,7 @@ func (c *Checkpoint) Close() error {
 
 func (c *Checkpoint) hold() error {
 	if c == nil || c.open == nil {
-		return fmt.Errorf("%w: the Checkpoint is nil or zero: open one with OpenCheckpoint", ErrInput)
+		return fmt.Errorf("%w: the Checkpoint is nil or zero: open a checkpoint with OpenCheckpoint", ErrInput)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

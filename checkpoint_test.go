@@ -34,7 +34,7 @@ func model(
 }
 `
 
-// named is a tensor whose element i is first+i, each a small integer.
+// named is a named tensor whose element i is the small integer first+i.
 func named(t *testing.T, name string, dt ir.DType, first int, shape ...int64) tensor.Named {
 	t.Helper()
 	x, err := tensor.New(dt, shape)
@@ -47,8 +47,8 @@ func named(t *testing.T, name string, dt ir.DType, first int, shape ...int64) te
 	return tensor.Named{Name: name, Tensor: x}
 }
 
-// writeCheckpoint writes two files and their index: two layers with gate, up and down, and what is not
-// a layer's. H=2, F=4, V=3.
+// writeCheckpoint writes a checkpoint of two files and an index, with the tensors gate, up and down of two layers, and
+// tensors outside of layers. H=2, F=4, V=3.
 func writeCheckpoint(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -109,8 +109,8 @@ func loadCheckpointModel(t *testing.T, source string) *hocket.Model {
 	return model
 }
 
-// TestBindFrom: layers are stacked, parts concatenated and cut, matrices transposed and elements
-// converted, as the numbers that the files were made of say; what nothing uses is named.
+// TestBindFrom checks that layers are stacked, tensors concatenated, rows selected, matrices transposed and elements
+// converted, by the known numbers in the files, and that unused tensors are returned.
 func TestBindFrom(t *testing.T) {
 	c, err := hocket.OpenCheckpoint(writeCheckpoint(t))
 	if err != nil {
@@ -121,7 +121,7 @@ func TestBindFrom(t *testing.T) {
 	if err != nil || !slices.Equal(unused, []string{"l.9999.w"}) {
 		t.Fatalf("unused %q, %v", unused, err)
 	}
-	if err := c.Close(); err != nil { // the model keeps what it has mapped
+	if err := c.Close(); err != nil { // the model keeps the tensors that it has mapped
 		t.Fatal(err)
 	}
 	ctx := context.Background()
@@ -134,7 +134,8 @@ func TestBindFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[int][]float64{
-		// Layer 1: gate 30…37, then up 40…47, each row of two; x is the identity, so y is the transpose.
+		// Layer 1 has the elements 30…37 of gate and then 40…47 of up, in rows of two. x is the identity matrix, so y
+		// is the transpose of the weight.
 		0: {30, 32, 34, 36, 40, 42, 44, 46, 31, 33, 35, 37, 41, 43, 45, 47},
 		1: {20, 22, 24, 26, 21, 23, 25, 27, 50, 52, 54, 56, 51, 53, 55, 57},
 		2: {71, 72, 73, 76, 77, 78},
@@ -150,7 +151,7 @@ func TestBindFrom(t *testing.T) {
 	}
 }
 
-// TestBindFromRefuses: what does not fit is refused before anything is bound, with what to do.
+// TestBindFromRefuses checks that BindFrom binds nothing if a tensor does not fit, and that the error says what to do.
 func TestBindFromRefuses(t *testing.T) {
 	c, err := hocket.OpenCheckpoint(writeCheckpoint(t))
 	if err != nil {
@@ -211,8 +212,8 @@ func TestBindFromRefuses(t *testing.T) {
 	}
 }
 
-// TestCheckpointClosedUnderExplore: what goes on with a model's weights has them until it ends, though model and
-// checkpoint are closed meanwhile; afterwards neither takes calls.
+// TestCheckpointClosedUnderExplore checks that a call of Explore can use the model's weights until it ends, although
+// model and checkpoint are closed meanwhile, and that both then refuse calls.
 func TestCheckpointClosedUnderExplore(t *testing.T) {
 	c, err := hocket.OpenCheckpoint(writeCheckpoint(t))
 	if err != nil {
@@ -247,7 +248,8 @@ func TestCheckpointClosedUnderExplore(t *testing.T) {
 	}
 }
 
-// TestBindFromAgain: a checkpoint is unmapped when its weights are replaced, but not under a run that reads them.
+// TestBindFromAgain checks that a checkpoint is unmapped when its weights are replaced, but not before a run that reads
+// them has ended.
 func TestBindFromAgain(t *testing.T) {
 	path := writeCheckpoint(t)
 	model := loadCheckpointModel(t, "func f(%embed: f32[3, 2]) -> f32[3, 2] {\n  %y = copy %embed\n  return %y\n}\n")
@@ -298,8 +300,8 @@ func TestBindFromAgain(t *testing.T) {
 	}
 }
 
-// TestOpenCheckpointRefuses: indexes that lie, files that are not what they should be, and directories without
-// a checkpoint.
+// TestOpenCheckpointRefuses checks the errors for indexes with false entries, files of the wrong kind, and directories
+// without a checkpoint.
 func TestOpenCheckpointRefuses(t *testing.T) {
 	dir := writeCheckpoint(t)
 	index := filepath.Join(dir, "model.safetensors.index.json")

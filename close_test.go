@@ -14,8 +14,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestCloseBeside: what a machine's end aborts, runs, loads, tensors that are made and their uses, says that it
-// is closed, and not that a context ended, which none has; a context that has says so.
+// TestCloseBeside checks that runs, loads, and allocations and uses of device tensors that a closing machine aborts
+// return ErrClosed, and not the error of a context, unless the caller's context has ended.
 func TestCloseBeside(t *testing.T) {
 	rounds := 60
 	if testing.Short() {
@@ -79,8 +79,8 @@ func TestCloseBeside(t *testing.T) {
 	}
 }
 
-// TestCloseAmidPlanning: closing a machine does not wait until a large program is planned if no
-// caller waits for the plan.
+// TestCloseAmidPlanning checks that closing a machine does not wait for the planning of a large program if no caller
+// waits for the plan.
 func TestCloseAmidPlanning(t *testing.T) {
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {
@@ -106,8 +106,8 @@ func TestCloseAmidPlanning(t *testing.T) {
 	}
 }
 
-// TestCloseAmidFill: what others' work returns is Fill's error, also where the machine is closed
-// meanwhile, which waits for it.
+// TestCloseAmidFill checks that Fill returns the error of the caller's function even if the machine is closed
+// meanwhile, and that Close waits for the function.
 func TestCloseAmidFill(t *testing.T) {
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {
@@ -130,8 +130,8 @@ func TestCloseAmidFill(t *testing.T) {
 	}
 }
 
-// TestOpenEnds: after the end of the context with which a machine was opened, its calls return ErrClosed, and not the
-// error of a context, since no context of theirs has ended. No machine is opened with a context that has ended.
+// TestOpenEnds checks that, after the context that was passed to Open has ended, calls of the machine return ErrClosed
+// and not a context error, because the contexts of these calls have not ended. Open fails if its context has ended.
 func TestOpenEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	m, err := hocket.Open(ctx, hocket.MachineOptions{})
@@ -169,7 +169,7 @@ func TestOpenEnds(t *testing.T) {
 	}
 }
 
-// TestClosedModel: the methods of a closed model name its function.
+// TestClosedModel checks that the errors of a closed model's methods name its function.
 func TestClosedModel(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	c := newCounter(t, m)
@@ -187,12 +187,13 @@ func TestClosedModel(t *testing.T) {
 	}
 }
 
-// given is what a run takes whose state is in the host's memory.
+// given returns the arguments of a run whose state is in host memory.
 func (c *counter) given(s *hocket.Tensor) map[string]*hocket.Tensor {
 	return map[string]*hocket.Tensor{"ids": c.in["ids"], "table": c.in["table"], "s": s}
 }
 
-// TestLostContentsOfClosed checks that a tensor whose contents a machine's end has lost is reported as closed.
+// TestLostContentsOfClosed checks that a device tensor whose contents were lost because its machine was closed is
+// reported as closed.
 func TestLostContentsOfClosed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	m, err := hocket.Open(ctx, hocket.MachineOptions{})

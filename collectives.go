@@ -91,7 +91,7 @@ func (c *Collectives) DoNorm(ctx context.Context, call NormCall) error {
 	return inputError(c.g.DoNorm(ctx, calls.Norm(call)))
 }
 
-// Empty allocates memory on the rank's device. Collectives need not copy operands that are in this memory. All
+// Empty allocates memory on the rank's device. Collectives use operands in this memory without copying them. All
 // processes must call Empty with the same number of bytes, at the same position in their sequence of calls. Close frees
 // the memory.
 func (c *Collectives) Empty(ctx context.Context, bytes int64) (uintptr, error) {

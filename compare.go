@@ -40,7 +40,8 @@ func (a Agreement) String() string {
 	return [...]string{"undecided", "exact", "within", "differs"}[a]
 }
 
-// weakest returns the weaker of two agreements. The order, from strong to weak, is Exact, Within, Undecided, Differs.
+// weakest returns the weaker of two Agreement values. The order, from strong to weak, is Exact, Within, Undecided,
+// Differs.
 func weakest(a, b Agreement) Agreement {
 	strength := [...]int{Undecided: 1, Exact: 3, Within: 2, Differs: 0}
 	if strength[b] < strength[a] {
@@ -114,7 +115,7 @@ func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
 }
 
 // widen adds the error bounds of the model's own function to those of the function that it refines. The two functions
-// may round in different places, so both may be that far from the result in real arithmetic.
+// may round in different places, so each may differ from the result in real arithmetic by its own bound.
 func (r *Reference) widen(ctx context.Context, m *Model, b Binding, in map[string]*tensor.Tensor) error {
 	own, err := m.fn.unit.Bind(b.ir())
 	if err != nil {
@@ -149,7 +150,7 @@ type Measured struct {
 	// if only one of the two elements is finite. Largest is the largest absolute value in the reference.
 	Error, Largest float64
 
-	zeros bool   // whether these are floating-point numbers, and all of the reference are 0
+	zeros bool   // whether the elements are floating-point numbers and the reference has only zeros
 	nans  string // describes the elements of the reference that are NaN
 }
 
@@ -193,7 +194,7 @@ type Comparison struct {
 	// Layers holds the comparisons of layers that were passed to ByLayers.
 	Layers []LayerComparison
 
-	sizes     string      // for Within: the error of the result in Detail
+	sizes     string      // for the verdict Within: a description of the error of the result in Detail
 	confirmed *Comparison // the comparison with other inputs
 }
 
@@ -204,7 +205,7 @@ func (r *Reference) Compare(rep *Report) Comparison {
 		c.Verdict, c.Detail = Differs, fmt.Sprintf("%d results, %d in the reference", len(rep.OutNames), len(r.outputs))
 		return c
 	}
-	share := -1.0 // largest fraction of its error bound that a result has used
+	share := -1.0 // largest quotient of a result's error and its error bound
 	for i, name := range rep.OutNames {
 		v := eval.Compare((*tensor.Tensor)(rep.Out[name]), r.outputs[i])
 		a := [...]Agreement{eval.Exact: Exact, eval.Within: Within, eval.Undecided: Undecided,
@@ -251,7 +252,8 @@ func (c Comparison) Confirmed(second Comparison) Comparison {
 	return c
 }
 
-// Weakest returns the comparison that has the weakest verdict. If several have it, Weakest returns the first of them.
+// Weakest returns the comparison that has the weakest verdict. If several comparisons have the weakest verdict, Weakest
+// returns the first of them.
 func (c Comparison) Weakest(others ...Comparison) Comparison {
 	for _, o := range others {
 		if weakest(c.Verdict, o.Verdict) != c.Verdict {

@@ -17,7 +17,7 @@ import (
 // the reference's results for the preceding layers.
 type LayerComparison struct {
 	// Name identifies the part of the function, for example "%hidden, %l=3" for one iteration of a loop. Line is the
-	// line of the program at which the part begins.
+	// line of the program at which the layer begins.
 	Name string
 	Line int32
 	Comparison
@@ -38,9 +38,9 @@ func (l LayerComparison) String() string {
 // layer are therefore those of its own operations. If the comparison of a layer is undecided, CompareLayers compares
 // the parts of the layer, down to single operations, and returns them in LayerComparison.Layers.
 //
-// CompareLayers returns no layers for a function that cannot be cut: a function that consists of a single layer, a
-// function that refines another one, or a function in which a buffer or stream is in use at every possible cut. Like
-// Reference, it is slow.
+// CompareLayers returns no layers for a function that cannot be divided into layers: a function that consists of a
+// single layer, a function that refines another one, or a function in which a buffer or stream is in use at every
+// possible boundary of layers. Like Reference, it is slow.
 func (m *Model) CompareLayers(ctx context.Context, args Args) ([]LayerComparison, error) {
 	if m.fn.def.Refines.Text != "" {
 		return nil, nil

@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// TestCompareLayers: bf16 loses 32 layers of unscaled weights, but not one of them.
+// TestCompareLayers checks that layers can be compared one by one where the error bounds of bf16 leave the whole model,
+// 32 layers of unscaled weights, undecided.
 func TestCompareLayers(t *testing.T) {
 	model, args, whole := ran32(t, "rand:1", hocket.LoadOptions{Strategy: "exchange"})
 	list, err := model.CompareLayers(t.Context(), args)
@@ -36,7 +37,8 @@ func TestCompareLayers(t *testing.T) {
 	}
 }
 
-// TestByLayers: a layer that differs refutes a model, and one that is undecided leaves it so.
+// TestByLayers checks that the verdict on a model becomes Differs if a layer differs, and stays Undecided if a layer is
+// undecided.
 func TestByLayers(t *testing.T) {
 	all := []hocket.Agreement{hocket.Exact, hocket.Within, hocket.Undecided, hocket.Differs}
 	layer := func(a hocket.Agreement) hocket.LayerComparison {

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// TestUnbounded has 32 layers of unscaled weights grow until bf16 holds nothing
-// of them: that nothing contradicts the result must not read like agreement.
+// TestUnbounded checks that the message of an undecided comparison does not read like agreement. The values of 32
+// layers of unscaled weights grow until no error bound in bf16 is left.
 func TestUnbounded(t *testing.T) {
 	_, _, c := ran32(t, "ints:0", hocket.LoadOptions{})
 	if c.Verdict != hocket.Undecided || !strings.HasPrefix(c.String(), "undecided against model") {
@@ -45,7 +45,7 @@ func ran32(t *testing.T, inputs string, o hocket.LoadOptions) (*hocket.Model, ho
 	return model, args, ref.Compare(rep)
 }
 
-// TestConfirmed: the second comparison refutes or leaves undecided, and certifies nothing.
+// TestConfirmed checks that the second comparison can refute the first or make it undecided, but cannot strengthen it.
 func TestConfirmed(t *testing.T) {
 	all := []hocket.Agreement{hocket.Exact, hocket.Within, hocket.Undecided, hocket.Differs}
 	for i, first := range all {
@@ -71,8 +71,8 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
-// TestSeveralResults: the weakest result decides, and of those that round the one that is
-// closest to its bound is shown.
+// TestSeveralResults checks that the weakest verdict of all results counts, and that, if the results are Within, the
+// one closest to its error bound is shown.
 func TestSeveralResults(t *testing.T) {
 	ref, rep := referenceOf(t, `func f(%x: f32[8]) -> (f32[8], f32[8], f32[8]) {
   %c = copy %x
@@ -138,13 +138,13 @@ func modelOf(t *testing.T, src, inputs string) (*hocket.Model, hocket.Args) {
 	return model, hocket.Args{In: in}
 }
 
-// TestTextOrder: a program that is not proved means what its statements compute one after
-// another on each rank; one that is proved may need streams that run side by side.
+// TestTextOrder checks that the reference of a program that is not proved is computed in text order, one statement
+// after another on each rank. A proved program may need streams that run concurrently.
 func TestTextOrder(t *testing.T) {
 	const head = "mesh tp[2]\n\nfunc f(%x: f32[4/tp]) -> f32[4/tp] {\n"
 	for name, c := range map[string]struct {
 		body    string
-		factor  float64 // what every result is, of the input; 0: there is no reference
+		factor  float64 // each result is the input times this factor; 0 if there is no reference
 		missing string  // why
 	}{
 		"the last write counts": {`  %s = stream

@@ -64,7 +64,7 @@ func (d *DeviceTensor) Write(ctx context.Context, from *Tensor) error {
 }
 
 // Read copies the tensor to the host. It returns a *MismatchError if ranks that hold copies of the same block have
-// different values. Blocks that a run leaves on the devices are compared by Read, and not at the end of the run.
+// different values. A run does not compare the copies of a block that it leaves on the devices; Read does.
 func (d *DeviceTensor) Read(ctx context.Context) (*Tensor, error) {
 	t, err := d.t.Read(ctx)
 	return (*Tensor)(t), d.m.why(ctx, err)
@@ -87,10 +87,10 @@ func (d *DeviceTensor) Blocks() []DeviceBlock {
 }
 
 // Fill lets the caller's own kernels, or another library, write the tensor. It calls f with the blocks after all
-// earlier runs and methods that use the tensor have ended; later ones begin after f has returned. f must write every
-// byte of each block, and the work that it starts on the devices must have ended when it returns. If f returns an
-// error, Fill returns that error and the tensor has no defined contents. f must not call a method of the tensor that
-// waits, nor start a run that uses the tensor, because these would wait for f.
+// earlier runs and methods that use the tensor have ended; later runs and methods begin after f has returned. f must
+// write every byte of each block, and the work that it starts on the devices must have ended when it returns. If f
+// returns an error, Fill returns that error and the tensor has no defined contents. f must not call a method of the
+// tensor that waits, nor start a run that uses the tensor, because these would wait for f.
 func (d *DeviceTensor) Fill(ctx context.Context, f func([]DeviceBlock) error) error {
 	if f == nil {
 		return fmt.Errorf("%w: Fill was called without a function", blocks.ErrInput)
@@ -107,7 +107,7 @@ func (d *DeviceTensor) View(ctx context.Context, f func([]DeviceBlock) error) er
 	return d.show(ctx, f, d.t.View)
 }
 
-// show calls f with the blocks while it holds the tensor for reading or writing, and returns the error of f unchanged.
+// show leases the tensor for reading or writing, calls f with the blocks, and returns the error of f unchanged.
 func (d *DeviceTensor) show(ctx context.Context, f func([]DeviceBlock) error,
 	within func(context.Context, func() error) error) error {
 	var own error

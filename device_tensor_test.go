@@ -18,7 +18,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// counted adds to its state, split over ranks, and fails where an id is none of the table's.
+// counted is a program that adds to its state, which is split over ranks, and that fails if an id is not a row of the
+// table.
 const counted = `dim T = 4
 mesh tp[2]
 func count(%ids: i32[2], %table: f32[3, 2], %s: inout f32[T/tp, 2]) -> f32[2, 2] {
@@ -39,7 +40,7 @@ func vals(t testing.TB, dt ir.DType, v []float64, shape ...int64) *hocket.Tensor
 	return x
 }
 
-// counter is a model of counted with what a run of it takes.
+// counter is a model of the program counted, with the arguments of a run.
 type counter struct {
 	*hocket.Model
 	t     testing.TB
@@ -83,7 +84,7 @@ func (c *counter) run(ctx context.Context, from, to *hocket.DeviceTensor) error 
 	return err
 }
 
-// wants checks what all elements of a tensor are.
+// wants checks that all elements of a tensor have the given value.
 func (c *counter) wants(d *hocket.DeviceTensor, want float64) {
 	c.t.Helper()
 	x, err := d.Read(c.t.Context())
@@ -98,8 +99,8 @@ func (c *counter) wants(d *hocket.DeviceTensor, want float64) {
 	}
 }
 
-// TestDeviceTensorFailed: when a run fails, what it was to write holds nothing any more, in
-// place or not, and what it read is as before.
+// TestDeviceTensorFailed checks that, after a failed run, the tensors that the run writes have no contents, in place or
+// not, and those that it only reads are unchanged.
 func TestDeviceTensorFailed(t *testing.T) {
 	c := newCounter(t, modeltest.Open(t, cpu.New(cpu.Options{})))
 	next := c.make("s")
@@ -142,8 +143,8 @@ func TestDeviceTensorFailed(t *testing.T) {
 	c.wants(c.state, 8)
 }
 
-// TestDeviceTensorErrors: what does not fit is refused, with a word on what would, and
-// changes nothing.
+// TestDeviceTensorErrors checks that arguments that do not fit are refused and change nothing, and that the errors say
+// what would fit.
 func TestDeviceTensorErrors(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	c := newCounter(t, m)
@@ -250,8 +251,9 @@ func TestDeviceTensorErrors(t *testing.T) {
 	}
 }
 
-// TestFillAndView: others work on blocks while nothing else does what they must not see; an
-// error, or a panic, of who fills leaves nothing; there is no way by closed tensors.
+// TestFillAndView checks that no conflicting use of a tensor executes while the caller's function works on its blocks,
+// that an error or panic of the function passed to Fill leaves the tensor without contents, and that closed tensors are
+// refused.
 func TestFillAndView(t *testing.T) {
 	c := newCounter(t, modeltest.Open(t, cpu.New(cpu.Options{})))
 	ones := func(blocks []hocket.DeviceBlock) error {
@@ -260,7 +262,7 @@ func TestFillAndView(t *testing.T) {
 		}
 		return nil
 	}
-	// A run waits for who fills, and one who fills for it.
+	// A run waits for Fill, and Fill waits for a run.
 	filling, ran := make(chan struct{}), make(chan error)
 	go func() {
 		<-filling
@@ -336,7 +338,7 @@ func TestFillAndView(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorDiffers: replicas that a run leaves different are found when they are read.
+// TestDeviceTensorDiffers checks that Read reports copies of a block that differ after a run.
 func TestDeviceTensorDiffers(t *testing.T) {
 	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), `mesh tp[2]
 func f(%x: inout f32[3]) {
@@ -360,7 +362,7 @@ func f(%x: inout f32[3]) {
 	}
 }
 
-// TestMismatchProved: the error about ranks whose copies differ says whether the plan was proved.
+// TestMismatchProved checks that the error about ranks whose copies differ says whether the plan was proved.
 func TestMismatchProved(t *testing.T) {
 	const src = "mesh tp[2]\nfunc f() -> f32[3] {\n  %y = alloc f32[3]\n  fill into %y, value=rank(tp)\n  return %y\n}\n"
 	for _, proved := range []bool{true, false} {
@@ -376,8 +378,8 @@ func TestMismatchProved(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorsBeside: two models that update one tensor at once, and others that read
-// it, see it whole, and no update is lost. Who waits gives up when his context ends.
+// TestDeviceTensorsBeside checks that no update is lost, and that no reader sees a partial update, if two models update
+// one tensor while others read it. A caller that waits for the tensor stops waiting when its context ends.
 func TestDeviceTensorsBeside(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	one, two := newCounter(t, m), newCounter(t, m)
@@ -426,8 +428,8 @@ func TestDeviceTensorsBeside(t *testing.T) {
 	one.wants(one.state, 2*each)
 }
 
-// TestDeviceTensorShort: where memory is short for a tensor, plans that rest are given up
-// for it, and only where there are none more it fails; nothing is left in the end.
+// TestDeviceTensorShort checks that idle plans are unloaded if memory is short for a tensor, that the allocation fails
+// only if no idle plan is left, and that nothing is allocated at the end.
 func TestDeviceTensorShort(t *testing.T) {
 	cm, m := tightly(t, 1)
 	model := summed(t, m, 2)
@@ -445,8 +447,8 @@ func TestDeviceTensorShort(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorTooLarge: a tensor that no memory is large enough for is ErrOutOfMemory, gives
-// no plan up, and costs none of the others.
+// TestDeviceTensorTooLarge checks that a tensor that exceeds the whole memory gives ErrOutOfMemory, and that no plan is
+// unloaded and no other tensor is closed for it.
 func TestDeviceTensorTooLarge(t *testing.T) {
 	c, j := resident(t, modeltest.Open(t, cpu.New(cpu.Options{Memory: 1 << 20})))
 	if err := c.Prepare(t.Context(), nil); err != nil {
@@ -468,7 +470,8 @@ func TestDeviceTensorTooLarge(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorsEnd: they end with their machine, and go on without their model.
+// TestDeviceTensorsEnd checks that device tensors stay usable after their model is closed, but not after their machine
+// is closed.
 func TestDeviceTensorsEnd(t *testing.T) {
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {
@@ -498,7 +501,7 @@ func TestDeviceTensorsEnd(t *testing.T) {
 	}
 }
 
-// shortLate is a machine whose worlds are short of memory once, behind a run, when armed.
+// shortLate is a machine whose worlds, if armed is set, report a shortage of memory once, at the end of a run.
 type shortLate struct {
 	device.Machine
 	armed bool
@@ -525,9 +528,9 @@ func (w *shortLateWorld) Sync(ctx context.Context) error {
 	return err
 }
 
-// TestSpoiled: a run that memory was short for is run again when some was made, unless it
-// was to update in place what it was given, in the host's memory or on the devices: then
-// that is lost, and its error says so, and why.
+// TestSpoiled checks that a run for which memory was short is repeated once memory has been freed. A run that updates
+// arguments in place, in host memory or on the devices, is not repeated: their contents are lost, and the error says so
+// and why.
 func TestSpoiled(t *testing.T) {
 	for name, inPlace := range map[string]bool{"host, in place": true, "devices, in place": true, "host": false,
 		"devices": false, "both": false} {
@@ -585,8 +588,8 @@ func TestSpoiled(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorKept: a tensor outlives the context that it was made with; one of another
-// type is refused, and what is nil receives nothing.
+// TestDeviceTensorKept checks that a tensor stays usable after the context of NewDeviceTensor has ended, that a tensor
+// of another type is refused, and that a nil tensor receives no result.
 func TestDeviceTensorKept(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	ints := modeltest.Load(t, m, "dim T = 4\nmesh tp[2]\nfunc f(%s: i32[T/tp, 2]) -> i32[T/tp, 2] {\n  %y = add %s, %s\n  return %y\n}\n", hocket.LoadOptions{})
@@ -615,8 +618,8 @@ func TestDeviceTensorKept(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorTurn: a run that waits for a tensor does not delay other runs of the model that
-// do not use it.
+// TestDeviceTensorTurn checks that a run that waits for a tensor does not delay other runs of the model that do not use
+// the tensor.
 func TestDeviceTensorTurn(t *testing.T) {
 	cm, m := tightly(t, 9)
 	a, b := summed(t, m, 2), summed(t, m, 2)

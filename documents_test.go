@@ -17,15 +17,14 @@ import (
 	"hocket.example/hocket/internal/golden"
 )
 
-// block is a fenced block that begins with a command.
+// block matches a fenced block of a page that begins with a command.
 var block = regexp.MustCompile("(?s)\n```\n(\\$ .*?)```\n")
 
-// quoted is a block that shows a file, of Go or Python.
+// quoted matches a fenced block that quotes a file, of Go or Python.
 var quoted = regexp.MustCompile("(?s)<!-- file: (\\S+) -->\n```([a-z]+)\n(.*?)```\n")
 
-// TestDocuments runs the commands of the documents, which stand above what they print: a block
-// that begins with "$ COMMAND" shows what its commands print, one after the other. Where times
-// were measured everything else is compared. -update rewrites the documents.
+// TestDocuments runs the commands of the pages and compares their output with the pages: a block that begins with "$
+// COMMAND" shows each command and, below it, its output. Measured times are not compared. -update rewrites the pages.
 func TestDocuments(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it runs every command of the documents")
@@ -94,13 +93,13 @@ func buildCommand(t *testing.T) string {
 }
 
 var (
-	// drawn is a line of a timeline, with its marks above and the letters below it.
+	// drawn matches a line of a timeline, the scale above the timeline, and the legend below it.
 	drawn = regexp.MustCompile(`(?m)^.*[│┌┬┐].*\n|^ +[nµm]?s +\d.*\n|^. [a-z_+]+   .*\n`)
-	// measured is a time, or a share of one.
+	// measured matches a time, or a percentage of a time.
 	measured = regexp.MustCompile(`\d[\d.]* ?([nµm]?s\b|%)`)
 )
 
-// untimed leaves out what differs from run to run.
+// untimed replaces the times in s, and removes timelines, because they differ from run to run.
 func untimed(s string) string {
 	return measured.ReplaceAllString(drawn.ReplaceAllString(s, ""), "T")
 }
@@ -162,7 +161,7 @@ func parseFile(t *testing.T, file string) *hocket.Program {
 	return p
 }
 
-// TestReadme: it is short, and its first two sh blocks are the commands that .ci/run takes.
+// TestReadme checks that the README is short, and that its first two sh blocks are commands that .ci/run executes.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {
@@ -178,7 +177,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// TestPicture: the README's picture is what the command beneath it draws. -update draws it.
+// TestPicture checks that the command below the README's picture draws that picture. -update redraws it.
 func TestPicture(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {
@@ -197,8 +196,8 @@ func TestPicture(t *testing.T) {
 	golden.File(t, filepath.Join("docs", "overlap.svg"), string(got))
 }
 
-// TestEvidence: each claim of docs/evidence.md stands in the README, and the tests and files
-// that are to show it are there. The numbers of the README's table are those of the data.
+// TestEvidence checks that the README contains each claim of docs/evidence.md, that the tests and files that support
+// the claim exist, and that the numbers in the README's table equal the measured data.
 func TestEvidence(t *testing.T) {
 	read := func(file string) string {
 		text, err := os.ReadFile(file)
@@ -238,9 +237,9 @@ func TestEvidence(t *testing.T) {
 	}
 	layers, collectives := read("docs/measured/layers.md"), read("docs/measured/collectives.md")
 	for _, x := range []struct {
-		page, row     string // of the page, from its start
-		readme        string // the row of the table, from its start
-		wants, digits int    // numbers in it, and digits behind the point
+		page, row     string // file of the page; beginning of the row in it
+		readme        string // beginning of the row in the README's table
+		wants, digits int    // number of values in the row, and of digits after the decimal point
 	}{
 		{layers, "| ag-gemm | 8192 | 8192 | 28672 | 4 | eager |", "| all-gather, then GEMM 8192×8192×28672 |", 3, 0},
 		{layers, "| gemm-rs | 8192 | 8192 | 28672 | 4 | eager |", "| GEMM, then reduce-scatter 8192×8192×28672 |", 3,
@@ -271,15 +270,16 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
-// TestOperations: the tests that docs/operations.md names are there, in the folder that it names, and every fault of
-// its last table has one.
+// TestOperations checks that the tests that docs/operations.md names exist in the folders that it names, and that every
+// fault in the page's last table has a test.
 func TestOperations(t *testing.T) {
 	text, err := os.ReadFile("docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	tests := testNames(t)
-	// check looks for the tests of a text, and returns how many it names. A folder is that of all names before it.
+	// check checks that the tests that a text names exist, and returns their number. A folder in the text applies to
+	// all test names before it.
 	check := func(text string) int {
 		var names []string
 		found := 0
@@ -309,7 +309,7 @@ func TestOperations(t *testing.T) {
 	}
 	rows := 0
 	for line := range strings.Lines(string(text)) {
-		cells := strings.Split(strings.TrimSpace(line), "|") // the first and the last are empty
+		cells := strings.Split(strings.TrimSpace(line), "|") // the first and the last cell are empty
 		if len(cells) != 7 || cells[1] == "---" || cells[1] == " fault " {
 			continue
 		}
@@ -338,7 +338,7 @@ func lineOf(t *testing.T, text, start string) string {
 	return row
 }
 
-// testNames lists the tests of the repository, each with the folders that it is in.
+// testNames returns the tests of the repository, each with the folders that contain it.
 func testNames(t *testing.T) map[string][]string {
 	t.Helper()
 	names := map[string][]string{}

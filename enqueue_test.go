@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket/internal/modeltest"
 )
 
-// TestEnqueueOnCPU: the CPU machine has no streams of the caller's, and the model goes on.
+// TestEnqueueOnCPU checks that Enqueue returns an error on the CPU machine, which cannot use the caller's streams, and
+// that the model stays usable.
 func TestEnqueueOnCPU(t *testing.T) {
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	_ "hocket.example/hocket/cuda"
 )
 
-// A process of a torchrun-like launcher gives a stream of another CUDA library runs of a layer. Operands are in that
-// library's memory, the weight stays where it is, and nothing waits on the host. It needs GPUs, so it is compiled and
-// not run.
+// A process that a launcher such as torchrun has started enqueues runs of a layer on a stream of another CUDA library.
+// The operands are in that library's memory, the weight is used in place, and the host does not wait. This example
+// needs GPUs, so tests only compile it.
 func ExampleModel_Enqueue() {
-	var stream, x, w, y uintptr // of the other library: a CUstream, and device pointers of this rank's blocks
+	var stream, x, w, y uintptr // from the other library: a CUstream, and device pointers to this rank's blocks
 	ctx := context.Background()
 	world, err := hocket.Join(ctx, hocket.JoinOptions{})
 	if err != nil {
@@ -43,7 +43,7 @@ func layer(%x: bf16[8192/tp, 4096], %w: bf16[14336/tp, 4096]) -> bf16[8192, 1433
 	if err := layer.BindDevice("w", weight); err != nil {
 		log.Fatal(err)
 	}
-	for range 3 { // also while the stream is being captured, once there was a run
+	for range 3 { // after the first run, this works also while the stream is being captured
 		err := layer.Enqueue(ctx, hocket.EnqueueArgs{
 			Streams: []uintptr{stream},
 			In:      map[string]map[int]uintptr{"x": {rank: x}},
@@ -53,7 +53,7 @@ func layer(%x: bf16[8192/tp, 4096], %w: bf16[14336/tp, 4096]) -> bf16[8192, 1433
 			log.Fatal(err)
 		}
 	}
-	if err := layer.Sync(ctx); err != nil { // waits, and returns errors of the run
+	if err := layer.Sync(ctx); err != nil { // waits until the run has ended, and returns its error
 		log.Fatal(err)
 	}
 }

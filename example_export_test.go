@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A model that torch exported runs on two ranks, laid out by a tensor-parallel plan. Its state lasts from one run to
-// the next.
+// A model that torch exported runs on two ranks; a tensor-parallel plan sets the layouts of its weights. The model's
+// state persists between runs.
 func ExampleOpenExport() {
 	ctx := context.Background()
 	e, err := hocket.OpenExport("testdata/layers.pt2", hocket.ExportOptions{
@@ -31,7 +31,7 @@ func ExampleOpenExport() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := e.Bind(ctx, model); err != nil { // weights, and state on the devices
+	if _, err := e.Bind(ctx, model); err != nil { // binds the weights, and allocates the state on the devices
 		log.Fatal(err)
 	}
 	x, err := hocket.FromFloats(ir.F32, []float64{1, 2, 3, 4, 5, 6, 7, 8}, 2, 4)
@@ -39,7 +39,7 @@ func ExampleOpenExport() {
 		log.Fatal(err)
 	}
 	in := hocket.Args{In: map[string]*hocket.Tensor{"x": x}}
-	compared, err := model.Compare(ctx, in) // the state stays as it is
+	compared, err := model.Compare(ctx, in) // the state persists
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -9,24 +9,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// A server's use of a model: weights that stay on the devices, plans for the numbers of
-// rows that it expects, and runs of whatever comes.
+// A server binds weights, which stay on the devices, prepares plans for the numbers of rows that it expects, and runs
+// requests of any size.
 func Example() {
 	const text = `dim T
 mesh tp[2]
 func mlp(%x: f32[T, 2], %up: f32[4/tp, 2], %down: f32[2, 4/tp]) -> f32[T, 2] {
   %h = linear %x, %up
   %g = relu %h
-  %y: f32[T, 2] = linear %g, %down  // all-reduced: the type has no partial
+  %y: f32[T, 2] = linear %g, %down  // all-reduced, because the declared type is not partial
   return %y
 }
 `
 	ctx := context.Background()
 	p, err := hocket.Parse("mlp.hkt", text)
 	if err != nil {
-		log.Fatal(err) // with the place, and what to do about it
+		log.Fatal(err) // with the position of the error, and a remedy
 	}
-	m, err := hocket.Open(ctx, hocket.MachineOptions{}) // Name: "cuda" for GPUs, with package cuda imported
+	m, err := hocket.Open(ctx, hocket.MachineOptions{}) // set Name to "cuda" for GPUs, and import package cuda
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -69,8 +69,7 @@ func mlp(%x: f32[T, 2], %up: f32[4/tp, 2], %down: f32[2, 4/tp]) -> f32[T, 2] {
 	// proved [1 2 3 4 5 6]
 }
 
-// State that stays on the devices: each run updates it there, in place, and it comes to the
-// host only when it is read.
+// State stays on the devices: each run updates it in place, and only Read copies it to the host.
 func ExampleDeviceTensor() {
 	const text = `mesh tp[2]
 func average(%x: f32[4/tp, 2], %mean: inout f32[4/tp, 2]) {
@@ -104,7 +103,7 @@ func average(%x: f32[4/tp, 2], %mean: inout f32[4/tp, 2]) {
 	if err := mean.Write(ctx, zeros); err != nil {
 		log.Fatal(err)
 	}
-	if err := model.BindDevice("mean", mean); err != nil { // runs update it where it lies
+	if err := model.BindDevice("mean", mean); err != nil { // runs update the state in place
 		log.Fatal(err)
 	}
 	for _, v := range []float64{8, 4, 2} {

@@ -68,7 +68,7 @@ func ExampleProgram() {
 	// }
 }
 
-// Errors in a program say where, what, and what to do about it.
+// Errors in a program have a position, a message and a remedy.
 func ExampleDiagnostics() {
 	_, err := hocket.Parse("wrong.hkt", "func f(%x: f32[4]) -> f32[4] {\n  %y = relu %z\n  return %y\n}\n")
 	var ds hocket.Diagnostics
@@ -110,7 +110,7 @@ func ExampleModel() {
 	// [2 4 6 8]
 }
 
-// A report says what a run gave and what it moved; traced, also when.
+// A report contains the results of a run and the number of bytes moved; if the run is traced, also times.
 func ExampleReport() {
 	_, m, model := open(doubleText, hocket.LoadOptions{Trace: true})
 	defer m.Close()
@@ -142,7 +142,7 @@ func ExampleTensor() {
 	// bf16[2, 2] [1 1 -2 0.5]
 }
 
-// Results are compared with the evaluator's, which knows how far rounding can take them.
+// Results are compared with those of the evaluator, which computes bounds for rounding errors.
 func ExampleReference() {
 	_, m, model := open(doubleText, hocket.LoadOptions{})
 	defer m.Close()
@@ -180,7 +180,7 @@ func ExampleCheck() {
 	// true true
 }
 
-// What a program that is refuted lacks is an edge: the smallest that would do.
+// The finding for a refuted program includes the smallest addition that removes the race, for example one wait.
 func ExampleVerdict() {
 	const racy = `mesh tp[1]
 func f(%x: f32[4]) -> f32[4] {
@@ -206,7 +206,7 @@ func f(%x: f32[4]) -> f32[4] {
 	// fork it: wait main on %s before line 5
 }
 
-// Explain says what overlap is predicted to gain, also on machines that are not there.
+// Explain predicts the time that overlap saves, also on machines that are not available.
 func ExampleExplanation() {
 	src, err := os.ReadFile("examples/mlp.hkt")
 	if err != nil {
@@ -248,7 +248,7 @@ func ExampleMemoryPlan() {
 	// %y: f32[T/tp] = add %x, %x
 }
 
-// Tensors of a checkpoint become weights of a model: mapped, not read, until they are used.
+// Tensors of a checkpoint become weights of a model. The files are mapped, and read only when the weights are used.
 func ExampleCheckpoint() {
 	dir, err := os.MkdirTemp("", "checkpoint")
 	if err != nil {
@@ -281,7 +281,7 @@ func ExampleCheckpoint() {
 	// [layer.weight] [] [0 0 0 0]
 }
 
-// Several processes share the ranks; alone, a process is a world of one.
+// Several processes share the ranks. A single process is a world of one process.
 func ExampleWorld() {
 	ctx := context.Background()
 	w, err := hocket.Join(ctx, hocket.JoinOptions{Rank: 0, Size: 1, ID: fmt.Sprint("example ", os.Getpid())})
@@ -300,7 +300,7 @@ func ExampleWorld() {
 	// process 0 of 1
 }
 
-// Errors that carry facts are found by errors.As.
+// errors.As finds errors that carry data.
 func ExamplePeerError() {
 	err := fmt.Errorf("run 3: %w", &hocket.PeerError{Rank: 2, PID: 77, Host: "node", Why: "its process ended"})
 	var peer *hocket.PeerError

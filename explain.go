@@ -4,7 +4,8 @@ import "hocket.example/hocket/internal/compile"
 
 // Explanation describes how a function was lowered for given dims. It lists every change of layout with its reason and
 // its number of bytes, every pair of a communication and a GEMM with the strategies for the pair and their predicted
-// times, and the predicted timeline. Bytes are the bytes that one rank receives; times are in microseconds.
+// times, and the predicted timeline. The field Bytes of its parts is the number of bytes that one rank receives; times
+// are in microseconds.
 type Explanation struct {
 	Func  string           `json:"func"`
 	Ranks int              `json:"ranks"`
@@ -44,7 +45,7 @@ type Explanation struct {
 	// Timeline is the predicted run of one rank, which represents all ranks if they execute the same ops. It is empty if
 	// the timeline would be too long to draw.
 	Timeline []Span `json:"timeline"`
-	// Cut reports that the timeline was too long and was cut at the end.
+	// Cut reports that the end of the timeline was left out because the timeline was too long.
 	Cut bool `json:"timeline_cut,omitempty"`
 
 	x *compile.Explanation
@@ -52,11 +53,11 @@ type Explanation struct {
 
 // PredictionError describes how much predictions differed from measurements. Errors are fractions of the measured time.
 type PredictionError struct {
-	// Of describes the layers that were measured, and Layers is the number of these layers.
+	// Of describes the measured layers, and Layers is their number.
 	Of     string `json:"of"`
 	Layers int    `json:"layers"`
-	// Median is the median of the absolute errors, and Most is their 90th percentile. Bias is the mean of the signed
-	// errors; it is negative if the predicted times are too short.
+	// Median is the median of the absolute prediction errors, and Most is their 90th percentile. Bias is the mean of
+	// the signed errors; it is negative if the predicted times are too short.
 	Median float64 `json:"median"`
 	Most   float64 `json:"most"`
 	Bias   float64 `json:"bias"`

@@ -36,21 +36,22 @@ type exportState struct {
 	begin exported.Content
 }
 
-// ExportOptions configures how an exported model is converted to a program, and where its weights are read.
+// ExportOptions configures how an exported model is converted to a program, and where its weights are read from.
 type ExportOptions struct {
 	// Plan sets the layouts of parameters. It maps patterns of module paths to tensor-parallel styles, like
 	// base_model_tp_plan of transformers. docs/models.md lists the styles. Each rank holds the whole of a parameter
-	// without a style. OpenExport returns an error if the plan has entries, and none of them matches a weight.
+	// without a style. OpenExport returns an error if Plan has entries but none of them matches a weight.
 	Plan map[string]string
-	// Shard overrides Plan. OpenExport returns an error if one of its entries matches no weight.
+	// Shard overrides Plan. OpenExport returns an error if an entry of Shard matches no weight.
 	Shard map[string]string
 	// Ranks is the default number of ranks of the program. 0 means 1.
 	Ranks int
 	// Weights lists safetensors files, and directories that contain them. Their tensors have the names of the model's
 	// modules, and take precedence over the tensors in the archive.
 	Weights []string
-	// Quantize, if not empty, makes Bind quantize the weights of linears to f8e4m3, and the program their activations:
-	// with one scale for each weight, "fp8-tensor"; row, "fp8-row"; or 128 by 128 elements, "fp8-block".
+	// Quantize, if not empty, makes Bind quantize the weights of linears to f8e4m3, and the program quantize the
+	// activations of these linears. There is one scale for each weight ("fp8-tensor"), for each row ("fp8-row"), or for
+	// each 128 by 128 elements ("fp8-block").
 	Quantize string
 	// Unbound leaves the binding of weights to the caller, who must bind each parameter that Sources lists. Export.Bind
 	// then reads no weights.
@@ -126,7 +127,7 @@ func ofExport(err error) error {
 	return err
 }
 
-// refusedImport is an ErrUnsupported error about an import. The error does not depend on the machine.
+// refusedImport is an error of an import that wraps ErrUnsupported. The error does not depend on the machine.
 type refusedImport struct{ error }
 
 func (e refusedImport) Unwrap() []error { return []error{ErrUnsupported, e.error} }
@@ -157,8 +158,8 @@ func (e *Export) Tensors() (shapes map[string][]int64, shared map[string][]strin
 
 // Bind binds the exported weights to a model that was loaded from the program. It also allocates device memory for the
 // model's states, which keep their contents between runs and begin with the values in the archive. Bind returns the
-// names of the tensors in ExportOptions.Weights that the model does not use. It returns an error if the model uses no
-// tensor of a file.
+// names of the tensors in ExportOptions.Weights that the model does not use. Bind returns an error if the model uses no
+// tensor of some file.
 func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error) {
 	files := map[string]exported.Source{}
 	for _, c := range e.files {

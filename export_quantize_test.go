@@ -30,7 +30,7 @@ func round8(x []float64, cols int, rows bool) []float64 {
 		scale := max(most/448, 1e-12)
 		for i, v := range x[at : at+per] {
 			v /= scale
-			if v != 0 { // 4 significant bits, or multiples of the least number
+			if v != 0 { // 4 significant bits, or multiples of the smallest positive number
 				unit := math.Ldexp(1, max(math.Ilogb(v)-3, -9))
 				v = math.RoundToEven(v/unit) * unit
 			}
@@ -116,8 +116,8 @@ func TestQuantizedExport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The model returns the result times a sum of results that begins with ones. A square of 128 includes a whole weight, and 128
-		// elements a whole row.
+		// The model returns its result times a state: the sum of all results so far, which starts as ones. A square of
+		// 128 by 128 elements contains a whole weight, and 128 elements contain a whole row.
 		hidden := quantizedLayers{c.form != "fp8-tensor", c.form == "fp8-row"}.forward(vals)
 		for i, h := range hidden {
 			if got := (*tensor.Tensor)(rep.Out["out0"]).Float64(int64(i)); math.Abs(got-h*(1+h)) > 1e-5*(1+h*h) {
@@ -130,13 +130,14 @@ func TestQuantizedExport(t *testing.T) {
 	}
 }
 
-// TestQuantizeRefuse checks errors about forms that do not exist, and about models without a weight to quantize.
+// TestQuantizeRefuse checks the errors for unknown values of Quantize, and for models without a weight that can be
+// quantized.
 func TestQuantizeRefuse(t *testing.T) {
 	_, err := hocket.OpenExport("testdata/layers.pt2", hocket.ExportOptions{Quantize: "fp4"})
 	if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), `quantize is "fp4"; it can be fp8-tensor, fp8-row, fp8-block`) {
 		t.Error(err)
 	}
-	// Split in two, no weight has blocks of 128 on each rank.
+	// If it is split over two ranks, no weight has whole blocks of 128 on each rank.
 	_, err = hocket.OpenExport("testdata/layers.pt2", hocket.ExportOptions{Quantize: "fp8-block", Ranks: 2,
 		Plan: map[string]string{"up": "colwise", "down": "rowwise"}})
 	if !errors.Is(err, hocket.ErrUnsupported) || !strings.Contains(err.Error(), "layers.0.up.weight") ||

@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestForeignWeights: a file of weights is refused if the model uses none of its tensors, and files that lack weights of
-// the model are. The unused tensors of other files are returned.
+// TestForeignWeights checks that Bind refuses a file if the model uses none of its tensors, and refuses files that lack
+// weights of the model. The unused tensors of other files are returned.
 func TestForeignWeights(t *testing.T) {
 	write := func(file string, names ...string) string {
 		var list []tensor.Named
@@ -79,7 +79,7 @@ func TestForeignWeights(t *testing.T) {
 	}
 }
 
-// TestForeignPlan: a plan of which no entry matches a weight is refused.
+// TestForeignPlan checks that OpenExport refuses a Plan of which no entry matches a weight.
 func TestForeignPlan(t *testing.T) {
 	open := func(plan map[string]string) error {
 		e, err := hocket.OpenExport("testdata/layers.pt2", hocket.ExportOptions{Ranks: 2, Plan: plan})

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// recorded is a flight record as its readers have it.
+// recorded is a flight record as programs that read its JSON see it.
 type recorded struct {
 	Machine  string
 	Programs []struct {
@@ -47,7 +47,7 @@ func readFlight(t *testing.T, dump func(io.Writer) error) (r recorded) {
 	return r
 }
 
-// late has rank 1 take long before a collective that rank 0 waits in.
+// late is a program in which rank 1 computes for long before a collective, in which rank 0 waits.
 const late = `mesh tp[2]
 func f(%x: f32[1024, 1024]) -> f32[1024, 1024] {
   %y = alloc f32[1024, 1024]
@@ -64,8 +64,8 @@ func f(%x: f32[1024, 1024]) -> f32[1024, 1024] {
 }
 `
 
-// TestFlightRecord: at a deadline, and while a run goes on, the record shows what each rank
-// is in, what it did before, and whom it waits for.
+// TestFlightRecord checks that the flight record, at a deadline and during a run, shows each rank's current command,
+// its latest commands, and the ranks that it waits for.
 func TestFlightRecord(t *testing.T) {
 	var failed []recorded
 	m, err := Open(t.Context(), MachineOptions{Failed: func(dump func(io.Writer) error) { failed = append(failed, readFlight(t, dump)) }})

@@ -18,7 +18,7 @@ type function struct {
 	def       *ir.Func
 	binding   Binding
 	places    callPlaces
-	positions map[string]bool // the parameters that Buckets pad with -1
+	positions map[string]bool // parameters that are padded with -1 if LoadOptions.Buckets is set
 	options   []string        // Program.options
 }
 
@@ -31,14 +31,14 @@ func (f *function) param(name string) *ir.Param {
 	return f.def.Params[i]
 }
 
-// free reports whether a dimension of a parameter is a dim whose value arguments may set.
+// free reports whether the extent of a parameter's dimension is a dim whose value the arguments may set.
 func (f *function) free(d ir.Dimension) bool {
 	_, defined := f.binding.Defines[d.Extent.Name]
 	return d.Extent.Kind == ir.ExprName && !defined
 }
 
-// fits returns an error if no choice of dims, among which the given ones are fixed, makes a tensor of the given type
-// and shape fit the parameter with the given name. A nil tensor fits every parameter that exists.
+// fits returns an error if a tensor of the given type and shape cannot be an argument for the named parameter, whatever
+// the values of the dims that are not given. A nil tensor fits every parameter that exists.
 func (f *function) fits(name string, t *tensor.Tensor, dims map[string]int64) error {
 	p := f.param(name)
 	if p == nil {
@@ -78,8 +78,8 @@ func (f *function) merge(dims map[string]int64) Binding {
 	return b
 }
 
-// dimsOf returns the binding with dims set from the shapes of arguments. It sets every dim that alone is the extent of
-// a parameter's dimension, unless the binding fixes the dim.
+// dimsOf returns the binding with dims set from the shapes of arguments. The shapes set every dim that is by itself the
+// extent of a parameter's dimension, unless the binding fixes the dim.
 func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 	b := f.merge(nil)
 	for _, p := range f.def.Params {

@@ -55,8 +55,8 @@ func (p *Program) Gradient(opts GradientOptions) (*Program, error) {
 	return p.derived(text)
 }
 
-// GradientParts holds the gradient of a function as two programs, for callers that compute the gradients of results
-// outside these programs.
+// GradientParts holds the gradient of a function as two programs, for callers that compute the gradients of the results
+// themselves.
 type GradientParts struct {
 	// Forward has the parameters of the function. It returns the results of the function, followed by the values that
 	// Backward reads.
@@ -130,7 +130,7 @@ func gradientError(err error) error {
 	return err
 }
 
-// derived checks a program that was made from p. Positions in its errors are positions in text, as its name says.
+// derived checks a program that was made from p. Positions in its errors refer to text; its name says so.
 func (p *Program) derived(text string) (*Program, error) {
 	info, ds := checker.Read(p.info.Prog.File+" (gradient)", text)
 	if !ds.HasErrors() {

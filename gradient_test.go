@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket"
 )
 
-// TestGradientOptions: options that name nothing, or that have no effect together, are refused.
+// TestGradientOptions checks that names that do not exist, and options that have no effect in combination, are refused.
 func TestGradientOptions(t *testing.T) {
 	p, err := hocket.Parse("f.hkt", "dim T = 4\nfunc f(%x: f32[T]) -> f32[] {\n  %e = exp %x\n"+
 		"  %s = sum (mul %e, %e), axis=0\n  return %s\n}\n")
@@ -46,7 +46,8 @@ func TestGradientOptions(t *testing.T) {
 	}
 }
 
-// TestGradientPositions: the lines in errors about a gradient are those of its own text, and the name says so.
+// TestGradientPositions checks that lines in errors about a gradient's program refer to the text of that program, and
+// that its name says so.
 func TestGradientPositions(t *testing.T) {
 	p, err := hocket.Parse("f.hkt", "dim T = 4\nmesh tp[2]\nfunc f(%x: f32[T/tp]) -> f32[T/tp] {\n  %e = exp %x\n  return %e\n}\n")
 	if err != nil {

@@ -77,7 +77,7 @@ func wantFloats(t *testing.T, got []float64, want ...float64) {
 	}
 }
 
-// checked returns what Check finds: its verdict, and its first error.
+// checked returns the verdict of Check and its first error.
 func checked(t *testing.T, src string) (hocket.VerdictKind, string) {
 	t.Helper()
 	p, err := hocket.Parse("hazard.hkt", src)
@@ -109,7 +109,8 @@ func f(%a: f32[8/tp]) -> f32[8/tp] {
 }
 `
 
-// TestHazardH1: ranks that put into each other's memory may have their plans unloaded and loaded anew for every run.
+// TestHazardH1 checks that ranks can put into each other's memory even if the plan is unloaded and reloaded for every
+// run.
 func TestHazardH1(t *testing.T) {
 	h := loadHazard(t, doubling, hocket.LoadOptions{Cache: -1})
 	for k, rows := range []int64{8, 16, 8, 4, 8} {
@@ -127,7 +128,7 @@ func TestHazardH1(t *testing.T) {
 	}
 }
 
-// TestHazardH2: two transfers of one pair of ranks in one group each arrive where they belong.
+// TestHazardH2 checks that two transfers between the same ranks in one group both arrive at their own destinations.
 func TestHazardH2(t *testing.T) {
 	h := loadHazard(t, `mesh tp[2]
 func f(%a: f32[8/tp], %b: f32[8/tp]) -> (f32[8/tp], f32[8/tp]) {
@@ -151,7 +152,7 @@ func f(%a: f32[8/tp], %b: f32[8/tp]) -> (f32[8/tp], f32[8/tp]) {
 	}
 }
 
-// TestHazardH3: ranks 2 and 3 have no part in what 0 and 1 exchange.
+// TestHazardH3 checks that ranks 2 and 3 do not take part in an exchange between ranks 0 and 1.
 func TestHazardH3(t *testing.T) {
 	const src = `mesh tp[4]
 func f(%a: f32[16/tp]) -> f32[16/tp] {
@@ -185,7 +186,7 @@ func f(%a: f32[16/tp]) -> f32[16/tp] {
 	}
 }
 
-// TestHazardH4: what plans hold ends with their model, however many there were.
+// TestHazardH4 checks that closing a model frees all resources of its plans, however many there were.
 func TestHazardH4(t *testing.T) {
 	m, model := loadDoubling(t, hocket.LoadOptions{Cache: 64 << 10, HardCache: true})
 	for k := range int64(60) {
@@ -204,7 +205,8 @@ func TestHazardH4(t *testing.T) {
 	}
 }
 
-// TestHazardH5: equal values are no reason to take one tensor for another, and other values none to load a plan anew.
+// TestHazardH5 checks that tensors with equal values are not confused with each other, and that different values do not
+// cause another load of the plan.
 func TestHazardH5(t *testing.T) {
 	h := loadHazard(t, h7, hocket.LoadOptions{})
 	wantFloats(t, h.one(1, 1, 1, 1, 1, 1, 1, 1), 1, 1, 1, 1, 1, 1, 1, 1)
@@ -215,7 +217,8 @@ func TestHazardH5(t *testing.T) {
 	}
 }
 
-// TestHazardH6: signals are counted, so that none is lost, and a wait that they cannot meet is refused.
+// TestHazardH6 checks that signals are counted, so that none is lost, and that a wait for more signals than there are
+// is refused.
 func TestHazardH6(t *testing.T) {
 	const src = `mesh tp[2]
 func f(%a: f32[4]) -> f32[4] {
@@ -238,8 +241,8 @@ func f(%a: f32[4]) -> f32[4] {
 	}
 }
 
-// TestHazardH7: a peer's put of the next run may come while this one's value is still read, unless something is
-// between.
+// TestHazardH7 checks that Check refutes a program in which a peer's put of the next run can overwrite a value that
+// this run still reads, unless a wait or barrier orders the two.
 func TestHazardH7(t *testing.T) {
 	if kind, message := checked(t, h7); kind != hocket.Proved {
 		t.Errorf("%v: %s", kind, message)
@@ -250,7 +253,7 @@ func TestHazardH7(t *testing.T) {
 	}
 }
 
-// TestHazardH8: a machine may be closed while ranks use each other's memory.
+// TestHazardH8 checks that a machine can be closed while its ranks use each other's memory.
 func TestHazardH8(t *testing.T) {
 	for range 10 {
 		h := loadHazard(t, h7, hocket.LoadOptions{})
@@ -276,7 +279,7 @@ func TestHazardH8(t *testing.T) {
 	}
 }
 
-// TestHazardH9: a put into part of a buffer writes that part.
+// TestHazardH9 checks that a put into a part of a buffer writes only that part.
 func TestHazardH9(t *testing.T) {
 	h := loadHazard(t, `mesh tp[2]
 func f(%a: f32[16/tp]) -> f32[16/tp] {
@@ -298,7 +301,7 @@ func f(%a: f32[16/tp]) -> f32[16/tp] {
 		11, 12, 13, 14, 2, 3, 17)
 }
 
-// TestHazardH10: a rooted collective meets on every rank whatever tensors a run brings.
+// TestHazardH10 checks that all ranks execute the same rooted collective, whatever tensors a run has.
 func TestHazardH10(t *testing.T) {
 	h := loadHazard(t, `mesh tp[2]
 func f(%a: f32[8/tp]) -> f32[8/tp] {
@@ -320,7 +323,7 @@ func f(%a: f32[8/tp]) -> f32[8/tp] {
 	}
 }
 
-// TestHazardH11: a rank can only wait for a counter of its own.
+// TestHazardH11 checks that a rank can wait only for its own counter.
 func TestHazardH11(t *testing.T) {
 	_, err := hocket.Parse("hazard.hkt", `mesh tp[2]
 func f(%a: f32[4]) -> f32[4] {

@@ -9,8 +9,7 @@ import (
 	"hocket.example/hocket"
 )
 
-// TestWriteHTML wants the passes on the page, and beside them the explanation,
-// or the reason why there is none.
+// TestWriteHTML checks that the page contains the passes, and the explanation or the reason why there is none.
 func TestWriteHTML(t *testing.T) {
 	src, err := os.ReadFile("examples/mlp.hkt")
 	if err != nil {

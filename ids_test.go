@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// TestIdsAreRows: what is drawn for ids of embedding are rows that the table has, however the
-// ids come to it.
+// TestIdsAreRows checks that RandomInputs draws ids that are rows of embedding's table, whatever ops the ids pass
+// through before the embedding.
 func TestIdsAreRows(t *testing.T) {
 	const head = "dim T = 64\ndim H = 32\ndim V = 5\ndim D = 4\nmesh tp[1]\n\n"
 	for name, text := range map[string]string{

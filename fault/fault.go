@@ -13,7 +13,7 @@ import (
 // PeerError says which process ended a world of processes, or for which process the others waited until a time
 // limit.
 type PeerError struct {
-	Rank int    // number of the process, as its launcher counts
+	Rank int    // rank of the process, as its launcher numbers processes
 	PID  int    // 0 if the process never joined
 	Host string // "" if the process never joined
 	Why  string // the reason, for example "its process ended" or "stalled: …"
@@ -27,12 +27,12 @@ func (e *PeerError) Error() string {
 	return fmt.Sprintf("rank %d (pid %d on %s): %s", e.Rank, e.PID, e.Host, e.Why)
 }
 
-// Value is what one process has, if processes disagree about something.
+// Value is one process's value of something that should be equal in all processes.
 type Value struct {
 	Rank  int
 	Value string
-	// Call is what the process's program called, and At the position of the call. They are empty if unknown. They
-	// may differ between processes that have equal values.
+	// Call names the function that the process's program called, and At is the position of the call. They are empty if
+	// unknown. Call and At may differ between processes that have equal values.
 	Call, At string `json:",omitempty"`
 	PID      int    `json:",omitempty"` // 0 if unknown
 	Host     string `json:",omitempty"`
@@ -56,9 +56,9 @@ type DisagreeError struct {
 	Values []Value // by rank; processes from which no value was received are absent
 }
 
-// Error returns a message that names what differs, and which processes have which value. A call that is known and that
-// only processes with this value have made takes the place of the value. If all processes but one agree, the one that
-// differs comes first.
+// Error returns a message that names what differs, and which processes have which value. The message shows the
+// processes' call instead of the value if the call is known and no process with another value made it. If all processes
+// but one agree, the process that differs comes first.
 func (e *DisagreeError) Error() string {
 	groups := e.Groups()
 	odd := e.odd(groups)
@@ -127,7 +127,7 @@ func (e *DisagreeError) odd(groups [][]Value) int {
 	return slices.IndexFunc(groups, func(g []Value) bool { return len(g) == 1 })
 }
 
-// Groups returns the values in groups of equal ones, in the order of the first rank of each group.
+// Groups returns groups of equal values, in the order of each group's first rank.
 func (e *DisagreeError) Groups() (out [][]Value) {
 	for _, v := range e.Values {
 		i := slices.IndexFunc(out, func(g []Value) bool { return g[0].Value == v.Value })
@@ -145,12 +145,12 @@ func (e *DisagreeError) Groups() (out [][]Value) {
 type MismatchError struct {
 	Output         string
 	RankA, RankB   int
-	Index          []int64 // index in the global tensor of the first element that differs
+	Index          []int64 // index, in the global tensor, of the first differing element
 	ValueA, ValueB float64
 	Count          int64 // number of elements that differ
-	// Proved reports that the plan of the run was proved, so no wait is missing. Three causes are then left: the
-	// program makes ranks compute different elements, since the proof does not check that what a layout calls
-	// copies is equal; a device tensor had different copies before the run; or a device computed wrongly.
+	// Proved reports that the plan of the run was proved, so no wait is missing. Three causes are then left. The
+	// program makes ranks compute different elements: the proof does not check that blocks which a layout declares to
+	// be copies are equal. Or a device tensor had different copies before the run. Or a device computed wrongly.
 	Proved bool
 }
 

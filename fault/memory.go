@@ -8,7 +8,8 @@ type outOfMemory struct{}
 
 func (outOfMemory) Error() string { return "out of memory" }
 
-// OutOfMemory lets errors of libraries, whose packages do not import this one, recognise this error in their method Is.
+// OutOfMemory marks this error, so that the method Is of error types in packages that do not import this one can
+// recognise it.
 func (outOfMemory) OutOfMemory() {}
 
 // ErrTooLarge is an ErrOutOfMemory about a request that is larger than the whole memory, so that freeing memory does
