@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// cudaRing is a dump that uses what a CUDA recv writes on another stream, after a Wait that orders
-// nothing.
+// cudaRing is a dump that reads, on another stream, the data that a CUDA recv writes. The Wait between the two has no
+// effect.
 const cudaRing = `%HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, iS1{4}] (DeviceMesh{0 1})) -> (T2_g_float[ideviceIdx.x4{2}, iS5{4}] (DeviceMesh{0 1})) :
   T1_l_float[iS2{4}] (DeviceMesh{0 1}) = ALLOCATE(buffer=T1_l_float[iS2{4}] (DeviceMesh{0 1}), mem_type=global, size=4, zero_init=false, resets_to_zero=false)
   GetCurrentStream into Stream 0
@@ -25,8 +25,8 @@ const cudaRing = `%HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, iS1{4}] (Devi
 } // %HostIrContainer
 `
 
-// TestHints: a race of a CUDA recv names the Wait that does not order it, and a program that needs streams side by side
-// says what of it is hocket's.
+// TestHints checks that the error about a race with a CUDA recv names the Wait that has no effect, and that the note on
+// a program that needs concurrent streams says which part of it was added by hocket.
 func TestHints(t *testing.T) {
 	checked := func(src string) hocket.Verdict {
 		p, _, err := hocket.Import("ring.txt", src, map[string]string{"allocation_cache": "1"})

@@ -14,13 +14,13 @@ import (
 
 const modulePath = "hocket.example/hocket"
 
-// row is one of ARCHITECTURE.md's table of packages.
+// row is one row of ARCHITECTURE.md's table of packages.
 type row struct {
 	leaf    bool
 	imports []string
 }
 
-// packageRows reads the table: "| `package` | leaf or imports | what it is |".
+// packageRows reads the table of packages in ARCHITECTURE.md: "| `package` | leaf or imports | what it is |".
 func packageRows(t *testing.T) map[string]row {
 	t.Helper()
 	text, err := os.ReadFile("ARCHITECTURE.md")
@@ -52,8 +52,8 @@ func packageRows(t *testing.T) map[string]row {
 	return out
 }
 
-// TestImports holds every package to what ARCHITECTURE.md says it may import:
-// what its row names, leaves, and the standard library. Tests may import more.
+// TestImports checks that a package imports only the packages in its row of ARCHITECTURE.md's table, packages that the
+// table calls leaves, and the standard library. Tests may import more.
 func TestImports(t *testing.T) {
 	table := packageRows(t)
 	seen := map[string]bool{}

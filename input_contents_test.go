@@ -21,8 +21,9 @@ func TestInputContents(t *testing.T) {
 	}
 }
 
-// TestInputContentsAgain: a batch that is given the same device tensors again is checked again if others were written
-// there, and not if a run has left the contents: then kernels report what is wrong, and the state is lost.
+// TestInputContentsAgain checks that the elements of a batch's device tensors are checked again if they were written
+// since the last batch, but not if a run wrote them. In the second case kernels report invalid elements, and the state
+// is lost.
 func TestInputContentsAgain(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	model := modeltest.Load(t, m, "mesh tp[2]\nfunc f(%ids: i32[2], %e: f32[5, 2], %n: inout f32[2, 2]) -> i32[2] {\n"+
@@ -75,7 +76,7 @@ func TestInputContentsAgain(t *testing.T) {
 			}
 		}
 	}
-	// y is 6, 4 by a run, and no id.
+	// The run computes y = 6, 4, which are not valid ids.
 	write("ids", ir.I32, []float64{3, 2}, 2)
 	if _, err := model.Run(t.Context(), args); err != nil {
 		t.Fatal(err)
@@ -91,7 +92,8 @@ func TestInputContentsAgain(t *testing.T) {
 	}
 }
 
-// TestInputContentsComputed: an id that the program computes is a failure of the run, not of what it was given.
+// TestInputContentsComputed checks that an invalid id that the program computes is an error of the run, and not an
+// ErrInput about its arguments.
 func TestInputContentsComputed(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	model := modeltest.Load(t, m, "mesh tp[1]\nfunc f(%ids: i32[2], %e: f32[5, 2]) -> f32[2, 2] {\n  %i = add %ids, %ids\n"+
@@ -111,7 +113,8 @@ func TestInputContentsComputed(t *testing.T) {
 	}
 }
 
-// TestInputContentsOfExperts: wrong indices of take_along and counts of grouped_linear are found before a run begins.
+// TestInputContentsOfExperts checks that invalid indices of take_along and invalid counts of grouped_linear are found
+// before a run begins.
 func TestInputContentsOfExperts(t *testing.T) {
 	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})),
 		"func f(%x: f32[3, 2], %at: i32[3, 1], %w: f32[2, 1, 2], "+

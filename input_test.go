@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestInputErrors: whatever is wrong with the tensors of a run is ErrInput, of which a
-// server tells its client; the model goes on.
+// TestInputErrors checks that every error about the tensors of a run wraps ErrInput, so that a server can report it to
+// its client, and that the model stays usable.
 func TestInputErrors(t *testing.T) {
 	cm, m := tightly(t, 2)
 	model := summed(t, m, 2)
@@ -37,7 +37,7 @@ func TestInputErrors(t *testing.T) {
 		model *hocket.Model
 		args  hocket.Args
 		says  string
-		runs  bool // wrong for a run, not for the reference
+		runs  bool // a run refuses the arguments, but Reference accepts them
 	}{
 		{model, hocket.Args{}, "x", false},
 		{model, hocket.Args{In: tensors{"x": tensor(ir.F32, 4, 3)}}, "x", false},

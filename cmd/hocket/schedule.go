@@ -223,7 +223,7 @@ func certifiedSchedule(file string, p *schedule.Plan) error {
 	if err != nil {
 		return (&failure{code: exitProgram, kind: "certificate",
 			err: fmt.Errorf("the certificate %s is rejected: %w", file, err)}).
-			helping("hocket check --certificate writes one")
+			helping("hocket check --certificate writes a certificate")
 	}
 	return nil
 }

@@ -26,7 +26,8 @@ import (
 // nocuda.
 var ErrNoCalls = errors.New("this build cannot load C libraries (it needs linux on amd64 or arm64, without the tag nocuda)")
 
-// Func is a C function whose arguments all have integer or pointer types. The zero Func is an absent function.
+// Func is a C function whose arguments all have integer or pointer types. The zero value of Func stands for a function
+// that a library does not have.
 type Func struct {
 	addr uintptr
 	fake func(args []uintptr) uintptr
@@ -39,11 +40,11 @@ func FuncAt(addr uintptr) Func { return Func{addr: addr} }
 // Name returns a pointer to the name with which f was looked up, or nil if f was made from an address.
 func (f Func) Name() *string { return f.name }
 
-// Present reports whether f can be called.
+// Present reports whether the library has the function f.
 func (f Func) Present() bool { return f.addr != 0 || f.fake != nil }
 
-// Call calls f, which must be present, and returns its result. The upper bits of a result that is narrower than a word
-// are undefined.
+// Call calls the C function f, which must be present, and returns its result. The upper bits of a result that is
+// narrower than a word are undefined.
 //
 //go:uintptrescapes
 func (f Func) Call(args ...uintptr) uintptr { return f.CallPinned(args) }
@@ -71,7 +72,7 @@ func Fake(name string, funcs map[string]func(args []uintptr) uintptr) *Library {
 
 // OpenError reports that a library could not be loaded under any of its names.
 type OpenError struct {
-	Tried []string // one a name: "name: why not"
+	Tried []string // one string for each name: "name: reason"
 	Err   error    // for each name, the reason why it could not be loaded: "name: reason"
 }
 
@@ -139,13 +140,13 @@ func (l *Library) Lookup(name string) (Func, error) {
 	return Func{addr: addr, name: &name}, nil
 }
 
-// MissingError reports the functions that a library does not have.
+// MissingError is an error that lists the functions that a library does not have.
 type MissingError struct {
 	Library string
 	Names   []string
 }
 
-// Error names the library and all that it lacks.
+// Error returns a message with the library and all functions that it lacks.
 func (e *MissingError) Error() string {
 	return fmt.Sprintf("%s has no %s", e.Library, strings.Join(e.Names, ", "))
 }

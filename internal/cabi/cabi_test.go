@@ -77,8 +77,8 @@ func deep(n int) int {
 	return deep(n-1) + int(pad[n%256])
 }
 
-// TestCallWritesBack has C write to Go variables, from many goroutines whose
-// stacks grow while memory is collected.
+// TestCallWritesBack checks that C functions can write to Go variables, while the stacks of many goroutines grow and
+// the garbage collector runs.
 func TestCallWritesBack(t *testing.T) {
 	set := lookup(t, libcOrSkip(t), "memset")
 	var wg sync.WaitGroup

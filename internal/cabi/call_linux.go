@@ -18,7 +18,7 @@ import (
 // Callable reports whether this build can call C libraries.
 const Callable = true
 
-// call calls the function through purego. It copies the arguments, so that the caller may reuse its slice.
+// call calls the C function with package purego. It copies the arguments, so that the caller may reuse its slice.
 func call(addr uintptr, args []uintptr) uintptr {
 	r, _, _ := purego.SyscallN(addr, args...)
 	return r

@@ -34,11 +34,11 @@ func (b *Block) Bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&b.words[b.skip])), b.size)
 }
 
-// Free releases the memory. Its addresses must not be used afterwards.
+// Free releases the memory. The block's addresses must not be used afterwards.
 func (b *Block) Free() { b.words, b.size = nil, 0 }
 
-// pointer converts an address that C has returned to a pointer. It converts through memory because vet reports a
-// direct conversion as a mistake, which it is in all other packages. The function must not be inlined, because Go
+// pointer converts an address that C has returned to a pointer. It converts through memory because go vet reports a
+// direct conversion, which is indeed a mistake in all other packages. The function must not be inlined, because Go
 // 1.26's compiler fails on the inlined code.
 //
 //go:noinline

@@ -2,8 +2,8 @@
 // work on these streams. It serves libraries such as PyTorch that share a process with hocket.
 // Begin with Open and Group.Do.
 //
-// A call is prepared at its first use; its algorithm comes from the tuned table, as in programs.
-// All processes of a world prepare the same calls in the same order, and compare what they prepare.
+// A call is prepared at its first use. Its algorithm comes from the table of tuned algorithms, as for collectives in
+// programs. All processes of a world prepare the same calls in the same order, and compare the calls that they prepare.
 // Later calls are compared too, but without waiting for each other.
 package calls
 
@@ -28,12 +28,12 @@ var ErrCapturing = errors.New("a call with these arguments must be prepared, whi
 
 var errClosed = errors.New("the group is closed")
 
-// Group is the ranks of a world that is open for calls. Several goroutines may call its methods,
+// Group is a set of ranks, of an open world, that run collectives together. Several goroutines may call its methods,
 // but all processes must make the same calls in the same order.
 type Group struct {
 	world    device.World
 	calls    device.Calls
-	peers    *world.World // nil if the process is alone
+	peers    *world.World // nil if there are no other processes
 	dispatch *comm.Dispatch
 	rank     int // of this process
 	// isCapturing is the machine's Capturing method.
@@ -101,7 +101,7 @@ type Call struct {
 	In, Out uintptr
 }
 
-// own returns whether one operand is the given rank's block of the other one.
+// own reports whether one operand is the given rank's block of the other operand.
 func (c *Call) own(rank, ranks int) bool {
 	if c.Count == 0 || ranks == 1 {
 		return false
@@ -172,7 +172,7 @@ type key struct {
 	dtype   ir.DType
 	count   int64
 	inPlace bool
-	own     bool // see Call.own; the smaller operand then has the place of the larger one
+	own     bool // result of Call.own; if true, the place of the smaller operand is set to that of the larger operand
 	in, out place
 }
 
@@ -273,7 +273,7 @@ func (g *Group) step(what string) error {
 	return g.peers.Step(what)
 }
 
-// meet waits until all processes make the same call, and compares their calls.
+// meet waits until all processes make their next call, and returns an error unless the calls are the same.
 func (g *Group) meet(ctx context.Context, what string) error { return g.meetAt(ctx, what, "") }
 
 // meetAt is like meet, for a call at the given position in the caller's source.
@@ -283,7 +283,7 @@ func (g *Group) meetAt(ctx context.Context, what, place string) error {
 	}
 	g.peers.Calls(what, place)
 	g.count++
-	name := fmt.Sprintf("what is made ready, number %d", g.count)
+	name := fmt.Sprintf("prepared call %d", g.count)
 	err := g.peers.Same(ctx, name, what)
 	if err != nil {
 		g.peers.Abort(err)
@@ -349,7 +349,7 @@ func (g *Group) prepare(ctx context.Context, c *Call, k key) (*prepared, error) 
 	if err := g.meetAt(ctx, what, g.place); err != nil { // must precede the allocation of memory, in which processes wait for each other
 		return nil, err
 	}
-	if c.Count == 0 { // nothing to do, but processes with other counts are refused
+	if c.Count == 0 { // there is nothing to prepare, but the counts of all processes have been compared
 		return &prepared{what: what}, nil
 	}
 	p, err := g.choose(c, k)
@@ -377,7 +377,7 @@ func (g *Group) choose(c *Call, k key) (*prepared, error) {
 			}
 		}
 		if k.own && k.in.area == 0 && !staged {
-			continue // the device takes operands outside of areas only if they do not overlap
+			continue // the device supports operands outside of areas only if the operands do not overlap
 		}
 		coll := g.collective(c, k, p)
 		for _, t := range g.dispatch.Launches(&comm.Instance{Collective: *coll}) {
@@ -474,7 +474,8 @@ type area struct {
 	bytes int64
 }
 
-// take allocates memory on all ranks. All processes make this call at the same position in their sequence of calls.
+// take allocates memory of the same size on all ranks. All processes make this call at the same position in their
+// sequence of calls.
 func (g *Group) take(bytes int64) (area, error) {
 	a := area{bytes: bytes}
 	for r := range g.world.Ranks() {

@@ -18,11 +18,11 @@ type stub struct {
 	did       []string
 	capturing bool
 	loose     bool  // whether operands may be loose
-	norms     int64 // the most rows of a norm that one launch supports
+	norms     int64 // largest number of rows of a norm that one launch supports
 	taken     uintptr
 	bytes     int64         // of it
 	released  int           // number of calls that were released
-	parts     []device.Part // of the collective that was prepared last
+	parts     []device.Part // tuning and operands of the collective that was prepared last
 }
 
 func (s *stub) TeamAlgorithms() []device.Algorithm {
@@ -96,7 +96,7 @@ func (m *stubMemory) Bytes() int64     { return m.bytes }
 func (m *stubMemory) Free() error      { return nil }
 func (m *stubMemory) Address() uintptr { return m.at }
 
-// pair exposes only the methods of stub that belong to a World.
+// pair has only those methods of stub that the interface World contains.
 type pair struct {
 	device.World
 	s *stub

@@ -36,14 +36,14 @@ func inTwo(t *testing.T, f func(g *Group, s *stub, w *world.World) error) [2]err
 			g := opened(s)
 			g.peers = w
 			errs[r] = f(g, s, w)
-			_ = w.Leave() // errs has the reason for its end
+			_ = w.Leave() // errs contains the reason why the process ended
 		})
 	}
 	all.Wait()
 	return errs
 }
 
-// wantDisagree checks that both processes got an error that names the difference and both values.
+// wantDisagree checks that the errors of both processes name the difference and both values.
 func wantDisagree(t *testing.T, errs [2]error, values ...string) {
 	t.Helper()
 	for r, err := range errs {

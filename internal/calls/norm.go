@@ -79,7 +79,7 @@ func (g *Group) DoNorm(ctx context.Context, n Norm) error {
 	return p.call.Do(n.Stream, in, n.Residual, n.Weight, n.Sum, n.Out)
 }
 
-// preparedNorm is a prepared norm, or the error that says why it cannot be prepared.
+// preparedNorm is a prepared norm, or the error that is the reason why the norm cannot be prepared.
 type preparedNorm struct {
 	what     string
 	call     device.Call
@@ -111,5 +111,5 @@ func (g *Group) prepareNorm(ctx context.Context, k normKey) (*preparedNorm, erro
 		g.norms = map[normKey]*preparedNorm{}
 	}
 	g.norms[k] = p
-	return p, g.meet(ctx, fmt.Sprintf("%s is ready: %t, behind an all_reduce: %t", p.what, p.declined == nil, p.reduced))
+	return p, g.meet(ctx, fmt.Sprintf("%s is ready: %t, after an all_reduce: %t", p.what, p.declined == nil, p.reduced))
 }

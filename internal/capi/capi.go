@@ -3,7 +3,7 @@
 // call in slices of time, so that an interpreter can handle signals in between. Package libhocket
 // adds the C interface.
 //
-// No argument of a caller makes it panic: a number that names no object is an error.
+// No argument of a caller makes the package panic: a number that names no object is an error.
 package capi
 
 import (
@@ -42,24 +42,25 @@ var ErrHandle = errors.New("it names no object")
 type Library struct {
 	objects
 	owners owners
-	// Thread returns a number for the calling thread, if several threads of the caller call functions.
+	// Thread returns a number that identifies the calling thread. It is needed if several threads of the caller call
+	// functions.
 	Thread  func() uintptr
-	calling sync.Map // by thread, the caller's call during which the thread calls its next function; see Calling
+	calling sync.Map // by thread: the name and position that Calling set for the next function that the thread calls
 }
 
 type calling struct{ call, place string }
 
-// Calling sets the name of the caller's call during which the next run, load or collective is made, the call's
-// position in the caller's source. Both hold for the next function that the same thread calls. Errors in other
-// processes contain the name and the position: see world.CalledBy. Collectives set their own names; for them, the
-// position stays in effect until the next Calling.
+// Calling sets the name of the function of the caller's library that makes the next run, load or collective, and the
+// position of the call of that function in the user's source. Name and position apply to the next function that the
+// same thread calls. Errors in other processes contain the name and the position: see world.CalledBy. Collectives set
+// their own names; for them, the position stays in effect until the next Calling.
 func (l *Library) Calling(call, place string) {
 	thread := l.Thread()
 	world.CalledBy(thread)
 	l.calling.Store(thread, calling{call, place})
 }
 
-// named returns a context that contains the call that this thread has set by Calling.
+// named returns a context.Context that contains the name and position that this thread has set with Calling.
 func (l *Library) named(ctx context.Context) context.Context {
 	if c, ok := l.calling.LoadAndDelete(l.Thread()); ok {
 		c := c.(calling)
@@ -78,7 +79,7 @@ func (l *Library) Failed(machineHandle int64, why string) error {
 	return err
 }
 
-// New returns a library without objects.
+// New returns a Library that has no objects yet.
 func New() *Library {
 	return &Library{objects: objects{all: map[int64]any{}}, Thread: func() uintptr { return 0 }}
 }
@@ -119,7 +120,7 @@ func (l *objects) drop(handle int64) {
 	delete(l.all, handle)
 }
 
-// options decodes JSON. An unknown option is an error. Empty text means no options.
+// options decodes JSON. An unknown option gives an error. Empty text means no options.
 func options(text string, to any) error {
 	if text == "" {
 		return nil
@@ -130,7 +131,7 @@ func options(text string, to any) error {
 		return fmt.Errorf("%w: %w", hocket.ErrInput, optionError(err, to))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("%w: options: there is something behind them, which end at byte %d", hocket.ErrInput,
+		return fmt.Errorf("%w: options: there is more text after the JSON object, which ends at byte %d", hocket.ErrInput,
 			d.InputOffset())
 	}
 	return nil
@@ -170,24 +171,24 @@ func optionError(err error, to any) error {
 type machine struct {
 	m    *hocket.Machine
 	name string
-	w    *hocket.World // nil if the process is alone
-	// group reports that the processes of w are some of those that were started.
+	w    *hocket.World // nil if there are no other processes
+	// group reports that w contains only some of the processes that were started.
 	group bool
 }
 
 // machineOptions are the options of Open.
 type machineOptions struct {
 	Machine string `json:"machine"`
-	// Alone ignores launchers: the machine belongs to this process only.
+	// Alone ignores the environment that launchers set: the machine belongs to this process only.
 	Alone bool `json:"alone"`
 	// Rank and Size are taken from the environment if both are nil.
 	Rank *int `json:"rank"`
 	Size *int `json:"size"`
-	// Algorithm is the algorithm that collectives will try first; it is only checked here.
+	// Algorithm is the algorithm that Collectives will try first; Open only checks that it exists.
 	Algorithm    string  `json:"algorithm"`
 	ID           string  `json:"id"`
 	Dir          string  `json:"dir"`
-	Timeout      float64 `json:"timeout"`       // seconds to wait for all processes to join
+	Timeout      float64 `json:"timeout"`       // time limit, in seconds, for all processes to join
 	StallTimeout float64 `json:"stall_timeout"` // seconds
 }
 
@@ -242,7 +243,7 @@ type Joined struct {
 	Exchange string `json:"exchange,omitempty"`
 }
 
-// Open opens a machine, and joins the other processes if a launcher started several.
+// Open opens a machine, and joins the other processes if a launcher started several processes.
 func (l *Library) Open(ctx context.Context, text string) (handle int64, who Joined, err error) {
 	var o machineOptions
 	if err := options(text, &o); err != nil {
@@ -297,8 +298,8 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 type groupOptions struct {
 	Name  string `json:"name"`
 	Ranks []int  `json:"ranks"`
-	// Alike requires all processes of the machine to call Group, including those outside the group.
-	// All compare the arguments of their calls. Processes outside the group get no machine.
+	// Alike requires all processes of the machine to call Group, including those outside the group. All these processes
+	// compare the arguments of their calls. Processes outside the group get no machine.
 	Alike bool `json:"alike"`
 }
 
@@ -346,7 +347,7 @@ func (l *Library) Group(ctx context.Context, handle int64, text string) (group i
 	return l.add(g), who, nil
 }
 
-// hasRanks returns an error unless a list of ranks is one of different processes of the machine.
+// hasRanks returns an error unless every rank in a list is the rank of a process of the machine, and none occurs twice.
 func (m *machine) hasRanks(ranks []int) error {
 	size := 1
 	if m.w != nil {
@@ -380,21 +381,21 @@ type model struct {
 	extents map[string][]string
 	types   map[string]string
 	returns [][]string
-	// declared are the parameters' types as text. fixed are their extents, -1 for those that depend on dims that
-	// are not loaded with a value, or that differ between the ranks.
+	// declared holds the parameters' types as text. fixed holds the parameters' extents; an extent is -1 if it depends
+	// on dims for which the model was not loaded with a value, or if it differs between ranks.
 	declared  map[string]string
 	fixed     map[string][]int64
-	positions []string       // parameters that buckets fill up with -1: see contents.Positions
-	within    []string       // dims that occur in expressions with other terms
+	positions []string       // parameters that buckets pad with -1: see contents.Positions
+	within    []string       // dims that occur in extents only as part of an expression
 	split     []string       // dims over which parameters are split
 	export    *hocket.Export // the archive from which the model was loaded; nil for a program's text
 	unused    []string       // names of weights that the export does not use
 	// quantize is the form in which weights of the export are quantized; empty for none.
 	quantize string
 	bound    *bound
-	parts    map[string]wholeAndBlock // parameters that are split over processes, for the model's own dims
+	parts    map[string]wholeAndBlock // shapes of the parameters that are split over processes, for the model's own dims
 
-	updating chan struct{} // contains an element while a run updates tensors of the caller
+	updating chan struct{} // semaphore: contains an element while a run updates tensors of the caller
 
 	mu       sync.Mutex
 	known    map[string][2][]hocket.Layout // layouts of parameters and results, by the text of the dims
@@ -403,7 +404,7 @@ type model struct {
 
 // loadOptions are the options of Load.
 type loadOptions struct {
-	Name      string           `json:"name"` // name of the program in messages
+	Name      string           `json:"name"` // name of the program, for messages
 	Func      string           `json:"func"`
 	Ranks     int              `json:"ranks"`
 	Dims      map[string]int64 `json:"dims"`
@@ -491,8 +492,8 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 		updating: make(chan struct{}, 1)}), nil
 }
 
-// oneRankEach returns an error if the mesh of a program has a fixed size that is not the number of ranks that the
-// caller requests, or of processes.
+// oneRankEach returns an error if the mesh of a program has a fixed size that differs from the number of ranks that the
+// caller requests, or from the number of processes.
 func (m *machine) oneRankEach(p *ir.Program, o *loadOptions) error {
 	mesh := p.MainMesh()
 	if mesh == nil {
@@ -521,7 +522,7 @@ func (m *machine) oneRankEach(p *ir.Program, o *loadOptions) error {
 	return nil
 }
 
-// processes says how many processes there are, and how a program with the given number of ranks runs.
+// processes returns text for errors: the number of processes, and how to run a program with the given number of ranks.
 func (m *machine) processes(ranks int64) string {
 	n := m.w.Size()
 	if m.group {
@@ -536,7 +537,7 @@ func (m *machine) processes(ranks int64) string {
 	return text
 }
 
-// bareDims returns, for each extent of a type, the dim that it consists of; "" for any other
+// bareDims returns, for each extent of a type, the name of the dim if the extent is a single dim, and "" for any other
 // expression.
 func bareDims(t *ir.Type) []string {
 	names := []string{}
@@ -550,8 +551,8 @@ func bareDims(t *ir.Type) []string {
 	return names
 }
 
-// fixedExtents returns the extents of a type that follow from dims, and -1 for the others. Of blocks, those that are
-// split over ranks do not.
+// fixedExtents returns the extents of a type that follow from dims, and -1 for the others. If blocks is set, the result
+// is also -1 for extents that are split over ranks.
 func fixedExtents(t *ir.Type, dims map[string]int64, blocks bool) []int64 {
 	list := []int64{}
 	for _, d := range t.Dims {
@@ -598,7 +599,7 @@ type layout struct {
 	Name   string  `json:"name"`
 	DType  string  `json:"dtype"`
 	Shape  []int64 `json:"shape"`
-	Inout  bool    `json:"inout"` // of a parameter: runs update it
+	Inout  bool    `json:"inout"` // set for a parameter that runs update
 	Blocks []block `json:"blocks"`
 }
 
@@ -608,12 +609,12 @@ type block struct {
 	Shape []int64 `json:"shape"`
 }
 
-// sizes determines the dims for which Layouts is called: the values of dims, and the shapes of parameters from which
-// dims follow.
+// sizes determines the dims for which Layouts is called, by values of dims and by shapes of parameters from which dims
+// follow.
 type sizes struct {
 	Dims   map[string]int64   `json:"dims"`
 	Shapes map[string][]int64 `json:"shapes"`
-	Given  map[string]int64   `json:"given"` // those of Dims that the caller states, and that do not follow from shapes
+	Given  map[string]int64   `json:"given"` // dims that the caller states explicitly, in contrast to dims that follow from shapes
 }
 
 // Layouts returns, as JSON, how a model's parameters and results are laid out. of is JSON too, see
@@ -648,8 +649,8 @@ func (l *Library) Layouts(ctx context.Context, handle int64, of string) (string,
 	return string(text), err
 }
 
-// agree returns the dims that shapes of parameters set, as "%x has T=3, %w has T=3". It returns an error if two
-// parameters set a dim differently.
+// agree returns the dims that follow from the shapes of parameters, as the text "%x has T=3, %w has T=3". It returns an
+// error if a dim differs between two parameters.
 func (m *model) agree(shapes map[string][]int64) (string, error) {
 	type source struct {
 		name string
@@ -659,7 +660,7 @@ func (m *model) agree(shapes map[string][]int64) (string, error) {
 	set := map[string]source{}
 	for _, name := range m.names {
 		for i, dim := range m.extents[name] {
-			if dim == "" || len(shapes[name]) != len(m.extents[name]) { // exec returns an error about misshapen tensors
+			if dim == "" || len(shapes[name]) != len(m.extents[name]) { // package exec returns an error about tensors whose shapes do not fit
 				continue
 			}
 			n, first := shapes[name][i], set[dim]
@@ -720,7 +721,7 @@ func (t *Tensor) tensor() (*hocket.Tensor, error) {
 		ir.DTypes())
 }
 
-// Bind sets a parameter for all later runs. A tensor without data removes the binding.
+// Bind sets the tensor of a parameter for all later runs. A tensor without data removes the binding.
 func (l *Library) Bind(handle int64, lent *Loan, t Tensor) error {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -835,7 +836,7 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 	results := make([]*hocket.Tensor, len(out)) // all destinations are checked before any result is copied
 	for i := range out {
 		t := &out[i]
-		what := fmt.Sprintf("the block of result %s for rank %d", t.Name, t.Rank)
+		what := fmt.Sprintf("the block of result %s on rank %d", t.Name, t.Rank)
 		if results[i] = r.OutLocal[t.Name][t.Rank]; t.Rank < 0 {
 			results[i], what = r.Out[t.Name], "result "+t.Name
 		}
@@ -917,7 +918,7 @@ func (l *Library) Close(handle int64) error {
 			err = errors.Join(err, m.close())
 		}
 		if x.w != nil {
-			_ = x.w.Leave() // the cause was reported to the caller whose run failed
+			_ = x.w.Leave() // the caller whose run failed got the cause
 		}
 		return err
 	}
@@ -971,7 +972,7 @@ func Describe(err error) string {
 	var peer *hocket.PeerError
 	var disagree *hocket.DisagreeError
 	var input *hocket.InputError
-	caller := errors.Is(err, hocket.ErrInput) // if so, the program is right, and the arguments of the call are wrong
+	caller := errors.Is(err, hocket.ErrInput) // if so, the fault is in the arguments of the call, and not in the program
 	switch {
 	case errors.As(err, &ds) && !caller:
 		f.Kind, f.Message = "program", ds.String()
@@ -1004,7 +1005,7 @@ func Describe(err error) string {
 	}
 	text, merr := json.Marshal(f)
 	if merr != nil {
-		return `{"kind":"machine","message":"an error that cannot be encoded"}`
+		return `{"kind":"machine","message":"the error cannot be encoded"}`
 	}
 	return string(text)
 }

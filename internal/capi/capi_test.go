@@ -117,7 +117,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestSharedMemory checks that a run is refused if tensors that it writes share memory. One that it only reads may.
+// TestSharedMemory checks that a run is refused if tensors that it writes share memory. A tensor that the run only
+// reads may share memory with them.
 func TestSharedMemory(t *testing.T) {
 	l, machine := opened(t)
 	m, err := l.Load(machine, "func f(%x: f32[2], %k: inout f32[2], %v: inout f32[2]) -> f32[2] {\n"+

@@ -15,7 +15,7 @@ type collectiveOptions struct {
 	Fixed     bool   `json:"fixed"`
 }
 
-// collectives is an open group for calls, and the loans of the memory that it adopted.
+// collectives is an open calls.Group, and the loans of the memory that it adopted.
 type collectives struct {
 	*hocket.Collectives
 	mu      sync.Mutex
@@ -50,7 +50,8 @@ func (l *Library) Collectives(ctx context.Context, machineHandle int64, text str
 	return l.add(&collectives{Collectives: c}), nil
 }
 
-// Calls are frequent, so they name ops, reductions and element types by their index in these lists.
+// Because calls are frequent, they identify ops, reductions and element types by their index in these lists, and not by
+// name.
 var (
 	callOps    = []ir.Op{ir.OpAllReduce, ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBroadcast}
 	callReds   = []ir.Red{ir.Sum, ir.Avg, ir.Max, ir.Min}
@@ -151,7 +152,7 @@ func (l *Library) Device(handle int64) (int, error) {
 	return all.Device(), nil
 }
 
-// Check returns an error if collectives can no longer be relied on.
+// Check returns an error if the results of collectives can no longer be relied on.
 func (l *Library) Check(handle int64) error {
 	all, err := get[*collectives](l, handle)
 	if err != nil {

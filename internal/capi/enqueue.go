@@ -23,10 +23,10 @@ type Placed struct {
 	Rank    int
 	DType   string
 	Shape   []int64
-	Address uintptr // address of the block; 0 if it has none
+	Address uintptr // address of the block; 0 for a block without memory
 }
 
-// Prepare starts loading a model's plan for dims. The caller waits for the number that it returns.
+// Prepare starts loading a model's plan for dims. The caller passes the returned number to Wait.
 func (l *Library) Prepare(handle int64, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -68,7 +68,7 @@ func (l *Library) Lendable(handle int64, dims string) (string, error) {
 	return string(text), err
 }
 
-// form is what runs of a model with tensors of the same names, types and shapes have in common.
+// form holds the data that is common to all runs of a model on tensors of the same names, types and shapes.
 type form struct {
 	m       *model
 	in, out []Placed // without addresses
@@ -97,12 +97,11 @@ func (l *Library) Form(handle int64, in, out []Placed, dims string) (int64, erro
 	return l.add(f), nil
 }
 
-// Enqueue enqueues a run on a stream of the caller, for this process's rank. at holds the addresses
-// of the form's blocks: first of the parameters, then of the results. It returns before the
-// run ends. A result whose address is 0 is lent: at then gets the address in the model's memory.
-// The run is issued by the caller's thread: a call of the driver that never returns also blocks the
-// caller. place is the caller's position in its source, for errors in other processes; empty if it
-// is that of the form's previous run.
+// Enqueue enqueues a run on a stream of the caller, for this process's rank. The slice at holds the addresses of the
+// form's blocks: first the parameters, then the results. It returns before the run ends. A result whose address is 0 is
+// lent: Enqueue stores its address in the model's memory in at. The caller's thread issues the run, so a call of the
+// driver that never returns also blocks the caller. place is the caller's position in its source, for errors in other
+// processes; an empty place means the same position as in the form's previous run.
 func (l *Library) Enqueue(handle int64, stream uintptr, at []uintptr, place string) error {
 	laps.Begin()
 	f, err := get[*form](l, handle)
@@ -152,8 +151,8 @@ func (l *Library) Enqueue(handle int64, stream uintptr, at []uintptr, place stri
 	return nil
 }
 
-// blocks returns the layouts of a model's parameters and results for dims. text is the dims as
-// JSON, the key of a cache.
+// blocks returns the layouts of a model's parameters and results for dims. text is the dims as JSON, which is the key
+// in the cache of layouts.
 func (m *model) blocks(text string, dims map[string]int64) (in, out []hocket.Layout, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -198,7 +197,7 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 		want := &hocket.Tensor{DType: as[i].DType, Shape: as[i].Shape}
 		switch {
 		case as[i].DType.String() == p.DType && slices.Equal(b.Shape, p.Shape):
-		case len(as[i].Blocks) == 1 && slices.Equal(b.Shape, as[i].Shape): // a single rank that holds the whole tensor
+		case len(as[i].Blocks) == 1 && slices.Equal(b.Shape, as[i].Shape): // there is a single rank, which holds the whole tensor
 			return fmt.Errorf("%w: %s is %s, want %v", hocket.ErrInput, p.Name, given, want)
 		default:
 			return fmt.Errorf("%w: %s %s, %v, has the block %v on rank %d, but %v is given: each process must pass the block of its "+
@@ -266,14 +265,14 @@ type boundBlock struct {
 	updated bool // whether runs update it in place
 }
 
-// conflicts reports whether two blocks share memory and runs update both of them.
+// conflicts reports whether two blocks share memory and runs update both.
 func (b *boundBlock) conflicts(o *boundBlock) bool {
 	return b.updated && o.updated && b.at.Rank == o.at.Rank && b.at.Address < o.at.Address+o.bytes &&
 		o.at.Address < b.at.Address+b.bytes
 }
 
-// Sync starts waiting until the enqueued runs of a model have ended. The caller waits for the
-// number that it returns, and gets their error.
+// Sync starts waiting until the enqueued runs of a model have ended. The caller passes the returned number to Wait,
+// which returns the error of these runs.
 func (l *Library) Sync(handle int64) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {

@@ -28,7 +28,7 @@ type foreign struct {
 
 	mu      sync.Mutex
 	meeting *meeting // a run for which only some ranks have called so far; nil if none
-	late    error    // set when a rank did not call in time, after which calls cannot be assigned to runs
+	late    error    // set if a rank did not call in time; later calls cannot be assigned to runs then
 }
 
 // meeting collects the ranks' calls for one run.
@@ -39,11 +39,11 @@ type meeting struct {
 	err  error // valid once done is closed
 }
 
-// meetingPatience is how long the call of a rank waits for the calls of the others.
+// meetingPatience is the time for which the call of a rank waits for the calls of the other ranks.
 const meetingPatience = time.Minute
 
-// Foreign prepares a model for calls by buffers. text, as JSON, is the order of its parameters and
-// results.
+// Foreign prepares a model for calls that pass buffers. text is the order of the model's parameters and results, as
+// JSON.
 func (l *Library) Foreign(handle int64, text string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -89,17 +89,18 @@ func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []
 		return f.await(m, rank)
 	}
 	defer close(m.done)
-	m.err = fmt.Errorf("the call of rank %d, the last, panicked", rank) // stays set if Enqueue panics
+	m.err = fmt.Errorf("the call of rank %d panicked; it was the last call for the run", rank) // stays set if Enqueue panics
 	defer f.m.bound.begin()()
 	m.err = f.m.m.Enqueue(device.Here(l.named(context.Background())), m.args)
 	return m.err
 }
 
-// join adds a rank's call to the others for the same run, and reports whether it is the last one.
+// join adds a rank's call to the calls of the other ranks for the same run, and reports whether it is the last call for
+// that run.
 func (f *foreign) join(rank int, stream uintptr, in, out []uintptr) (*meeting, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.late != nil { // otherwise the late rank's call would be assigned to the other ranks' next run
+	if f.late != nil { // without this error, the late rank's call would be assigned to the other ranks' next run
 		return nil, false, fmt.Errorf("an earlier run failed: %w; load the program again", f.late)
 	}
 	m := f.meeting

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// TestForeign checks that the calls of all ranks become one run, that all of them return its error,
-// and that the wait of a rank ends if the others do not call.
+// TestForeign checks that the calls of all ranks become one run, that all of them return its error, and that a rank
+// stops waiting if the other ranks do not call.
 func TestForeign(t *testing.T) {
 	l, machine := opened(t)
 	model, err := l.Load(machine, program, `{"dims": {"T": 2}}`)
@@ -50,7 +50,7 @@ func TestForeign(t *testing.T) {
 		t.Errorf("a rank alone: %v", err)
 	}
 	f.patience = meetingPatience
-	for _, rank := range []int{0, 1, 1} { // rank 0 calls for the failed run; its call must not be matched with the next run
+	for _, rank := range []int{0, 1, 1} { // this call of rank 0 belongs to the failed run; it must not be matched with the next run
 		go call(rank, 2)
 		if err := <-ends; err == nil || !strings.Contains(err.Error(), "earlier run failed: rank 1 waited") {
 			t.Errorf("rank %d after a failed run: %v", rank, err)
@@ -86,7 +86,7 @@ func TestForeign(t *testing.T) {
 // panics.
 func TestForeignPanics(t *testing.T) {
 	l := New()
-	h := l.add(&foreign{m: &model{}, ranks: 2, patience: meetingPatience}) // without a model, so that the last call panics
+	h := l.add(&foreign{m: &model{}, ranks: 2, patience: meetingPatience}) // there is no model, so the last call panics
 	ends := make(chan error)
 	for rank := range 2 {
 		go func() {
@@ -101,7 +101,7 @@ func TestForeignPanics(t *testing.T) {
 		}()
 	}
 	a, b := <-ends, <-ends
-	if err := errors.Join(a, b); err == nil || !strings.Contains(err.Error(), "the last, panicked") || a != nil && b != nil {
+	if err := errors.Join(a, b); err == nil || !strings.Contains(err.Error(), "panicked; it was the last call") || a != nil && b != nil {
 		t.Errorf("%v and %v", a, b)
 	}
 }

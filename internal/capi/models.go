@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// program returns the program to load. Its source is text, which is a program of hocket or a StableHLO module, or the
-// archive in the options.
+// program returns the program to load. The program is made from text, which is a program of hocket or a StableHLO
+// module, or from the archive in the options.
 func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, error) {
 	if o.Export == "" {
 		if o.Plan != nil || o.Shard != nil || o.Weights != nil || o.Quantize != "" {
@@ -52,15 +52,17 @@ type description struct {
 	Proof string `json:"proof"` // verdict for the model's own dims
 	// States are the inout parameters.
 	States []string `json:"states"`
-	// Extents holds, for each parameter, the dim that each of its extents consists of; "" for other expressions.
+	// Extents holds, for each extent of each parameter, the name of the dim if the extent is a single dim, and "" for
+	// other expressions.
 	Extents map[string][]string `json:"extents"`
 	// Types are the element types of parameters.
 	Types map[string]string `json:"types"`
-	// Declared are the types of parameters as text. Fixed holds the extents of each parameter that follow from the
-	// dims that the model was loaded with, and -1 for others; of blocks, -1 for those that are split.
+	// Declared are the types of parameters as text. Fixed holds the extents of each parameter. An extent is -1 if it
+	// does not follow from the dims that the model was loaded with, or if parameters are passed as blocks and the
+	// extent is split.
 	Declared map[string]string  `json:"declared"`
 	Fixed    map[string][]int64 `json:"fixed"`
-	// Returns holds the same for each result that is not an inout parameter.
+	// Returns is like Extents, for each result that is not an inout parameter.
 	Returns [][]string `json:"returns"`
 	// Positions lists the parameters that index_copy uses as positions.
 	Positions []string `json:"positions"`
@@ -68,10 +70,10 @@ type description struct {
 	// over which parameters are split.
 	Within []string `json:"within"`
 	Split  []string `json:"split"`
-	// These are set for an export. Inputs are the parameters that each call passes. Weights maps
-	// every other parameter to the names of the weights that it is assembled from. Unused lists
-	// tensors of the option weights that the model does not use. Shapes holds the shapes of the
-	// archive's tensors, and Shared the other names of tensors that several modules share.
+	// The following fields are set for an export. Inputs are the parameters that each call passes. Weights maps every
+	// other parameter to the names of the weights that it is assembled from. Unused lists tensors of the option weights
+	// that the model does not use. Shapes holds the shapes of the archive's tensors, and Shared the other names of
+	// tensors that several modules share.
 	Inputs  []string            `json:"inputs,omitempty"`
 	Weights map[string][]string `json:"weights,omitempty"`
 	Unused  []string            `json:"unused,omitempty"`
@@ -125,7 +127,7 @@ type gradientTake struct {
 	Index int    `json:"index"`
 }
 
-// Gradient returns, as JSON, the gradient of a model's function as two programs: see hocket.GradientParts.
+// Gradient returns, as JSON, the gradient of a model's function as two programs; see hocket.GradientParts.
 func (l *Library) Gradient(handle int64, text string) (string, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -169,8 +171,7 @@ type layerComparison struct {
 	Results []measured `json:"results"`
 }
 
-// measured is the error of a result. An error is null if one of the compared elements is finite and
-// the other is not.
+// measured is the error of a result. An error is null if only one of the two compared elements is finite.
 type measured struct {
 	Name    string   `json:"name"`
 	Error   *float64 `json:"error"`
@@ -203,7 +204,7 @@ type checkpointOptions struct {
 	// Path is a safetensors file, the index of a sharded checkpoint, or a folder.
 	Path   string       `json:"path"`
 	Rules  []weightRule `json:"rules"`
-	Inputs []string     `json:"inputs"` // parameters that are not weights; null for all without a binding
+	Inputs []string     `json:"inputs"` // parameters that are not weights; null stands for all parameters without a binding
 }
 
 type weightRule struct {

@@ -10,13 +10,13 @@ import (
 )
 
 // owners records the end of loans. An owner is a number that the caller passes together with tensors; it identifies
-// their memory. Even if the call fails, the library may use the memory until Ended returns the owner.
+// their memory. Even if the call fails, the library may use the owner's memory until Ended returns the owner.
 type owners struct {
 	mu    sync.Mutex
 	ended []uintptr
 }
 
-// Loan counts the users of an owner's memory. It ends when the last user does. A nil Loan has no owner.
+// Loan counts the users of an owner's memory. The loan ends when its last user ends. A nil Loan has no owner.
 type Loan struct {
 	of    *owners
 	owner uintptr
@@ -70,12 +70,11 @@ func (l *Library) Ended() uintptr {
 
 func newBound() *bound { return &bound{tensors: map[string]*boundTensor{}, calls: map[*use]bool{}} }
 
-// bound holds the tensors that are bound to a model. A call may read any tensor that is bound
-// during the call. So when a tensor is replaced, every call in progress becomes a user of the
-// replaced tensor.
+// bound holds the tensors that are bound to a model. A call may read any tensor that is bound during the call.
+// Therefore, when a tensor is replaced, every call in progress becomes a user of the replaced tensor.
 type bound struct {
 	mu      sync.Mutex
-	tensors map[string]*boundTensor // by parameter; nil once the model is closed
+	tensors map[string]*boundTensor // bound tensors by parameter; nil once the model is closed
 	calls   map[*use]bool           // calls in progress
 }
 
@@ -86,8 +85,8 @@ type boundTensor struct {
 	users  int       // guarded by the mu of bound
 }
 
-// release removes a user. If it was the last one, release returns the tensor; the caller must then
-// pass it to end, without holding mu.
+// release removes a user. If it was the last user, release returns the tensor, which the caller must then pass to the
+// function end, without holding mu.
 func (t *boundTensor) release() []*boundTensor {
 	if t.users--; t.users > 0 {
 		return nil
@@ -129,9 +128,9 @@ func (b *bound) begin() (done func()) {
 	}
 }
 
-// bind calls do, which binds a parameter. It keeps the new tensor's loan and, if the tensor is on a
-// device, the tensor. n is nil if there is no loan. The replaced tensor is closed as soon as no
-// call uses it. If bind fails, the caller must close the new tensor.
+// bind calls the function do, which binds a parameter. It stores the new tensor's loan and, if the tensor is on a
+// device, the tensor. n is nil if there is no loan. The replaced tensor is closed as soon as no call uses it. If bind
+// fails, the caller must close the new tensor.
 func (b *bound) bind(name string, n *Loan, device io.Closer, do func() error) error {
 	b.mu.Lock()
 	if b.tensors == nil {
@@ -147,8 +146,8 @@ func (b *bound) bind(name string, n *Loan, device io.Closer, do func() error) er
 	return end(unused)
 }
 
-// bindOthers calls do, which binds tensors that the caller has not lent, and returns the names of
-// their parameters. Replaced tensors are closed as by bind.
+// bindOthers calls the function do, which binds tensors that the caller has not lent and returns the names of their
+// parameters. Like bind, bindOthers closes replaced tensors.
 func (b *bound) bindOthers(do func() ([]string, error)) error {
 	b.mu.Lock()
 	if b.tensors == nil {
@@ -164,7 +163,7 @@ func (b *bound) bindOthers(do func() ([]string, error)) error {
 	return errors.Join(err, end(unused))
 }
 
-// close ends the use of all tensors, and makes later binds fail.
+// close ends the use of all bound tensors, and makes later calls of bind fail.
 func (b *bound) close() error {
 	b.mu.Lock()
 	var unused []*boundTensor
@@ -176,8 +175,7 @@ func (b *bound) close() error {
 	return end(unused)
 }
 
-// replace replaces a parameter's tensor. It returns the replaced one if no call uses it. The caller
-// holds mu.
+// replace replaces a parameter's tensor. It returns the replaced tensor if no call uses it. The caller holds mu.
 func (b *bound) replace(name string, n *Loan, device io.Closer) []*boundTensor {
 	old := b.tensors[name]
 	delete(b.tensors, name)

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket"
 )
 
-// TestOwners checks that Ended returns each owner once, after the last use of its memory.
+// TestOwners checks that Ended returns each owner once, after the last use of the owner's memory.
 func TestOwners(t *testing.T) {
 	l, machine := opened(t)
 	m, err := l.Load(machine, program, "")

@@ -10,17 +10,18 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// wholeOrBind is the way out of errors about blocks in place of whole tensors.
+// wholeOrBind is the remedy in errors about a block that was passed in place of a whole tensor.
 const wholeOrBind = "give whole tensors, or bind() this process's block"
 
-// wholeAndBlock holds the two shapes of a parameter that is split over processes. dims are the names of its extents.
+// wholeAndBlock holds the shapes of the whole tensor and of one process's block, for a parameter that is split over
+// processes. dims holds the names of the parameter's extents.
 type wholeAndBlock struct {
 	whole, block []int64
 	dims         []string
 }
 
 // parts returns the shapes of the parameters that are split over processes, for the dims of the options and the
-// program's default dims. It is empty if one process runs all ranks, or if dims have no value.
+// program's default dims. The result is empty if one process runs all ranks, or if dims have no value.
 func (m *machine) parts(info *ir.Info, fn *ir.Func, o *loadOptions) map[string]wholeAndBlock {
 	if m.w == nil {
 		return nil
@@ -44,7 +45,7 @@ func (m *machine) parts(info *ir.Info, fn *ir.Func, o *loadOptions) map[string]w
 }
 
 // notBlock returns an error if a weight that should be whole has the shape of one process's block, for the model's own
-// dims. If the caller sets the dims, the shape counts as that of a whole tensor.
+// dims. If the caller sets the dims, the shape is taken for that of a whole tensor.
 func (m *model) notBlock(name string, shape []int64, dims map[string]int64) error {
 	p, split := m.parts[name]
 	if !split || !slices.Equal(shape, p.block) {
@@ -71,5 +72,5 @@ func (m *model) notBlock(name string, shape []int64, dims map[string]int64) erro
 		hocket.ErrInput, name, listing(shape), listing(p.whole), strings.Join(along, " and "), m.machine.w.Size(), wholeOrBind, help)
 }
 
-// listing returns a shape as Python prints it.
+// listing returns a shape in Python's notation.
 func listing(shape []int64) string { return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ") }

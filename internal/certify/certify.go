@@ -3,8 +3,8 @@
 // schedule computes its collective. This package imports neither the planner, nor the verifier, nor package issue,
 // which makes certificates. Its main function is Check.
 //
-// A Statement describes a run. It is never read from a certificate: the functions Plan and Schedule compute it from
-// the plan or schedule. A Certificate contains evidence about a statement: an order in which all events can run,
+// A Statement describes a run. A Statement is never read from a certificate: the functions Plan and Schedule compute it
+// from the plan or schedule. A Certificate contains evidence about a statement: an order in which all events can run,
 // the add that satisfies each wait, vector clocks, and the last uses of memory before its reuse. Check accepts a
 // certificate if
 //
@@ -44,10 +44,10 @@ import (
 type Statement struct {
 	Plan                             string // digest of the plan
 	Chains, Threads, Counters, Spots int
-	Events                           []Event // all events; those of one chain are in the order of the chain
+	Events                           []Event // all events; the events of one chain are in the order of the chain
 
 	numbers map[key]int32
-	after   func(event int32) error // if not nil, called after each event of the order
+	after   func(event int32) error // if not nil, Check calls it after each event of the order
 }
 
 // Event is a step of a chain. It begins when the waits of the preceding events of its chain have ended. In the
@@ -74,7 +74,7 @@ type Wait struct {
 	Blind, Relaxed bool
 }
 
-// Access reads or writes spots on behalf of a buffer, the owner. The numbers of the spots are relative to Base.
+// Access reads or writes spots on behalf of a buffer, the owner. The numbers of an access's spots are relative to Base.
 // Unless the owner is -1, a read must find that the last write of the spot has the same owner. Two accesses of one
 // event may share a spot if they belong to the same group.
 type Access struct {
@@ -82,7 +82,7 @@ type Access struct {
 	Spots        []int32
 	Write        bool
 	Owner, Group int32
-	// the write is a packet: an event that waits for it sees its data, but is not ordered after other events
+	// the write is a packet: an event that waits for the packet sees its data, but is not ordered after other events
 	Packet bool
 }
 
@@ -95,14 +95,14 @@ type Certificate struct {
 	Plan   string `json:"plan"`
 	// pairs of a chain and the number of its events that run next, without events of other chains between them
 	Order   [][2]int32 `json:"order"`
-	Matches []int32    `json:"matches"` // for each wait, the event with the last add that the wait needs
-	// the events that precede an event; if the event waits, those that precede its end
+	Matches []int32    `json:"matches"` // for each wait for N adds, the event that performs the N-th add
+	// vector clocks: the events that precede an event; if the event waits, the events that precede its end
 	Clocks []Past `json:"clocks"`
-	// for events that write memory which another buffer used before: the last uses of this memory
+	// for each event that writes memory which another buffer used before: the last uses of this memory
 	Reuses []Past `json:"reuses"`
 }
 
-// Past lists, for each other thread, how many of its events precede Event. The entry with the number of a thread
+// Past lists, for each other thread, the number of its events that precede Event. The entry with the number of a thread
 // refers to the order of memory. The entry with that number plus the number of threads refers to the order in time
 // only.
 type Past struct {
@@ -110,7 +110,7 @@ type Past struct {
 	Of    map[int32]int32 `json:"of"`
 }
 
-// Parse reads a certificate. It accepts only text that is identical to the output of json.Marshal for a certificate.
+// Parse reads a certificate. Parse accepts only text that is identical to the output of json.Marshal for a certificate.
 func Parse(text []byte) (*Certificate, error) {
 	c := &Certificate{}
 	if err := json.Unmarshal(text, c); err != nil {
@@ -154,8 +154,8 @@ func Check(s *Statement, c *Certificate) error {
 	return nil
 }
 
-// Needs is for package issue. It checks a statement in a given order and returns a certificate without clocks.
-// Where Check would read a clock, it calls the function knows.
+// Needs is for package issue. Needs checks a statement in a given order of events and returns a certificate without
+// clocks. Where Check would read a clock, it calls the function knows.
 func Needs(s *Statement, order [][2]int32, knows func(event, thread, pos int32) bool) (*Certificate, error) {
 	k := newChecker(s)
 	k.knows = knows
@@ -165,7 +165,7 @@ func Needs(s *Statement, order [][2]int32, knows func(event, thread, pos int32) 
 
 type checker struct {
 	*Statement
-	clocks   []Past // clocks that have not been used yet
+	clocks   []Past // the certificate's clocks that Check has not used yet
 	matches  []int32
 	reuses   []Past
 	knows    func(event, thread, pos int32) bool
@@ -176,7 +176,7 @@ type checker struct {
 
 	id   int32 // number of the current event
 	now  stamp
-	last map[int32]int32 // by thread: its last event that uses the memory which the current event reuses
+	last map[int32]int32 // by thread: the thread's last event that uses the memory which the current event reuses
 }
 
 type thread struct {
@@ -185,9 +185,10 @@ type thread struct {
 }
 
 type counter struct {
-	adds  []int32        // the events that performed the adds so far, in order
-	asked map[int32]bool // the counts for which waits of this counter wait
-	// batch: by thread, the last add since the last count in asked was reached; before: the last add until then
+	adds  []int32        // the events that performed this counter's adds so far, in order
+	asked map[int32]bool // the values of this counter for which some event waits
+	// batch holds the last add of each thread since the last value in asked was reached; before holds each thread's
+	// last add until then
 	batch, before []stamp
 	// by thread: pairs of a number of adds, and the number of the thread's events that precede these adds
 	brought map[int32][][2]int32
@@ -197,10 +198,10 @@ type spot struct {
 	write  stamp
 	reads  []stamp // reads since the last write
 	owner  int32   // owner of the last write
-	packet bool    // the last write is a packet
+	packet bool    // the last write of the spot is a packet
 }
 
-type stamp struct{ thread, pos, group int32 } // the event pos (from 1) of a thread
+type stamp struct{ thread, pos, group int32 } // an event, by its thread and its position in the thread (from 1)
 
 func newChecker(s *Statement) *checker {
 	k := &checker{Statement: s, chains: make([][]int32, s.Chains), threads: make([]thread, s.Threads),
@@ -273,7 +274,7 @@ func (k *checker) step(e *Event) error {
 		a := &e.Accesses[i]
 		for _, x := range a.Spots {
 			if err := k.access(a, &k.spots[a.Base+x]); err != nil {
-				return fmt.Errorf("it accesses spot %d of memory, %w", a.Base+x, err)
+				return fmt.Errorf("it accesses piece %d of memory, %w", a.Base+x, err)
 			}
 		}
 	}
@@ -291,13 +292,13 @@ func (k *checker) step(e *Event) error {
 	return nil
 }
 
-// known reports whether the first pos events of the thread of precede the current event.
+// known reports whether the first pos events of a thread (parameter of) precede the current event.
 func (k *checker) known(of, pos int32) bool {
 	known, n := k.threads[k.now.thread].known, int32(k.Threads)
 	return known[of] >= pos || of >= n && known[of-n] >= pos
 }
 
-// brings reports whether the first pos events of the thread of precede an add that the wait w counts.
+// brings reports whether the first pos events of a thread (parameter of) precede an add that the wait w counts.
 func (k *checker) brings(w Wait, of, pos int32) bool {
 	n, brought := int32(k.Threads), k.counters[w.Counter].brought
 	by := func(of int32) bool {
@@ -307,8 +308,8 @@ func (k *checker) brings(w Wait, of, pos int32) bool {
 	return !w.Blind && (of >= n || !w.Relaxed) && (by(of) || of >= n && by(of-n))
 }
 
-// ordered reports whether the event of a stamp precedes the current event. It considers the order of memory or, if
-// inTime is set, the order of time.
+// ordered reports whether the event that a stamp identifies precedes the current event in the order of memory or, if
+// inTime is set, in the order of time.
 func (k *checker) ordered(t stamp, inTime bool) bool {
 	if t.pos == 0 || t.thread == k.now.thread {
 		return true
@@ -363,7 +364,7 @@ func (k *checker) add(a Add, clock map[int32]int32) error {
 	}
 	for _, t := range c.before {
 		if !k.ordered(t, true) {
-			return fmt.Errorf("which adds to counter %[2]d are the first %[1]d depends on timing", len(c.adds),
+			return fmt.Errorf("timing decides which adds to counter %[2]d are the first %[1]d", len(c.adds),
 				a.Counter)
 		}
 	}
@@ -384,8 +385,7 @@ func (k *checker) add(a Add, clock map[int32]int32) error {
 	return nil
 }
 
-// key identifies an object: it consists of the object's kind, and of indices that distinguish it from others of
-// that kind.
+// key identifies an object by the object's kind and by indices that distinguish it from other objects of that kind.
 type key [4]int32
 
 // number returns the number of the object that a key identifies. If the key is new, the object gets the number *n, and

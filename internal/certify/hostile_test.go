@@ -33,7 +33,7 @@ func exchange(t testing.TB) (*certify.ScheduleStatement, string) {
 	return s, string(text)
 }
 
-// accepted returns nil if a text is a certificate of a statement, and otherwise the reason why it is not.
+// accepted returns nil if a text is a valid certificate of a statement, and otherwise the reason why it is rejected.
 func accepted(s *certify.ScheduleStatement, text string) error {
 	c, err := certify.Parse([]byte(text))
 	if err == nil {
@@ -137,8 +137,8 @@ func TestCyclesHaveNoCertificate(t *testing.T) {
 	}
 }
 
-// FuzzCertificate passes any text to the decoder and the checker. They must not panic, and may use memory only in
-// proportion to the length of the text.
+// FuzzCertificate passes any text to the decoder and the checker. The decoder and the checker must not panic, and may
+// use memory only in proportion to the length of the text.
 func FuzzCertificate(f *testing.F) {
 	s, right := exchange(f)
 	f.Add(right)
@@ -160,7 +160,7 @@ func FuzzCertificate(f *testing.F) {
 			return
 		}
 		if c.Format == certify.Format {
-			c.Plan = s.Plan // so that what follows is looked at
+			c.Plan = s.Plan // so that the checks after the first one are reached
 		}
 		if err := certify.CheckSchedule(s, c); err == nil && text != right {
 			var first certify.Certificate

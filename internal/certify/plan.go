@@ -19,10 +19,10 @@ import (
 // between accesses of run 0 and run 1 also holds between any run and the next, and by transitivity between any run
 // and all later ones.
 //
-// Each stream is a chain and a thread of the statement. Its counters represent the events, the elements of
-// counters, the collectives and the transfers of the plan. A member of a collective adds to the collective's
-// counter when it begins, and continues when all members have added. In the order of memory, it follows only the
-// members whose data it receives.
+// Each stream is a chain and a thread of the statement. The statement's counters represent the events, the elements of
+// counters, the collectives and the transfers of the plan. A member of a collective adds to the collective's counter
+// when it begins, and continues when all members have added. In the order of memory, a member follows only the members
+// whose data it receives.
 func Plan(p *plan.Plan) (*Statement, error) {
 	if err := plan.Validate(p); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ type planStatement struct {
 	p       *plan.Plan
 	s       *Statement
 	tensors []*plan.Ref
-	numbers map[string]int32 // numbers of tensors, from 1, by a text that identifies the tensor
+	numbers map[string]int32 // numbers of tensors, from 1, by a key that encodes a tensor's location and shape
 }
 
 // number returns the number of a tensor. Tensors on different ranks that cover the same offsets of the same buffer
@@ -63,8 +63,8 @@ func (b *planStatement) number(r *plan.Ref) int32 {
 	return n
 }
 
-// edge is the beginning (n is 1) or the end (n is -1) of a range of bytes. If the field of is not negative, the
-// range belongs to the tensor with that number. Otherwise it belongs to buffer -1-of.
+// edge is the beginning (n is 1) or the end (n is -1) of an interval of bytes. The interval belongs to the tensor with
+// the number in field of or, if that number is negative, to buffer -1-of.
 type edge struct {
 	at    int64
 	of, n int32
@@ -90,7 +90,7 @@ func (b *planStatement) classes() error {
 		buf := &b.p.Buffers[r.Buf]
 		list, n := runs(r, maxRuns-int64(len(edges[0])+len(edges[1]))/2)
 		if n == 0 {
-			return fmt.Errorf("has tensors of more than %d runs of bytes", maxRuns)
+			return fmt.Errorf("has tensors of more than %d contiguous intervals of bytes", maxRuns)
 		}
 		for _, lo := range list {
 			cut(&edges[buf.Space], buf.Offset+r.Off+lo, n, int32(i))
@@ -115,7 +115,7 @@ func (b *planStatement) classes() error {
 				continue
 			}
 			if inputs > 0 && buffers > 1 {
-				return fmt.Errorf("a parameter shares bytes with another buffer, at %d", e.at)
+				return fmt.Errorf("a parameter shares bytes with another buffer, at offset %d", e.at)
 			}
 			if len(cover) > 0 && !known[set] {
 				for t := range cover {
@@ -139,13 +139,13 @@ func (b *planStatement) classes() error {
 	return nil
 }
 
-// maxRuns limits the number of contiguous runs of bytes, summed over all different tensors.
+// maxRuns limits the number of contiguous intervals of bytes, summed over all different tensors.
 const maxRuns = 1 << 23
 
-// runs returns the first byte of each contiguous range of bytes of a tensor, and the length of these ranges, which
-// is equal for all. If there are more than most ranges, it returns the length 0.
+// runs returns the start of each contiguous interval of bytes of a tensor, and the length of the intervals, which is
+// the same for all. The length is 0 if there are more intervals than the parameter most allows.
 func runs(r *plan.Ref, most int64) ([]int64, int64) {
-	size, list, dims := r.DType.Size(), []int64{0}, make([][2]int64, len(r.Shape)) // each dim has its stride and extent
+	size, list, dims := r.DType.Size(), []int64{0}, make([][2]int64, len(r.Shape)) // stride and extent of each dimension
 	length := size
 	for i := range dims {
 		dims[i] = [2]int64{r.Strides[i] * size, r.Shape[i]}
@@ -178,10 +178,11 @@ func (b *planStatement) event(c *plan.Cmd, waits []Wait, adds ...int32) {
 	b.s.Events = append(b.s.Events, e)
 }
 
-// accesses adds an event for the accesses of a command: its reads, followed by its writes. In these accesses, Base
-// is the rank, and Spots holds the number of the tensor until the method classes replaces it. Some commands may
-// write memory that they also read. The caller may, and so may a collective, because it copies its operand first. A
-// computation may if operand and result are the same tensor and the function single returns true for the operand.
+// accesses adds an event for the accesses of a command: its reads, followed by its writes. In these accesses, Base is
+// the rank, and Spots holds the number of the tensor until the method classes replaces it. Some commands may write
+// memory that they also read. An input or output may, because the caller may overwrite its memory. A collective may,
+// because it copies its operand first. A computation may if operand and result are the same tensor and the function
+// single returns true for the operand.
 func (b *planStatement) accesses(c *plan.Cmd) error {
 	reads, writes := b.p.Accesses(c)
 	if c.Kind == plan.Output { // the caller may overwrite a result after reading it
@@ -221,7 +222,7 @@ func (b *planStatement) single(c *plan.Cmd, j int) bool {
 		c.Op == ir.OpIndexCopy && j == 2 || c.Op == ir.OpLaunch && b.p.Launches[c.Launch-1].Updates(j)
 }
 
-// These constants are the kinds of objects for which the statement of a plan has counters.
+// The following constants are the kinds of objects for which the statement of a plan has counters.
 const (
 	recorded int32 = iota
 	raised
@@ -246,7 +247,7 @@ func (b *planStatement) command(c *plan.Cmd, run int32) error {
 		}
 		at := b.s.counter(key{raised, c.Counter, c.Rank, c.Elem})
 		b.event(c, []Wait{{Counter: at, N: int32(c.Value) + run*int32(n)}})
-	case plan.Collective: // a member arrives, accesses memory, and leaves after all members have arrived
+	case plan.Collective: // a member of a collective arrives, accesses memory, and leaves after all members have arrived
 		coll, all := &b.p.Colls[c.Coll], b.s.counter(key{begun, c.Coll, 0, run})
 		leave, from := []Wait{{Counter: all, N: int32(len(coll.Parts))}}, int32(-1)
 		switch coll.Op {
@@ -265,7 +266,7 @@ func (b *planStatement) command(c *plan.Cmd, run int32) error {
 			return err
 		}
 		b.event(c, leave)
-	case plan.Group: // it posts the sides of its transfers, and ends when the other sides are posted
+	case plan.Group: // a command posts its ends of transfers, and finishes when the other ends have been posted
 		var posts []int32
 		var waits []Wait
 		for _, t := range c.Group {

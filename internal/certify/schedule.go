@@ -16,44 +16,45 @@ type ScheduleStatement struct {
 	Statement
 	plan   *schedule.Plan
 	counts map[key]int32
-	cells  []int32 // an identity list of cells: 0, 1, 2, …
+	cells  []int32 // the list of all cell numbers: 0, 1, 2, …
 	moved  int
 }
 
-// elements is a range of the elements of a move: those from the first index to the second, exclusive.
+// elements is a range of elements of a move, from the index from to the index to, exclusive.
 type elements struct {
 	of       *schedule.Move
 	from, to int
 }
 
-// These constants are the kinds of counters in the statement of a schedule, and of other objects that are counted
-// or numbered.
+// The following constants are the kinds of counters in the statement of a schedule, and of other objects that are
+// counted or numbered.
 const (
 	signals int32 = iota // number of signals of a counter
 	joined               // number of times that the threads of a block have met
-	acts                 // events of a block's threads since they last met
+	acts                 // number of events of a block's threads since the threads last met
 	posts                // number of posts to an engine
 	done                 // number of posts that an engine has executed
 	packets              // number of writes of a packet
-	met                  // for each barrier and each time that blocks meet there: the blocks that have reached it
+	met                  // number of blocks that have reached a barrier, for each time that blocks meet there
 	turns                // number of times that a block has reached a barrier
 	taken                // number of signals of a counter for which threads have waited
-	takers               // threads that wait for a counter's signals
-	posters              // blocks that post to an engine
+	takers               // number of threads that wait for a counter's signals
+	posters              // number of blocks that post to an engine
 	lanes                // threads that wait and signal
-	movers               // threads that move an element; the next number is for elements of packets
+	movers               // numbers of the threads that move an element of plain data; the next constant is for elements of packets
 	packetMovers
 )
 
 // Schedule makes the statement of one launch of a collective schedule. It returns an error for schedules in which
-// several threads wait for the signals of one counter, several blocks use one proxy, or a packet is written twice;
-// it does not support these.
+// several threads wait for the signals of one counter, several blocks use one proxy, or a packet is written twice.
+// Certificates do not support such schedules.
 //
-// The blocks and the proxies (engines) of the schedule are the chains. A block has several threads: one for each of
-// its lanes, which wait and signal, and one for each element, that is, for each index of a cell in operands. In all
-// operations on plain data, the same thread moves the i-th cells. In operations on packets, another thread moves
-// them. Threads are ordered with each other only at the points where all threads of the block meet. One more thread
-// represents these meetings. The statement does not include the accesses before and after the launch.
+// The blocks and the proxies (engines) of the schedule are the chains. A block has several threads: one for each of its
+// lanes, which wait and signal, and one for each element, that is, for each index of a cell in operands. In all
+// operations on plain data, the same thread moves the i-th cells. In operations on packets, another thread moves the
+// i-th cells. Threads are ordered with each other only at the points where all threads of the block meet. One more
+// thread represents the points where the block's threads meet. The statement does not include the accesses before and
+// after the launch.
 func Schedule(p *schedule.Plan) (*ScheduleStatement, error) {
 	if p.Fault != nil {
 		return nil, fmt.Errorf("%s", p.Fault.Message)
@@ -84,7 +85,7 @@ func (s *ScheduleStatement) next(of key) int32 {
 	return s.counts[of]
 }
 
-// users records that a thread of block k uses an object, and returns the number of users of the object.
+// users records that a thread of block k uses an object, and returns the object's number of users so far.
 func (s *ScheduleStatement) users(kind, of, k, thread int32) int32 {
 	if s.next(key{kind, of, 1 + k, thread}) == 1 {
 		s.next(key{kind, of})
@@ -92,7 +93,7 @@ func (s *ScheduleStatement) users(kind, of, k, thread int32) int32 {
 	return s.counts[key{kind, of}]
 }
 
-// add returns an add to a counter, and all returns a wait for all adds to the counter so far.
+// add returns an Add to a counter, and all returns a Wait for all adds to that counter so far.
 func (s *ScheduleStatement) add(of key) Add {
 	s.next(of)
 	return Add{Counter: s.counter(of)}
@@ -120,7 +121,7 @@ func (s *ScheduleStatement) act(k int32, thread key, e Event) {
 func (s *ScheduleStatement) post(k int32, thread, engine int, e Event) error {
 	i := int32(engine)
 	if s.users(posters, i, k, 0) > 1 {
-		return fmt.Errorf("several blocks use one port channel, which certificates do not support")
+		return fmt.Errorf("certificates do not support a port channel that several blocks use")
 	}
 	s.act(k, key{lanes, k, int32(thread)}, Event{Adds: []Add{s.add(key{posts, i})}})
 	e.Chain = int32(len(s.plan.Blocks)) + i
@@ -169,7 +170,7 @@ func (s *ScheduleStatement) lane(k int32, l *schedule.Lane) error {
 		s.act(k, thread, Event{Waits: []Wait{s.all(key{done, int32(l.Engine)})}})
 	case schedule.Take:
 		if s.users(takers, c, k, int32(l.Thread)) > 1 {
-			return fmt.Errorf("several threads wait for the signals of one counter, which certificates do not support")
+			return fmt.Errorf("certificates do not support a counter for whose signals several threads wait")
 		}
 		n = int(s.next(key{taken, c}))
 		fallthrough
@@ -203,7 +204,7 @@ func (s *ScheduleStatement) data(k int32, o *schedule.Op) error {
 	for i := range o.Moves {
 		m := &o.Moves[i]
 		for j := 0; j < m.To[0].N; j++ {
-			e, to := Event{Waits: looks}, j+1 // no element is moved before the checks of all packets
+			e, to := Event{Waits: looks}, j+1 // all packets are checked before any element is moved
 			if looks = nil; m.Engine >= 0 {
 				to = m.To[0].N
 			}
@@ -236,7 +237,7 @@ func width(sp schedule.Span) int {
 // maxMoved limits the number of accesses to cells in the statement of a schedule.
 const maxMoved = 1 << 22
 
-// access adds to an event the accesses of moving the elements from..to of a move.
+// access adds to an event the memory accesses of the elements from..to of a move.
 func (s *ScheduleStatement) access(e *Event, m *schedule.Move, from, to int) error {
 	e.moves = elements{m, from, to}
 	for j, sp := range operands(m) {
@@ -264,7 +265,7 @@ func (s *ScheduleStatement) access(e *Event, m *schedule.Move, from, to int) err
 	return nil
 }
 
-// sum is a hash of the contents of a cell, which are a sum of contents that cells had before the launch. Equal sums
+// sum is a hash of the contents of a cell, which are a sum of the contents of some cells before the launch. Equal sums
 // have equal hashes. Different sums have equal hashes only with a probability of 2^-100.
 type sum [2]uint64
 
@@ -330,7 +331,7 @@ func results(p *schedule.Plan, first, now []sum) error {
 		})
 		sources[source] = true
 		if source < 0 && (p.Collective == schedule.Broadcast || p.Collective == schedule.SendRecv) {
-			return fmt.Errorf("the output of rank %d has the contents of no rank's input", out.Rank)
+			return fmt.Errorf("the output of rank %d does not equal the input of any rank", out.Rank)
 		}
 		due := inputs[max(source, 0)].Cells
 		switch q := out.Rank + p.Shift; p.Collective {

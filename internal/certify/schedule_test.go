@@ -91,7 +91,7 @@ func TestSchedules(t *testing.T) {
 				continue
 			}
 			if i > 0 && first != nil && err == nil {
-				other, err := certify.Schedule(p) // the evidence of the whole, for what lacks a synchronization
+				other, err := certify.Schedule(p) // the certificate of the complete schedule, for a schedule that lacks one synchronization
 				if err == nil {
 					bad := *first
 					if bad.Plan = other.Plan; certify.CheckSchedule(other, &bad) == nil && schedule.Check(p, schedule.Options{}).Verdict != schedule.OK {
@@ -140,7 +140,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// corruptions changes the claims of a certificate. After each change, the certificate makes a false claim about the
+// corruptions returns changed copies of a certificate. After each change, the certificate makes a false claim about the
 // statement.
 func corruptions(t *testing.T, rng *rand.Rand, s *certify.ScheduleStatement, c *certify.Certificate, name string) {
 	t.Helper()
@@ -158,7 +158,7 @@ func corruptions(t *testing.T, rng *rand.Rand, s *certify.ScheduleStatement, c *
 			i := rng.IntN(len(bad.Matches))
 			bad.Matches[i] += 1 + rng.Int32N(5)
 			what = fmt.Sprintf("match %d", i)
-		case k == 1 && len(bad.Clocks) > 0: // it knows of an event that comes later than its own
+		case k == 1 && len(bad.Clocks) > 0: // the clock claims to follow an event that comes after the clock's own event
 			i := rng.IntN(len(bad.Clocks))
 			e := bad.Clocks[i].Event
 			thread, n := s.Events[e].Thread, int32(0)
@@ -169,7 +169,7 @@ func corruptions(t *testing.T, rng *rand.Rand, s *certify.ScheduleStatement, c *
 			}
 			bad.Clocks[i].Of[thread] = n + 1
 			what = fmt.Sprintf("clock %d", i)
-		case k == 2 && len(bad.Clocks) > 0: // as many events as no chain has
+		case k == 2 && len(bad.Clocks) > 0: // more events than any chain has
 			i := rng.IntN(len(bad.Clocks))
 			for thread := range bad.Clocks[i].Of {
 				bad.Clocks[i].Of[thread] += int32(len(s.Events))

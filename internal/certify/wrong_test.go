@@ -12,10 +12,10 @@ import (
 )
 
 // TestThreadsOfABlock checks that actions of a block's threads are not ordered by the order of the block's operations.
-// Each plan would be correct if all threads of a block completed an operation before the next. In packet_threads, rank
-// 1 overwrites the data that rank 0 sends in packets, by threads that have not read these packets. In packet_signal,
-// the first thread of rank 1 signals that all packets have arrived, although it knows this only of its own. In
-// wait_then_send, the waiting thread must itself send the data for which its peer waits.
+// Each plan would be correct if all threads of a block completed an operation before the next. In packet_threads,
+// threads of rank 1 overwrite the data that rank 0 sends in packets, although these threads have not read the packets.
+// In packet_signal, the first thread of rank 1 signals that all packets have arrived, although it knows only that its
+// own packets have arrived. In wait_then_send, the waiting thread must itself send the data for which its peer waits.
 func TestThreadsOfABlock(t *testing.T) {
 	for name, want := range map[string]string{"packet_threads": "after the read", "packet_signal": "after the read",
 		"wait_then_send": "deadlocks"} {

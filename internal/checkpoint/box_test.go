@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestBox checks that reading a box of a weight that consists of several tensors gives the same
-// elements as reading all of it, and zeros elsewhere.
+// TestBox checks that reading a box, that is a rectangular part, of a weight that consists of several tensors gives the
+// same elements as reading the whole weight, and zeros outside the box.
 func TestBox(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "w.safetensors")
 	var all []tensor.Named

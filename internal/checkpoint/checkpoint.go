@@ -30,7 +30,7 @@ const maxIndex = 256 << 20
 type Checkpoint struct {
 	path  string
 	files []*tensor.Safetensors
-	in    map[string]*tensor.Safetensors // by tensor: the file that contains it
+	in    map[string]*tensor.Safetensors // by tensor: the file that contains the tensor
 }
 
 // Open opens a safetensors file, an index, or a directory. If the directory contains an index, the
@@ -51,7 +51,7 @@ func (c *Checkpoint) open() error {
 	info, err := os.Stat(c.path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: %w", c.path, errors.Unwrap(err)) // without the name of the system call
+		return fmt.Errorf("%s: %w", c.path, errors.Unwrap(err)) // the error without the name of the system call
 	case !info.IsDir() && filepath.Ext(c.path) == ".json":
 		return c.openIndex(c.path)
 	case !info.IsDir():
@@ -141,7 +141,7 @@ func (c *Checkpoint) openIndex(path string) error {
 // Names returns the tensors' names, sorted.
 func (c *Checkpoint) Names() []string { return slices.Sorted(maps.Keys(c.in)) }
 
-// Header returns the type of a tensor, without its elements.
+// Header returns the type and shape of a tensor, without its elements.
 func (c *Checkpoint) Header(name string) (*tensor.Tensor, error) {
 	f := c.in[name]
 	if f == nil {
@@ -174,8 +174,8 @@ func (c *Checkpoint) like(name string) string {
 	return "; it has " + strings.Join(names, ", ")
 }
 
-// View returns a tensor, without a copy if its file aligns it. The caller must not write to its
-// elements, nor use them after the checkpoint is closed.
+// View returns a tensor. It does not copy the tensor if the elements are aligned in the file. The caller must not write
+// to its elements, nor use them after the checkpoint is closed.
 func (c *Checkpoint) View(name string) (*tensor.Tensor, error) {
 	if _, err := c.Header(name); err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func (c *Checkpoint) Read(name string) (*tensor.Tensor, error) {
 	return c.in[name].Read(name)
 }
 
-// ReadAt reads bytes of a tensor's elements into to, beginning at the byte offset from.
+// ReadAt reads a part of a tensor's bytes into the slice to, beginning at the byte offset from.
 func (c *Checkpoint) ReadAt(to []byte, name string, from int64) error {
 	if _, err := c.Header(name); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (c *Checkpoint) ReadAt(to []byte, name string, from int64) error {
 	return c.in[name].ReadAt(to, name, from)
 }
 
-// Close unmaps the files. Names and types can still be read.
+// Close unmaps the files. Names and types of the tensors can still be read.
 func (c *Checkpoint) Close() error {
 	var errs []error
 	for _, f := range c.files {
@@ -220,16 +220,16 @@ type Rule struct {
 
 // Weight is a rule applied to a checkpoint. Only the headers of its tensors have been read.
 type Weight struct {
-	tensor.Tensor          // the type of the weight, without elements
-	Names         []string // the tensors from which the weight is built
+	tensor.Tensor          // type and shape of the weight, without elements
+	Names         []string // names of the tensors from which the weight is built
 
 	from   *Checkpoint
 	rule   Rule
-	layers [][]string // for each layer, the tensors of its part; one layer if the weight is not stacked
+	layers [][]string // for each layer, names of the tensors that are concatenated; one layer if the weight is not stacked
 	stack  bool
 	to     ir.DType
 	have   ir.DType
-	scaled bool // 8-bit tensors are multiplied by their scales
+	scaled bool // whether 8-bit tensors are multiplied by their scales
 }
 
 // Plan finds the tensors from which a weight of type dt is built according to r. The error lists all missing tensors.
@@ -279,7 +279,7 @@ func (w *Weight) expand() error {
 			layers = max(layers, w.from.layers(before))
 		}
 	}
-	const most = 6 // largest number of errors that are reported
+	const most = 6 // largest number of errors that Plan reports
 	missing, more := []error{}, 0
 	for l := range layers {
 		var parts []string
@@ -393,15 +393,15 @@ func (w *Weight) cut(shape []int64) (lo, hi int64) {
 	return w.rule.Lo, w.rule.Hi
 }
 
-// Mapped reports whether the weight is an unchanged tensor, which Read returns without a copy.
+// Mapped reports whether the weight is a tensor of a file without changes, which Read returns without a copy.
 func (w *Weight) Mapped() bool {
 	whole := !w.stack && len(w.rule.From) == 1 && w.rule.Lo == 0 && w.rule.Hi == 0
 	return whole && !w.rule.Transpose && w.have == w.to && !w.scaled
 }
 
-// Read returns the weight: a mapped tensor if it is unchanged, otherwise a copy that combines its tensors. If lo and n
-// are not nil, only the box of extents n at lo is read for a copy. The elements of the copy outside the box are zero;
-// if there are many, they use no memory.
+// Read returns the weight: the mapped tensor if the rule changes nothing, otherwise a copy that is built from the
+// weight's tensors. If lo and n are not nil, only the box of extents n at lo is read for a copy. The elements of the
+// copy outside the box are zero; if they are many, they take no memory.
 func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
 	if w.Mapped() {
 		return w.from.View(w.Names[0])
@@ -415,7 +415,7 @@ func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
 	}
 	for l, parts := range w.layers {
 		at := make([]int64, len(w.Shape)) // start of the next part
-		stacked := 0                      // dimensions that the weight has in addition to those of its parts
+		stacked := 0                      // number of dimensions that the weight has in addition to those of a layer's tensors
 		if w.stack {
 			at[0], stacked = int64(l), 1
 		}

@@ -12,9 +12,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// FuzzIndex checks that an index opens only files in its own directory, and only for tensors that
-// these contain; that an index written from what it opened lists the same tensors; and that errors
-// name the index and leave no file open.
+// FuzzIndex checks that an index opens only files in its own directory, and only for tensors that these files contain;
+// that an index that is written from the opened checkpoint lists the same tensors; and that errors name the index and
+// leave no file open.
 func FuzzIndex(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"total_size":8},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}}`))
 	f.Add([]byte(`{"weight_map":{"a":"one.safetensors","b":"one.safetensors"}}`))

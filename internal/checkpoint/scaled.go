@@ -22,8 +22,8 @@ func (c *Checkpoint) scale(name string, t *tensor.Tensor, to ir.DType) string {
 	return ""
 }
 
-// dequantized multiplies the box of extents n at lo of an 8-bit tensor by its scales: a single one,
-// one for each row, or one for each block of 128 by 128.
+// dequantized multiplies the box of extents n at position lo of an 8-bit tensor by the tensor's scales. There is a
+// single scale, one for each row, or one for each block of 128 by 128.
 func (c *Checkpoint) dequantized(
 	name string, t *tensor.Tensor, scale string, to ir.DType, lo, n []int64,
 ) (*tensor.Tensor, error) {

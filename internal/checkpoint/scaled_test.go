@@ -12,9 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestScaled checks that 8-bit tensors with scales become weights of wider types: whole,
-// transposed, cut and stacked. If the weight has 8 bits too, the tensor and its scales are
-// unchanged.
+// TestScaled checks that 8-bit tensors with scales become weights of wider types: whole tensors, transposed tensors,
+// selected rows and stacked layers. If the weight has 8 bits too, the tensor and its scales are unchanged.
 func TestScaled(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	const rows, cols = 130, 300

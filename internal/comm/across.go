@@ -8,8 +8,8 @@ import (
 )
 
 // Members on different nodes can access each other only through the world's transport. The transport moves data, but
-// does not add in a defined order. The algorithms in this file use the transport to fill each member's staging memory,
-// and reduce the data there.
+// does not add contributions in a defined order. The algorithms in this file use the transport to fill each member's
+// staging memory, and reduce the data there.
 
 // crosses returns an error if all members are on one node.
 func (in *Instance) crosses() error {
@@ -19,9 +19,9 @@ func (in *Instance) crosses() error {
 	return nil
 }
 
-// across runs collectives between nodes. It sums in the order of the members, as rule S11 requires, so its results
-// have the same bits as those of the algorithms inside a node. Each member receives the other members' operands and
-// reduces them with one launch. In a large all_reduce, each member receives and reduces only one chunk of the
+// across runs collectives between nodes. Sums are computed in the order of the members, as rule S11 requires, so
+// results have the same bits as those of the algorithms inside a node. Each member receives the other members' operands
+// and reduces them with one launch. In a large all_reduce, each member receives and reduces only one chunk of the
 // operands, and then sends its chunk of the sum to the other members.
 type across struct{}
 
@@ -38,16 +38,17 @@ func (across) Supports(in *Instance, _ device.Caps) error {
 	return in.Meets()
 }
 
-// Usual returns false: if the transport can run a collective by itself, that is faster than across.
+// Usual returns false: a collective that the transport can run by itself is faster than the algorithm across.
 func (across) Usual(*Instance) bool { return false }
 
-// acrossTwoShotFrom is the message size in bytes from which across runs an all_reduce in two shots. Tests lower it.
+// acrossTwoShotFrom is the message size in bytes from which the algorithm across runs an all_reduce in two shots. Tests
+// lower it.
 var acrossTwoShotFrom int64 = twoShotFrom
 
 // acrossPlan holds offsets in a member's staging memory, in bytes. The member's operand is at offset 0, and the data
 // that it receives follows.
 type acrossPlan struct {
-	chunk  int64 // elements of a chunk of an all_reduce in two shots; 0 if it runs in one shot
+	chunk  int64 // number of elements of a chunk of an all_reduce in two shots; 0 for an all_reduce in one shot
 	came   int64 // offset of the data that the member receives
 	counts int64 // offset of the member's own counts; the counts of all members follow them
 	bytes  int64

@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Algorithm is a schedule: an implementation of collectives by copies, signals and reductions that runs on any
-// machine. It has no state, and a Build describes the channel to it. To add a schedule, write its type and list the
-// type in schedules.
+// Algorithm is a schedule: an implementation of collectives by copies, signals and reductions that runs on any machine.
+// An Algorithm has no state; a Build describes the channel to it. To add a schedule, write its type and list the type
+// in schedules.
 type Algorithm interface {
 	// Info returns the algorithm's description.
 	Info() device.Algorithm
@@ -28,7 +28,7 @@ type Algorithm interface {
 
 // pusher is a schedule whose members write into slots in each other's memory.
 type pusher interface {
-	// Slot returns the largest number of bytes that a member pushes to another member.
+	// Slot returns the largest number of bytes that one member writes into another member's slot.
 	Slot(in *Instance) int64
 }
 
@@ -85,8 +85,8 @@ func infos(list []Algorithm) []device.Algorithm {
 	return out
 }
 
-// Describe returns the descriptions of the schedules inside a node, which every machine has, and of those between
-// nodes.
+// Describe returns the descriptions of the schedules inside a node, which every machine has, and of the schedules
+// between nodes.
 func Describe() (inside, between []device.Algorithm) { return infos(schedules), infos(crossers) }
 
 // Schedules returns the names of the schedules inside a node, which every machine has.
@@ -96,7 +96,7 @@ func Schedules() []string { return device.AlgorithmNames(infos(schedules)) }
 // shots than in one.
 const twoShotFrom = 64 << 10
 
-// large reports whether in is an all_reduce that moves less data in two shots than in one.
+// large reports whether the instance in is an all_reduce that moves less data in two shots than in one.
 func (in *Instance) large() bool {
 	return in.Op == ir.OpAllReduce && len(in.Parts) > 2 && in.Message() >= twoShotFrom
 }

@@ -14,12 +14,12 @@ type stepKind uint8
 const (
 	stepCopy   stepKind = iota // performs copied
 	stepReduce                 // issues launch
-	stepTell                   // adds to element elem of counters, which belong to a peer
-	stepAwait                  // waits for element elem of counters, which belong to the member itself
+	stepTell                   // the step adds to element elem of counters, which belong to a peer
+	stepAwait                  // the step waits for element elem of counters, which belong to the member itself
 )
 
-// step is one stream operation of a member. A collective of a large team can need thousands of steps, nearly all of
-// which signal or wait, so the fields of other kinds are stored separately.
+// step is one stream operation of a member. A collective of a large team can need thousands of steps. Nearly all of
+// them signal or wait, so the fields of copy steps are stored separately.
 type step struct {
 	kind     stepKind
 	elem     int32
@@ -38,8 +38,9 @@ type copied struct{ dst, src device.View }
 // they were added, on its own stream.
 //
 // Build ensures that staging memory and slots are reused safely. From the copies and reductions it derives which member
-// reads which memory. It makes each reader acknowledge its reads at its end, and makes a writer await those
-// acknowledgements before it writes the same half again. Algorithms only add data movements and the signals for them.
+// reads which memory. Build makes each reader of a half acknowledge its reads at the end, and makes a writer await the
+// readers' acknowledgements before it writes that half again. Algorithms only add data movements and the signals for
+// them.
 type Build struct {
 	ch   *Channel
 	in   *Instance
@@ -79,17 +80,16 @@ func (b *Build) Staging(m int, off int64, shape []int64) device.View {
 	return packed(b.ch.staging[m], half+off, b.dt, shape)
 }
 
-// Slot returns a dense view of a slot in one member's memory, the slot to which another member
-// pushes. at is the index of the first member, from that of the second. The view has the given
-// shape and the instance's element type, and begins off bytes after the start of the slot.
+// Slot returns a dense view of the slot in the memory of member at into which member from writes. The view has the
+// given shape and the instance's element type, and begins off bytes after the start of the slot.
 func (b *Build) Slot(at, from int, off int64, shape []int64) device.View {
 	n := int64(b.half)*int64(b.Size()) + int64(from)
 	return packed(b.ch.slots[at], n*b.ch.slotBytes+off, b.dt, shape)
 }
 
-// Copy makes member me copy src to dst. Both may be the member's own operands or its staging. src may also be a peer's
-// staging, and dst the member's slot at a peer. If operands are shared, either may also be a peer's operand. No step
-// is added if both are the same view, or if the view has no elements.
+// Copy makes member me copy src to dst. Both src and dst may be the member's own operands or its staging. src may also
+// be a peer's staging, and dst the member's slot at a peer. If operands are shared, src or dst may also be a peer's
+// operand. No step is added if src and dst are the same view, or if they have no elements.
 func (b *Build) Copy(me int, dst, src device.View) {
 	if src.Elements() == 0 || same(dst, src) {
 		return
@@ -123,14 +123,14 @@ func (b *Build) Reduce(me int, dst device.View, srcs []device.View) {
 	b.add(me, step{kind: stepReduce, launch: l})
 }
 
-// Tell makes member me raise its counter in the memory of the member to. After the matching Await has returned, all
-// earlier writes of me are visible to that member.
+// Tell makes member me raise its counter in the memory of another member, to. After the matching Await has returned,
+// the other member sees all earlier writes of me.
 func (b *Build) Tell(me, to int) {
 	b.log[me].signalled[to]++
 	b.add(me, step{kind: stepTell, counters: b.ch.counters[to], elem: int32(me)})
 }
 
-// Await makes member me wait for the next signal (Tell) of the member with index from.
+// Await makes member me wait for the next signal (see Tell) of member from.
 func (b *Build) Await(me, from int) {
 	b.log[me].awaited[from]++
 	least := b.ch.signalled[from][me] + int64(b.log[me].awaited[from])
@@ -148,7 +148,7 @@ func (b *Build) meet(me int) {
 }
 
 // join makes member me copy the blocks that it receives from all members into its output, in team order along the
-// instance's axis. It skips its own block if the input already is that block of the output.
+// instance's axis. It skips the member's own block if the input already is that block of the output.
 func (b *Build) join(me int, from func(int) device.View) {
 	p, n := &b.in.Parts[me], b.Size()
 	for d := range n {
@@ -169,7 +169,7 @@ func (b *Build) each(view func(int) device.View) []device.View {
 	return vs
 }
 
-// others yields all members except me, beginning with the one that follows me.
+// others yields the indices of all members except me, beginning with the member that follows me.
 func (b *Build) others(me int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		n := b.Size()
@@ -237,7 +237,7 @@ func (b *Build) memberOf(v device.View) (int, bool) {
 	return 0, false
 }
 
-// finish adds the acknowledgements of all reads, and stores the steps in the channel.
+// finish adds the acknowledgements of all reads to the steps, and stores the steps in the channel.
 func (b *Build) finish() error {
 	if b.err != nil {
 		return b.err

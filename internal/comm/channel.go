@@ -10,13 +10,13 @@ import (
 // Channel runs the collectives that one team issues on one stream of each member, in an order that is the same in every
 // run.
 //
-// Instances that run by schedules share two memories on each member, staging and slots. A member writes its own
-// staging and its peers read it. Each peer has a slot, which the peer writes and the member reads. Both memories have
-// two halves that instances use alternately. The instances also share 3·n counters on each member. Element i counts
-// the signals of member i to this member. Element n+i counts how often member i has read this member's staging.
-// Element 2n+i counts how often member i has read the data that this member pushed to it. Counters are never reset.
-// Every run raises a counter by the same number, so the value to await in run k is a constant plus k times that
-// number, and runs may follow each other without a barrier.
+// Instances that run by schedules share two memories on each member, staging and slots. A member writes its own staging
+// and its peers read it. A member has a slot for each peer, which the peer writes and the member reads. Staging and
+// slots each have two halves, which instances use alternately. The instances also share 3·n counters on each of the n
+// members. Element i counts the signals of member i to this member. Element n+i counts how often member i has read this
+// member's staging. Element 2n+i counts how often member i has read the data that this member pushed to it. Counters
+// are never reset. Every run raises a counter by the same number, so the value to await in run k is a constant plus k
+// times that number, and runs may follow each other without a barrier.
 //
 // Instances that run by the machine's own launches use one device.Team, which is opened when the first of them is met
 // and which does its own synchronisation. A channel can have instances of both kinds: streams keep them in order.
@@ -34,18 +34,19 @@ type Channel struct {
 	half      int   // index of the half that the next schedule uses
 	staging   []device.Memory
 	slots     []device.Memory       // nil if no schedule pushes
-	owner     map[device.Memory]int // the member that owns each staging and slot memory
+	owner     map[device.Memory]int // by staging or slot memory: the member that owns it
 	counters  []device.Counters
 	// plans[i][m] holds the steps of member m in instance i, and moved[i][m] the bytes that the member receives from
 	// peers.
 	plans [][][]step
 	moved [][]int64
 
-	// signalled[a][b] is, while building, how often member a signals member b in a run.
+	// signalled[a][b] is the number of signals from member a to member b in a run; it is used while the channel is
+	// built.
 	signalled [][]int64
-	// staged and pushed record which members have acknowledged reads of staging and of slots.
+	// staged and pushed count the members' acknowledgements of reads of staging and of slots.
 	staged, pushed *ledger
-	// scratch collects each member's steps of one piece.
+	// scratch collects each member's steps for one piece of an instance.
 	scratch [][]step
 }
 
@@ -53,9 +54,9 @@ type Channel struct {
 // that it has finished reading a memory.
 type ledger struct {
 	base int // first element of the counters
-	// acked[r][w] is how often reader r acknowledges writer w in a run.
+	// acked[r][w] is the number of acknowledgements from reader r to writer w in a run.
 	acked [][]int64
-	// awaited[w][r] is the largest number of r's acknowledgements that w has awaited.
+	// awaited[w][r] is the number of reader r's acknowledgements for which writer w has waited.
 	awaited [][]int64
 	// lastUse[w][half][r] is the value of acked[r][w] after w last used half.
 	lastUse [][2][]int64
@@ -70,9 +71,9 @@ func newLedger(base, n int) *ledger {
 }
 
 // least returns the number of reader r's acknowledgements in this run for which writer w has to wait before it writes
-// half: those up to the last use of half. Before the first use of half in a run, w has to wait for all
-// acknowledgements of the previous run, which is expressed as zero acknowledgements in this run. The second result is
-// false if w has already waited for that number.
+// half: those up to the last use of half. Before the first use of half in a run, w has to wait for all acknowledgements
+// of the previous run, which is expressed as zero acknowledgements in this run. The second result is false if w has
+// already waited for that many acknowledgements.
 func (l *ledger) least(w, half, r int) (int64, bool) {
 	n := l.lastUse[w][half][r]
 	if n <= l.awaited[w][r] {
@@ -91,14 +92,15 @@ type InstanceError struct {
 	Err   error
 }
 
-// Error returns the reason without the index, because callers can describe the instance better than by the index.
+// Error returns the reason without the instance's index, because callers can describe the instance better than by its
+// index.
 func (e *InstanceError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the reason.
 func (e *InstanceError) Unwrap() error { return e.Err }
 
 // Design checks the instances, which are in channel order, and chooses the algorithm of each. It reserves no memory,
-// except for a team that it opens if an instance needs one. Its errors are of type *InstanceError.
+// except for a team that it opens if an instance needs one. Design returns errors of type *InstanceError.
 func (d *Dispatch) Design(members []Member, insts []Instance) (*Channel, error) {
 	c := &Channel{dispatch: d, world: d.world, members: members, insts: insts}
 	apart, nodes := d.apart(members), d.nodes(members)
@@ -146,8 +148,8 @@ func pieces(a Algorithm, in *Instance) []Instance {
 // alignUp rounds n up to the alignment of device memory.
 func alignUp(n int64) int64 { return (n + 255) &^ 255 }
 
-// StagingBytes returns the device memory that the channel uses on each member. Before Open this is a lower bound: the
-// memory that schedules need.
+// StagingBytes returns the device memory that the channel uses on each member. Before Open the result is a lower bound:
+// the memory that schedules need.
 func (c *Channel) StagingBytes() int64 {
 	n := 2*c.halfBytes + 2*c.slotBytes*int64(len(c.members))
 	if c.team != nil {
@@ -156,7 +158,7 @@ func (c *Channel) StagingBytes() int64 {
 	return n
 }
 
-// Algorithm returns the name of the algorithm chosen for instance i.
+// Algorithm returns the name of the algorithm that was chosen for instance i.
 func (c *Channel) Algorithm(i int) string { return c.choices[i].Tuning.Algo }
 
 // Choice returns the algorithm of instance i and the reason for it.
@@ -182,8 +184,8 @@ func (c *Channel) Precompile() {
 	}
 }
 
-// Open reserves staging and counters, prepares launches and builds all steps. On error it releases everything that it
-// reserved.
+// Open reserves staging and counters, prepares launches and builds all steps. On error, Open releases everything that
+// it reserved.
 func (c *Channel) Open() error {
 	if err := c.open(); err != nil {
 		return errors.Join(err, c.Close())

@@ -109,7 +109,8 @@ func (in *Instance) checkAllReduce(n int) error {
 	return checkRed(in.Red)
 }
 
-// lead returns the member whose input determines the shape: the root if the op has one, or else member 0.
+// lead returns the index of the member whose input determines the collective's shape: the root if the op has one, or
+// else member 0.
 func (in *Instance) lead() int {
 	if in.rooted() {
 		return in.Root
@@ -235,7 +236,7 @@ func sameShape(got, want []int64, member int) error {
 	return nil
 }
 
-// joins returns an error unless n parts, joined along axis, have the shape whole.
+// joins returns an error unless n parts, concatenated along axis, have the shape whole.
 func joins(whole, part []int64, axis, n, member int) error {
 	if axis < 0 || axis >= len(part) {
 		return fmt.Errorf("there is no dimension %d in shape %v", axis, part)

@@ -6,8 +6,9 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// chunked is an all_reduce for any size that uses little staging memory. It runs pieces of up to chunkBytes one after
-// the other, each in two shots. A member copies the next piece into staging while others still reduce the current one.
+// chunked is an all_reduce for any size that uses little staging memory. The operand is reduced in pieces of up to
+// chunkBytes, one after the other, each in two shots. A member copies the next piece into staging while other members
+// still reduce the current piece.
 type chunked struct{ twoShot }
 
 // chunkBytes is the largest size of a piece in bytes; tests lower it.

@@ -54,7 +54,7 @@ func TestEverySchedule(t *testing.T) {
 	if testing.Short() {
 		seeds = 30
 	}
-	if *onCUDA { // CUDA worlds take longer to open, and do not draw an order of execution
+	if *onCUDA { // CUDA worlds take longer to open, and have no random order of execution
 		seeds = 8
 	}
 	for _, name := range Schedules() {
@@ -89,7 +89,8 @@ func TestEverySchedule(t *testing.T) {
 	}
 }
 
-// TestMain lowers the sizes of pieces and chunks, so that the small tensors of the tests have several.
+// TestMain lowers the sizes of pieces and chunks, so that the small tensors of the tests have several pieces and
+// chunks.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	chunkBytes, acrossTwoShotFrom = 64, 64
@@ -245,7 +246,7 @@ func TestRefusals(t *testing.T) {
 			}
 			tc.change(&in)
 			_, err := plain(r.ch.world).Design(r.ch.members, []Instance{in})
-			// A machine with teams lists more algorithms.
+			// A machine whose teams have launches for whole collectives lists more algorithms.
 			if err == nil || err.Error() != tc.want && !(*onCUDA && name == "name" && strings.HasPrefix(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
@@ -253,8 +254,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestStartBeforeEnd checks that all members start before any member ends, for the collectives that promise it (S5),
-// also for tensors without elements.
+// TestStartBeforeEnd checks that all members start before any member ends, for the collectives that guarantee it (rule
+// S5), also for tensors without elements.
 func TestStartBeforeEnd(t *testing.T) {
 	for _, op := range []ir.Op{ir.OpAllReduce, ir.OpAllGather, ir.OpReduceScatter, ir.OpAllToAll, ir.OpBarrier} {
 		for _, rows := range []int64{0, 3} {
@@ -294,8 +295,8 @@ func TestRootedFlow(t *testing.T) {
 	}
 }
 
-// TestRunAhead checks that the root of rooted collectives can run two instances ahead of a member that has not begun,
-// one for each half of its staging, and no more than two.
+// TestRunAhead checks that the root of rooted collectives can finish two instances, one for each half of its staging,
+// before another member has begun, but no more than two.
 func TestRunAhead(t *testing.T) {
 	for ahead := 1; ahead <= 3; ahead++ {
 		const n = 2

@@ -21,8 +21,8 @@ type Member = device.Member
 // Instance is one collective of a channel.
 type Instance struct {
 	device.Collective
-	// Pin names the algorithm to use and holds its launch parameters. If it has no name, the dispatch chooses an
-	// algorithm.
+	// Pin names the algorithm to use and holds its launch parameters. If Pin names no algorithm, the dispatch chooses
+	// one.
 	Pin device.Tuning
 	// CTAs is the largest number of blocks that the machine's own launches may use on each device; 0 means no bound.
 	CTAs int
@@ -75,8 +75,8 @@ func (in *Instance) Message() int64 {
 	return most
 }
 
-// source reports whether the member reader receives data from the member from, or a signal in a barrier. It defines
-// the data flow of each collective.
+// source reports whether member reader receives data from member from, or, in a barrier, a signal. It defines the data
+// flow of each collective.
 func (in *Instance) source(reader, from int) bool {
 	switch in.Op {
 	case ir.OpBroadcast, ir.OpScatter:
@@ -89,7 +89,7 @@ func (in *Instance) source(reader, from int) bool {
 	return true
 }
 
-// gives reports whether any member receives data from the member with index from.
+// gives reports whether any member receives data from member from.
 func (in *Instance) gives(from int) bool {
 	if in.Op == ir.OpBarrier {
 		return false

@@ -15,18 +15,20 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// delayMark plus the index of an all_reduce is the mark around the copies that delay rank 1 before that all_reduce.
+// delayMark plus the index of an all_reduce is the number of the mark around the copies that delay rank 1 before that
+// all_reduce.
 const delayMark = 1000
 
-// TestDelayIsBlamed delays rank 1 by memory copies before some of many all_reduces. Each of these follows an all_reduce
-// that both ranks leave together. The test checks that accounting blames rank 1 for each delay, and that the wait it
-// reports for rank 0 is as long as the copies took by rank 1's clock. On two GPUs no error may exceed the residual, and
-// if the all_reduce is one kernel on each rank, the median error may be at most 2 µs. The CPU machine's streams share
-// the available processors, so there only the blame is checked.
+// TestDelayIsBlamed delays rank 1 by memory copies before some of many all_reduces. Each delayed all_reduce follows an
+// all_reduce that both ranks leave together. The test checks that accounting blames rank 1 for each delay, and that the
+// wait it reports for rank 0 is as long as the copies took by rank 1's clock. On two GPUs no error may exceed the
+// residual of clock synchronisation, and if the all_reduce is one kernel on each rank, the median error may be at most
+// 2 µs. The CPU machine's streams share the available processors, so on that machine only the blamed rank is checked.
 //
-// The delay begins when rank 1 leaves the previous all_reduce, and the wait when rank 0 does, so the error includes the
-// time between these two ends. For kernels, that is at most the time in which one line of data crosses the link. For
-// schedules of copies it is several microseconds, the latency of an event of another GPU.
+// The delay begins when rank 1 leaves the previous all_reduce, and the wait begins when rank 0 leaves it. The error
+// therefore includes the time between these two events. For kernels, this time is at most the time in which one line of
+// data crosses the link. For schedules of copies, this time is several microseconds, the latency of an event of another
+// GPU.
 func TestDelayIsBlamed(t *testing.T) {
 	if *onCUDA {
 		t.Run("kernel", func(t *testing.T) { mustBlame(t, delayIsBlamed(t, "lamport", 2)) })
@@ -115,7 +117,7 @@ func delayIsBlamed(t *testing.T, algo string, most float64) (wrong []string) {
 		tr.Clocks = []int{0, 1}
 	}
 	tr.Sort()
-	delays := map[int]float64{} // by collective, in microseconds of rank 1's clock
+	delays := map[int]float64{} // duration of the delay before each collective, in microseconds of rank 1's clock
 	for _, e := range tr.Events {
 		if e.Name == "delay" {
 			delays[int(e.ID-delayMark)] = float64(e.Duration()) / 1e3

@@ -7,11 +7,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// direct runs collectives in place: it uses no staging and moves data directly between the members' operands. All
-// members must begin the collective before any of them ends it (S5). In collectives that only move data, except uneven
-// ones, members push: a reader signals that its output may be written, and the source copies into the output and
-// signals completion. In reductions and uneven collectives, members pull: a source signals that its input may be read,
-// and the reader reads it and signals that it has finished.
+// direct is a schedule that runs collectives in place: it uses no staging and moves data directly between the members'
+// operands. All members must begin the collective before any of them ends it (S5). In collectives that only move data,
+// except uneven ones, members push: a reader signals that its output may be written, and the source copies into the
+// output and signals completion. In reductions and uneven collectives, members pull: a source signals that its input
+// may be read, and the reader reads it and signals that it has finished.
 //
 // A member's output is therefore written, and its input read, only while the member is between the start and the end of
 // the collective on its stream, and runs may follow each other without a barrier.
@@ -60,7 +60,7 @@ func (d direct) Build(b *Build) {
 }
 
 func (direct) pull(b *Build, me int) {
-	b.meet(me) // waits until all inputs are complete
+	b.meet(me) // the signal and the wait ensure that all inputs are complete
 	if b.in.Op.Uneven() {
 		b.takeRows(me, b.each(func(from int) device.View { return b.in.Parts[from].In }),
 			b.each(func(from int) device.View { return b.in.Parts[from].Counts }))
@@ -94,7 +94,7 @@ func (direct) push(b *Build, me int) {
 	}
 }
 
-// placed returns the part of the output of the member to that receives the data of the member from.
+// placed returns the part of member to's output that receives the data of member from.
 func (in *Instance) placed(to, from int) device.View {
 	if in.Op == ir.OpBroadcast {
 		return in.Parts[to].Out

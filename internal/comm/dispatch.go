@@ -15,8 +15,9 @@ import (
 type Policy struct {
 	// Algorithm is the name of the algorithm to try first.
 	Algorithm string
-	// Fixed makes a collective compute the same bits for every message size. It then uses one algorithm for all sizes.
-	// If that algorithm does not support a size, it uses another algorithm that computes the same bits.
+	// Fixed makes a collective compute the same bits for every message size. The collective then uses one algorithm for
+	// all sizes. For a size that this algorithm does not support, it uses another algorithm that computes the same
+	// bits.
 	Fixed bool
 	// Sparing prefers algorithms that need little memory in addition to the operands.
 	Sparing bool
@@ -26,7 +27,7 @@ type Policy struct {
 // and the policy, so all ranks choose the same.
 type Dispatch struct {
 	world  device.World
-	teams  device.Teams       // nil if the world has none
+	teams  device.Teams       // nil if the world has no teams
 	own    []device.Algorithm // the algorithms of teams
 	known  []device.Algorithm // all algorithms; see Algorithms
 	caps   device.Caps
@@ -34,8 +35,8 @@ type Dispatch struct {
 	policy Policy
 }
 
-// NewDispatch returns the dispatch of a world. The table may be nil. It may have been measured on another machine:
-// entries that this machine does not support are skipped.
+// NewDispatch returns the dispatch of a world. The table may be nil. The table may have been measured on another
+// machine: entries that this machine does not support are skipped.
 func NewDispatch(w device.World, caps device.Caps, t *Table, p Policy) *Dispatch {
 	d := &Dispatch{world: w, caps: caps, table: t, policy: p, own: w.TeamAlgorithms()}
 	if len(d.own) > 0 {
@@ -67,8 +68,8 @@ func (d *Dispatch) Info(name string) device.Algorithm {
 	return d.table.info(name)
 }
 
-// Libraries returns the names of the algorithms that come from the machine's vendor. Other algorithms are compared with
-// them.
+// Libraries returns the names of the algorithms that belong to the vendor's library. They are the reference with which
+// other algorithms are compared.
 func (d *Dispatch) Libraries() []string {
 	return device.AlgorithmNames(slices.DeleteFunc(slices.Clone(d.known), func(a device.Algorithm) bool { return !a.Library }))
 }
@@ -123,13 +124,14 @@ type choice struct {
 	normed   bool // the launches also do the add and the norm of Instance.Norm
 }
 
-// candidate is an algorithm with launch parameters that may be declined.
+// candidate is an algorithm with launch parameters; the machine may decline it.
 type candidate struct {
 	tuning device.Tuning
 	by     string
 }
 
-// choose returns the first candidate that supports in. It calls open to open the channel's team.
+// choose returns the first candidate that supports the instance in. It calls the function open to open the channel's
+// team.
 func (d *Dispatch) choose(in *Instance, open func() (device.Team, error)) (*choice, error) {
 	if in.Pin.Algo != "" {
 		in.Pin = current(in.Pin, d.known)
@@ -192,7 +194,7 @@ func (in *Instance) otherNodes() error {
 	return nil
 }
 
-// candidates returns the ways to run the instance, the best one first. The last one supports every
+// candidates returns algorithms that may run the instance, the best one first. The last candidate supports every
 // collective.
 func (d *Dispatch) candidates(in *Instance) []candidate {
 	if in.Pin.Algo != "" {
@@ -203,7 +205,7 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 		list = append(list, candidate{in.capped(d.launched(in, device.Tuning{Algo: name})), "policy"})
 	}
 	hosted := in.apart && d.world.HostShared()
-	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil && !hosted { // tables contain measurements with peer access
+	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil && !hosted { // the table's measurements were made with peer access
 		for _, t := range in.modestFirst(d.table.best(in, d.policy.Fixed)) {
 			list = append(list, candidate{in.capped(t), "table"})
 		}
@@ -243,7 +245,7 @@ func (d *Dispatch) rank(c candidate) int {
 	return 1
 }
 
-// Launches returns the machine's own ways to run the instance, the best one first: those of the
+// Launches returns the tunings of the machine's own algorithms for the instance, the best one first: those of the
 // table, followed by all others.
 func (d *Dispatch) Launches(in *Instance) (list []device.Tuning) {
 	if d.teams == nil {

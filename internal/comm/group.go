@@ -6,10 +6,10 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Group is a set of sends and receives of one rank that are posted together and completed together. It first signals
-// "ready" for all its sends, then executes its receives, and then waits for its sends to be received. This order
-// prevents a deadlock in a ring of groups. Receives do not wait for each other: each receive except the first runs on
-// a separate stream, which is forked from the group's stream and joined to it.
+// Group is a set of sends and receives of one rank that are posted together and completed together. The group first
+// signals "ready" for all its sends, then executes its receives, and then waits until its sends have been received.
+// This order prevents a deadlock in a ring of groups. Receives do not wait for each other: each receive except the
+// first runs on a separate stream, which is forked from the group's stream and joined to it.
 type Group struct {
 	pairs  *Pairs
 	stream device.Stream
@@ -25,7 +25,7 @@ type lane struct {
 	joined device.Event
 }
 
-// Group prepares a group of rank's posts to be issued on s.
+// Group prepares a group of posts of the given rank, to be issued on stream s.
 func (p *Pairs) Group(rank int, s device.Stream, posts []Post) (*Group, error) {
 	g := &Group{pairs: p, stream: s}
 	for _, t := range posts {
@@ -47,7 +47,7 @@ func (p *Pairs) Group(rank int, s device.Stream, posts []Post) (*Group, error) {
 	return g, err
 }
 
-// widen ensures that s has at least n side streams, which all groups of a stream share.
+// widen ensures that stream s has at least n side streams. All groups of a stream share its side streams.
 func (p *Pairs) widen(rank int, s device.Stream, n int) error {
 	d := p.world.Device(rank)
 	for len(p.lanes[s]) < n {

@@ -10,10 +10,10 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// Keep writes a tuned table to the file in which worlds of its machine look for one. While it reads and writes the
+// Keep writes a tuned table to the file in which worlds of its machine look for one. While Keep reads and writes the
 // file, it holds the file's lock. Before it writes, it calls merge with the table in the file, or with nil if there is
 // none, so that merge can add measurements that others have written in the meantime. A file that cannot be used is
-// renamed instead of overwritten, and moved reports the reason and the new name.
+// renamed instead of overwritten; the result moved reports the reason and the new name.
 func (t *Table) Keep(ctx context.Context, path string, merge func(there *Table)) (moved string, err error) {
 	if err := makeFolder(path); err != nil {
 		return "", err

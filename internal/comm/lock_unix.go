@@ -10,9 +10,10 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// tryLock locks the file at path, which it creates if necessary. It returns heldError if another process has locked
-// the file. The lock ends when the process ends for any reason. Releasing the lock removes the file. If the file was
-// opened before it was removed, it is no longer the file at path, and a lock on it is not valid.
+// tryLock locks the file at path, which it creates if necessary. It returns heldError if another process has locked the
+// file. The lock is released when the process ends for any reason. Releasing the lock removes the file. If another
+// process removed the file after this process opened it, the opened file is no longer the file at path, and a lock on
+// it is not valid.
 func tryLock(path string) (release func(), err error) {
 	f, err := files.OpenLock(path)
 	if err != nil {
@@ -24,7 +25,7 @@ func tryLock(path string) (release func(), err error) {
 		return nil, heldError(path)
 	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.ENOLCK): // some network file systems
 		f.Close()
-		os.Remove(path) // no process can lock the file there
+		os.Remove(path) // the file system does not support file locks
 		return tryMake(path + ".held")
 	case err != nil:
 		f.Close()

@@ -24,8 +24,8 @@ func TestLockLeft(t *testing.T) {
 	release()
 }
 
-// TestLockGone checks that a lock on a lock file that has been removed does not prevent others from acquiring the lock,
-// and is not mistaken for the lock, whether or not a new file has the same name.
+// TestLockGone checks that a lock on a removed lock file neither counts as the lock nor prevents others from acquiring
+// the lock, whether or not a new file has the same name.
 func TestLockGone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	f, err := os.Create(path)

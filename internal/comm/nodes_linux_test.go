@@ -19,8 +19,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// inNodes runs f in every process of a world whose nodes have the given numbers of processes, one rank each. All of
-// these processes are simulated in this process.
+// inNodes runs f in every process of a world whose nodes have the given numbers of processes, one rank each. The
+// processes are simulated inside the test's process.
 func inNodes(t *testing.T, sizes []int, f func(w device.World)) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -70,7 +70,7 @@ func inNodes(t *testing.T, sizes []int, f func(w device.World)) {
 					w.Close()
 				}()
 				f(w)
-				if _, err := p.Agree(context.Background(), "end", nil); err != nil { // no process ends while others compute
+				if _, err := p.Agree(context.Background(), "end", nil); err != nil { // no process may end while others compute
 					t.Error(err)
 				}
 			})
@@ -79,7 +79,7 @@ func inNodes(t *testing.T, sizes []int, f func(w device.World)) {
 	all.Wait()
 }
 
-// sums reports whether op is one of the collectives that compute or have uneven operands, which no transport runs.
+// sums reports whether op is a collective that computes or has uneven operands; transports do not run such collectives.
 func sums(op ir.Op) bool {
 	switch op {
 	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpReduce, ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
@@ -88,7 +88,7 @@ func sums(op ir.Op) bool {
 	return false
 }
 
-// nodeSpecs draws collectives for members on several nodes, each with an algorithm that supports it or with none.
+// nodeSpecs draws collectives for members on several nodes, each with or without a pinned algorithm that supports it.
 func nodeSpecs(rng *rand.Rand, team, count int) []spec {
 	specs := randomSpecs(rng, team, count)
 	for i := range specs {
@@ -104,8 +104,8 @@ func nodeSpecs(rng *rand.Rand, team, count int) []spec {
 }
 
 // TestNodes checks that random collectives of all kinds give the same bits as plain arithmetic in the order of the
-// members. They run one after the other, over several runs, on two channels of all ranks and on one channel of a
-// subset.
+// members. The collectives run one after the other, over several runs, on two channels of all ranks and on one channel
+// of a subset of the ranks.
 func TestNodes(t *testing.T) {
 	for _, sizes := range [][]int{{1, 1}, {2, 2}, {2, 1}, {2, 2, 2}, {3, 3}} {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestNodesChoice(t *testing.T) {
 }
 
 // TestNodesAreProved proves the operations that channels of members on several nodes issue, over runs without a
-// barrier: no operation reads or writes data that another one still needs.
+// barrier: no operation overwrites data that another operation still needs.
 func TestNodesAreProved(t *testing.T) {
 	for _, nodes := range [][]int{{0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 1}, {0, 1, 1}} {
 		n := len(nodes)

@@ -13,8 +13,8 @@ import (
 //  2. take: await the members that I read from; copy from their slots and from my own input into my output, or
 //     reduce them in team order with one launch.
 //
-// Data crosses once, and, unlike in staged, no member copies its own part. A slot is written again only after its
-// reader has acknowledged the last data in it, which Build ensures, so runs may follow each other.
+// Data moves between members once, and, unlike in the schedule staged, no member copies its own part. A slot is written
+// again only after its reader has acknowledged the last data in it, which Build ensures, so runs may follow each other.
 type oneShotPush struct{}
 
 func (oneShotPush) Info() device.Algorithm {
@@ -23,8 +23,8 @@ func (oneShotPush) Info() device.Algorithm {
 		How: "each member writes the data for a reader into its slot at that reader; no member copies its own part"}
 }
 
-// Usual returns true for members without peer access to each other. Other schedules reduce from peers' memory, and each
-// launch would then need memory on its own device for the operands that it reads.
+// Usual returns true for members without peer access to each other. Other schedules reduce from peers' memory; without
+// peer access, each launch would need memory on its own device for the operands that it reads.
 func (oneShotPush) Usual(in *Instance) bool { return in.apart }
 
 func (oneShotPush) Supports(in *Instance, _ device.Caps) error {
@@ -65,8 +65,7 @@ func (s oneShotPush) Build(b *Build) {
 	}
 }
 
-// given returns the part of the input of the member from that the member to reads: the whole input, or the block for
-// that member.
+// given returns the part of member from's input that member to reads: the whole input, or the block for member to.
 func (in *Instance) given(from, to int) device.View {
 	v := in.Parts[from].In
 	if axis, cut := in.cutAxis(); cut {
@@ -75,10 +74,11 @@ func (in *Instance) given(from, to int) device.View {
 	return v
 }
 
-// take makes member me copy or reduce the data of all members, which from returns by member, into its output.
+// take makes member me copy or reduce the data of all members into its output. The function from returns the data of
+// one member.
 func (b *Build) take(me int, from func(int) device.View) {
 	p := &b.in.Parts[me]
-	gets := b.in.source(me, me) // for ops whose result only the root receives
+	gets := b.in.source(me, me) // only the root receives the result of some ops
 	switch op := b.in.Op; {
 	case op == ir.OpAllReduce, op == ir.OpReduceScatter, op == ir.OpReduce && gets:
 		b.Reduce(me, p.Out, b.each(from))
@@ -91,9 +91,8 @@ func (b *Build) take(me int, from func(int) device.View) {
 	}
 }
 
-// aside returns an error if a member's output overlaps its input. The output may contain the input, or the input the
-// output, if the smaller one is the block that stays with the member. The output may be the input only if inPlace is
-// set.
+// aside returns an error if a member's output overlaps its input. One of the two may be a block of the other if it is
+// the block that stays with the member. Output and input may be the same memory only if inPlace is set.
 func (in *Instance) aside(inPlace bool) error {
 	for m := range in.Parts {
 		p := &in.Parts[m]
@@ -125,7 +124,7 @@ func (in *Instance) aside(inPlace bool) error {
 //  2. reduces its own chunk, in team order, into its position in the output;
 //  3. pushes the result to all peers, which copy it into their outputs.
 //
-// It moves as many bytes as twoShot and makes fewer local copies.
+// twoShotPush moves as many bytes as twoShot and makes fewer local copies.
 type twoShotPush struct{}
 
 func (twoShotPush) Info() device.Algorithm {

@@ -30,8 +30,8 @@ type Post struct {
 type Pairs struct {
 	world    device.World
 	pairs    []Pair
-	ready    []int // element of the pair's counter at its receiver
-	done     []int // element of the pair's counter at its sender
+	ready    []int // index of the pair's counter among the receiver's counters
+	done     []int // index of the pair's counter among the sender's counters
 	counters []device.Counters
 	lanes    map[device.Stream][]lane
 }
@@ -70,8 +70,8 @@ func OpenPairs(w device.World, pairs []Pair) (*Pairs, error) {
 	return p, nil
 }
 
-// match gives both views of a pair the same shape: a send may pass a dense tensor to a receive of another shape with
-// the same number of elements.
+// match gives both views of a pair the same shape, because the operands of a send and its receive may be dense tensors
+// of different shapes with the same number of elements.
 func (p *Pair) match() error {
 	n := p.Src.Elements()
 	switch {

@@ -116,7 +116,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestFacingSends checks that two sends to each other outside a group are reported as a deadlock without delay.
+// TestFacingSends checks that two ranks that send to each other outside a group are reported as a deadlock without
+// delay.
 func TestFacingSends(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {

@@ -13,10 +13,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// mail is a set of sends and receives on a tape: for the one stream of each rank, a list of groups. Operands of sends
-// are written before their group and overwritten right after it; results are read after it and overwritten too. In
-// addition, each rank writes a note when a transfer begins, and reads the other side's note when its group has ended.
-// These reads are ordered only if a transfer ends after both sides have begun.
+// mail records sends and receives on a tape: each rank has one stream with a list of groups. The operands of a group's
+// sends are written before the group and overwritten right after it. The results of its receives are read right after
+// it and then overwritten. In addition, each rank writes a note (a word of memory) when a transfer begins, and reads
+// the other rank's note when its group has ended. The reads of notes are free of races only if a transfer ends after
+// both ranks have begun it.
 type mail struct {
 	t       testing.TB
 	tape    *tape.Tape
@@ -27,7 +28,7 @@ type mail struct {
 	posts   [][][]Post // by rank
 	notes   [2][]device.View
 	reads   [2][]device.View
-	each    int  // number of commands of a run
+	each    int  // number of commands of one run
 	trivial bool // whether a transfer has no elements, or has one rank as source and destination
 }
 
@@ -71,7 +72,7 @@ func (m *mail) open() {
 	}
 }
 
-// play issues the runs, and in each leaves out the command with index skip.
+// play issues the runs; each omits the command with index skip.
 func (m *mail) play(skip int) *plan.Plan {
 	m.t.Helper()
 	m.tape.Rewind()
@@ -181,7 +182,7 @@ func TestTransfersAreProved(t *testing.T) {
 		whole := m.play(-1)
 		proved(t, whole, name)
 		if m.trivial {
-			continue // some waits are implied by others
+			continue // some waits are implied by other waits
 		}
 		for i, c := range whole.Cmds[:m.each] {
 			switch c.Kind {
@@ -201,7 +202,7 @@ func TestTransfersAreProved(t *testing.T) {
 	t.Logf("%d mistakes", mistakes)
 }
 
-// TestFacingSendsAreRefuted checks that the checker reports the deadlock of two sends to each other.
+// TestFacingSendsAreRefuted checks that the verifier reports the deadlock of two ranks that send to each other.
 func TestFacingSendsAreRefuted(t *testing.T) {
 	m := newMail(t, 2)
 	for i := range 2 {

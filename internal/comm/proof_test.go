@@ -14,15 +14,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scene records on a tape the operations that channels issue, together with those of a program around them: operands
-// are written before a collective, results are read after it, and then all of them are overwritten at once. In
-// addition, each member writes a note when it begins, which its peers read after they have ended. These reads are
-// ordered only if the collective provides the ordering of S5, also for tensors without elements.
+// scene records on a tape the operations that channels issue, and the accesses of a program before and after each
+// collective: operands are written before it, results are read after it, and then operands and results are overwritten.
+// In addition, each member writes a note (a word of memory) when it begins a collective. Its peers read the note after
+// they have ended the collective. The reads of notes are free of races only if the collective provides the ordering of
+// rule S5, also for tensors without elements.
 type scene struct {
 	t     testing.TB
 	tape  *tape.Tape
 	rigs  []*rig
-	notes []device.Memory // by rank: the notes that it writes, and the memory into which it reads the notes of others
+	notes []device.Memory // by rank: the notes that the rank writes, and the memory into which it reads other ranks' notes
 	reads []device.Memory
 	noted int64 // the number of notes that each rank has written
 }
@@ -108,9 +109,9 @@ func findingText(p *plan.Plan, f *verify.Finding) string {
 }
 
 // TestSchedulesAreProved proves every schedule with every collective that it supports, for teams of 2 to 5 members. The
-// instances run one after the other, over runs without a barrier. They have no elements, one element, odd sizes and
-// sizes of several pieces, have output and input in the same and in different memory, and have shared and private
-// operands.
+// instances run one after the other, over runs without a barrier. The instances have no elements, one element, odd
+// sizes and sizes of several pieces, have output and input in the same and in different memory, and have shared and
+// private operands.
 func TestSchedulesAreProved(t *testing.T) {
 	for _, name := range Schedules() {
 		for n := 2; n <= 5; n++ {
@@ -141,7 +142,7 @@ func TestSchedulesAreProved(t *testing.T) {
 }
 
 // TestMixedSchedulesAreProved proves random sequences of all schedules, which run concurrently on two channels of one
-// team and on one channel of a part of it.
+// team and on one channel of a part of the team.
 func TestMixedSchedulesAreProved(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 21))
@@ -164,8 +165,8 @@ type mutant struct {
 	s                  step
 }
 
-// mutants returns all small mistakes in the steps of one member: a wait or a signal left out, a wait for one signal
-// less, and a signal issued before the operation that it announces.
+// mutants returns all small mistakes in the steps of one member: an omitted wait or signal, a wait for one signal
+// fewer, and a signal issued before the operation that it announces.
 func mutants(ch *Channel, member int) []mutant {
 	var list []mutant
 	for i := range ch.insts {
@@ -213,8 +214,8 @@ func meets(op ir.Op) bool {
 }
 
 // mayBeHarmless reports whether a schedule may be correct in spite of the mistake. If all members wait for each other's
-// data, that may imply the waits for a half of staging or slots, and a signal may be issued before a copy that it does
-// not announce.
+// data, these waits may imply the waits for a half of staging or slots. A signal may be issued before a copy that it
+// does not announce.
 func (m mutant) mayBeHarmless(op ir.Op, n int) bool {
 	switch m.kind {
 	case "no signal":
@@ -226,8 +227,8 @@ func (m mutant) mayBeHarmless(op ir.Op, n int) bool {
 }
 
 // TestProofNeedsEveryStep makes each possible small mistake in each schedule and checks that it is refuted. If the
-// verifier proves a mutant, the mistake must be one that may be harmless, and the mutant must give the right results in
-// every order that the scheduled CPU machine draws.
+// verifier proves a mutant (a schedule with a mistake), the mistake must be one that may be harmless, and the mutant
+// must give right results in every order that the scheduled CPU machine draws.
 func TestProofNeedsEveryStep(t *testing.T) {
 	if *onCUDA {
 		t.Skip("this test runs only on the CPU machine")

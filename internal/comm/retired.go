@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Tables and programs that name retired algorithms remain readable: the algorithm that replaces a retired one lists its
-// name in device.Algorithm.Formerly.
+// Tables and programs that name retired algorithms remain readable: the algorithm that replaces a retired algorithm
+// lists the retired name in device.Algorithm.Formerly.
 
 // current returns t. If t names a retired algorithm, it returns the default tuning of the algorithm in known that
 // replaces it.
@@ -18,9 +18,9 @@ func current(t device.Tuning, known []device.Algorithm) device.Tuning {
 	return t
 }
 
-// retire replaces retired algorithms in a table by the algorithms that replace them. In a bracket that would become
-// empty, it lists the replacements without times, because the times were measured with the retired algorithms. It also
-// replaces Entry.Fixed.
+// retire replaces retired algorithms in a table by the algorithms that replace them. In a bracket (a range of message
+// sizes) that would become empty, it lists the replacements without times, because the times were measured with the
+// retired algorithms. It also replaces Entry.Fixed.
 func (t *Table) retire(known []device.Algorithm) {
 	gone := func(x Timed) bool { return current(x.Tuning, known).Algo != x.Algo }
 	for i := range t.Entries {

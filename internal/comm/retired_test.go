@@ -7,7 +7,7 @@ import (
 )
 
 // TestRetired reads an old table with retired algorithms. Replacements that were measured keep their times, and a
-// bracket with only retired algorithms gets their replacements.
+// bracket that lists only retired algorithms gets their replacements.
 func TestRetired(t *testing.T) {
 	const text = `{"version": 1, "identity": "x", "ranks": 2, "made": "by hand", "entries": [
 		{"op": "broadcast", "element_bytes": 2, "members": 2, "fixed": {"algorithm": "move-mixed", "blocks": 64},

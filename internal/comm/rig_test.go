@@ -25,7 +25,7 @@ type spec struct {
 	shape       []int64 // of a member's smaller operand
 	axis, split int
 	root        int
-	shift       int // permute: member i sends to i+shift; with hole, members that would wrap around to 0 do not send
+	shift       int // for permute: member i sends to member i+shift; if hole is set, members whose destination would wrap around to 0 do not send
 	hole        bool
 	overlap     overlap
 	algo        string
@@ -33,13 +33,13 @@ type spec struct {
 	unevenSpec
 }
 
-// overlap is the relative position of a member's input and output in memory.
+// overlap describes how a member's input and output share memory.
 type overlap int
 
 const (
 	apart   overlap = iota
-	onTop           // both begin at the same byte
-	inBlock         // the smaller one is the member's block of the larger one
+	onTop           // input and output begin at the same byte
+	inBlock         // the smaller operand is the member's block of the larger operand
 	shifted         // they begin one element apart
 	numOverlaps
 )
@@ -116,7 +116,7 @@ func (s spec) links(me int) (to, from int) {
 	return to, from
 }
 
-// want computes the outputs of all members from their inputs, by direct evaluation of the definition.
+// want computes the outputs of all members from their inputs, directly by the definition of the collective.
 func (s spec) want(ins []*tensor.Tensor) []*tensor.Tensor {
 	outs := make([]*tensor.Tensor, s.n)
 	for me := range outs {
@@ -173,7 +173,8 @@ func joinInto(out *tensor.Tensor, parts []*tensor.Tensor, axis int) {
 	}
 }
 
-// reduceInto implements rule S11 literally: it adds in team order with an f32 (f64, i64) accumulator and rounds once.
+// reduceInto implements rule S11 literally: it adds the operands in team order with an f32, f64 or i64 accumulator and
+// rounds once.
 func reduceInto(out *tensor.Tensor, ins []*tensor.Tensor, red ir.Red) {
 	for e := range out.Len() {
 		switch out.DType.Accum() {
@@ -228,7 +229,7 @@ func randomSpec(rng *rand.Rand, n int) spec {
 	return s
 }
 
-// onCUDA makes the tests open their worlds on GPUs; up to eight ranks share the available GPUs.
+// onCUDA makes the tests open their worlds on GPUs, with up to eight ranks on the available GPUs.
 var onCUDA = flag.Bool("cuda", false, "run on the CUDA machine")
 
 // open opens a world that is closed when the test ends.
@@ -324,13 +325,13 @@ func (r *rig) must(err error) {
 	}
 }
 
-// ranBy counts, over all tests, the instances that pin each algorithm.
+// ranBy counts, by algorithm and over all tests, the instances that pin the algorithm.
 var (
 	ranMu sync.Mutex // worlds of several processes are goroutines in this test binary
 	ranBy = map[string]int{}
 )
 
-// place allocates a member's operands. Unless they are shared, they are in private memory, where an access by a peer
+// place allocates a member's operands. Operands that are not shared are in private memory, where an access by a peer
 // fails.
 func (r *rig) place(d device.Device, s spec, me int, mem *device.Memory) Part {
 	in, out := s.shapes(me)

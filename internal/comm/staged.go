@@ -13,9 +13,10 @@ import (
 //  4. acknowledge to my sources that I have read their staging.
 //
 // Peers read only staging, so my input may be written after step 1, and my output may overlap my input. If every member
-// reads from every other one, step 2 makes every start precede every end (S5); otherwise a member waits only for its
-// sources. Consecutive runs are safe (S13) because a member writes a half of its staging again only after all readers
-// of that half have acknowledged it in step 4, in any earlier run. Build adds step 4 and those waits.
+// reads from every other member, step 2 makes every member start before any member ends (rule S5). Otherwise a member
+// waits only for its sources. Consecutive runs are safe (rule S13): before a member writes a half of its staging again,
+// all readers of that half have acknowledged their reads of earlier runs in step 4. The type Build adds step 4 and the
+// waits for acknowledgements.
 type staged struct{}
 
 func (staged) Info() device.Algorithm {
@@ -23,7 +24,7 @@ func (staged) Info() device.Algorithm {
 		How: "each member copies its input to its staging; readers copy or reduce from there"}
 }
 
-// Usual returns true: staged is the default for every collective for which no other schedule is.
+// Usual returns true: staged is the default for every collective that has no other default schedule.
 func (staged) Usual(*Instance) bool { return true }
 
 func (staged) Supports(*Instance, device.Caps) error { return nil }
@@ -65,8 +66,7 @@ func (s staged) Build(b *Build) {
 	}
 }
 
-// post copies member me's input into its staging. The input is copied as a whole, or as a sequence of blocks, one for
-// each reader.
+// post copies member me's input into its staging. The input is copied as a whole, or as one block for each reader.
 func (staged) post(b *Build, me int) {
 	if !b.in.gives(me) {
 		return
@@ -87,8 +87,8 @@ func (staged) post(b *Build, me int) {
 	}
 }
 
-// cutAxis returns the axis along which inputs are cut into one block for each reader. The second result is false if
-// inputs are not cut.
+// cutAxis returns the axis along which inputs are split into one block for each reader. The second result is false if
+// inputs are not split.
 func (in *Instance) cutAxis() (int, bool) {
 	switch in.Op {
 	case ir.OpReduceScatter, ir.OpScatter:
@@ -99,7 +99,7 @@ func (in *Instance) cutAxis() (int, bool) {
 	return 0, false
 }
 
-// stagedBlock returns block i of the input that a member (from) has posted to its staging.
+// stagedBlock returns block i of the input that member from has copied to its staging.
 func stagedBlock(b *Build, from, i int) device.View {
 	axis, _ := b.in.cutAxis()
 	v := block(b.in.Parts[from].In, axis, i, b.Size())

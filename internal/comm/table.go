@@ -15,8 +15,8 @@ import (
 // as JSON, and users may edit and share it.
 type Table struct {
 	Version int `json:"version"`
-	// Identity identifies the machine on which the table was measured; Ranks is the number of ranks of the world that it
-	// was measured in.
+	// Identity identifies the machine on which the table was measured; Ranks is the number of ranks of the world in
+	// which it was measured.
 	Identity string `json:"identity"`
 	Ranks    int    `json:"ranks"`
 	// Made describes the program and version that measured the table.
@@ -73,23 +73,23 @@ type Entry struct {
 	Full    bool `json:"full,omitempty"`
 	Shipped bool `json:"shipped,omitempty"`
 	// Checked lists the message sizes, in bytes, at which a quick tuning compared the shipped table with measurements.
-	// Between these sizes the entry is that of the shipped table. It is empty for an entry that is entirely measured or
-	// entirely shipped.
+	// Between the checked sizes the entry equals that of the shipped table. Checked is empty for an entry that is
+	// entirely measured or entirely shipped.
 	Checked []int64 `json:"checked,omitempty"`
-	// Brackets is sorted by ascending size. The choice of algorithms is not interpolated between brackets, but predicted
-	// times are (see Found.Points).
+	// Brackets lists ranges of message sizes in ascending order. The choice of algorithms is not interpolated between
+	// brackets, but predicted times are (see Found.Points).
 	Brackets []Bracket `json:"brackets"`
-	// Fixed is the best tuning over all sizes among those that add in the order of the members; nil if no such tuning
+	// Fixed is the tuning that is best over all sizes and adds in the order of the members; nil if no such tuning
 	// supports all sizes.
 	Fixed *device.Tuning `json:"fixed,omitempty"`
 }
 
-// Bracket is a range of message sizes: those above the previous bracket's UpTo, up to and including UpTo.
+// Bracket is a range of message sizes: the sizes above the previous bracket's UpTo, up to and including UpTo.
 type Bracket struct {
 	// UpTo is the largest message size in bytes; 0 for the last bracket, which has no upper bound.
 	UpTo int64 `json:"up_to,omitempty"`
-	// At is the message size in bytes at which the first of Best was measured. The others were measured there too, except
-	// those that a quick tuning copied from the shipped table. It is 0 if the size is not known.
+	// At is the message size in bytes at which the first of Best was measured. The other tunings were measured at that
+	// size too, except those that a quick tuning copied from the shipped table. At is 0 if the size is not known.
 	At int64 `json:"at,omitempty"`
 	// Best lists the measured tunings, the fastest first.
 	Best []Timed `json:"best"`
@@ -115,7 +115,7 @@ func ReductionOf(red ir.Red, op ir.Op) string {
 }
 
 // best returns the tunings for the instance, the best one first; nil if t is nil or has no entry for it. If fixed is
-// set, the entry's Fixed tuning is first, and only tunings that compute the same bits follow: those that add in the
+// set, the entry's Fixed tuning is first, and the others are tunings that compute the same bits because they add in the
 // order of the members.
 func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	e := t.find(in)
@@ -147,7 +147,7 @@ func (t *Table) Entry(e Entry) *Entry {
 	return nil
 }
 
-// Put adds an entry, or replaces the one with the same key.
+// Put adds an entry, or replaces the entry with the same key.
 func (t *Table) Put(e Entry) {
 	if old := t.Entry(e); old != nil {
 		*old = e
@@ -185,8 +185,8 @@ func (e *Entry) Clone() Entry {
 	return c
 }
 
-// find returns the entry for the instance: the nearest entry for its op, or for the op's kin if its
-// op has none.
+// find returns the entry for the instance: the nearest entry for its op, or, if there is none, for the related op that
+// the function kin returns.
 func (t *Table) find(in *Instance) *Entry {
 	if t == nil {
 		return nil
@@ -198,8 +198,8 @@ func (t *Table) find(in *Instance) *Entry {
 	return e
 }
 
-// nearest returns the entry for an op that is nearest to the instance: nearest in the number of
-// members, then in the reduction, then in the element size.
+// nearest returns the entry for an op that is closest to the instance, first in the number of members, then in the
+// reduction, then in the element size.
 func (t *Table) nearest(op ir.Op, in *Instance) *Entry {
 	var found *Entry
 	least := math.Inf(1)
@@ -240,7 +240,7 @@ func (t *Table) Hash() string {
 		return ""
 	}
 	data, err := json.Marshal(t.Entries)
-	if err != nil { // fails for a number that JSON cannot represent; Check refuses such tables
+	if err != nil { // encoding fails for a number that JSON cannot represent; Check refuses such tables
 		return "?"
 	}
 	sum := sha256.Sum256(data)

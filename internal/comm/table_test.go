@@ -40,8 +40,8 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// TestShippedFew checks that the table chooses the SM-limited kernels for large sums if the number of blocks is
-// limited, and other kernels if it is not.
+// TestShippedFew checks that the shipped table chooses the SM-limited kernels for large sums if the number of blocks is
+// limited, and other kernels otherwise.
 func TestShippedFew(t *testing.T) {
 	for _, tc := range []struct {
 		op   ir.Op
@@ -177,7 +177,7 @@ func TestPolicy(t *testing.T) {
 	best := few.Entries[0].Brackets[0].Best
 	for _, tc := range []struct {
 		pin      string
-		ll, even int // numbers of blocks in the table
+		ll, even int // these numbers of blocks occur in the table
 		want     device.Tuning
 	}{
 		{"", 0, 1, device.Tuning{Algo: "even", Blocks: 1}},

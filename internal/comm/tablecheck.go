@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// mostEntries is the largest number of entries of a table, and of brackets of an entry. Both lists are searched for
-// each collective of a program.
+// mostEntries is the largest number of entries of a table, and of brackets of an entry. It is limited because each
+// collective of a program searches both lists.
 const mostEntries = 4096
 
 // Check returns an error that describes the first fault of the table, or nil.
@@ -62,7 +62,8 @@ func (e *Entry) check() error {
 	return nil
 }
 
-// checkNames returns an error for a collective or a reduction that does not exist. No lookup would find such an entry.
+// checkNames returns an error for a collective or a reduction that does not exist. No lookup would find an entry with
+// such a name.
 func (e *Entry) checkNames() error {
 	op, ok := ir.ParseOp(e.Op)
 	if !ok || op.Info().Class != ir.ClassCollective {
@@ -90,8 +91,8 @@ func reductionsOf(op ir.Op) (list []string) {
 	return list
 }
 
-// check returns an error for a bracket whose sizes or times are out of range. The limits are those for predictions;
-// see package machine.
+// check returns an error for a bracket whose sizes or times are out of range. The limits are the same as those for
+// predictions; see package machine.
 func (b *Bracket) check() error {
 	switch {
 	case b.UpTo > machine.MostBytes:

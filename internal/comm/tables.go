@@ -36,7 +36,7 @@ var Shipped = sync.OnceValue(func() *Table {
 })
 
 // Of reports whether the shipped table t was measured on the same kind of GPU as the machine with the given identity:
-// t.Identity must be a prefix of it.
+// t.Identity must be a prefix of the given identity.
 func (t *Table) Of(identity string) bool { return strings.HasPrefix(identity, t.Identity) }
 
 // shippedFor returns the shipped table for a machine. Callers must not modify it.
@@ -77,7 +77,7 @@ func ReadTable(data []byte) (*Table, error) { return readTable(data, Shipped().A
 
 // readTable is like ReadTable. known describes the algorithms that the table itself does not describe.
 func readTable(data []byte, known []device.Algorithm) (*Table, error) {
-	if n := bytes.Count(data, []byte("{")); n > maxObjects { // an empty object needs 100 times the memory of its text
+	if n := bytes.Count(data, []byte("{")); n > maxObjects { // a decoded empty object needs 100 times as much memory as its text
 		return nil, fmt.Errorf("this is not a table of collectives: it has %d JSON objects, but a table has at most %d", n,
 			maxObjects)
 	}
@@ -164,10 +164,10 @@ func makeFolder(path string) error {
 // Found is the result of looking for a table.
 type Found struct {
 	Identity string // identity of the machine for which a table was looked for
-	Table    *Table // nil if none was found; must not be modified
+	Table    *Table // the table; nil if none was found; must not be modified
 	// From is the name of the table's file, "shipped" (see Shipped), or empty if Table is nil.
 	From string
-	// Ignored is the reason why no tuned table is used; empty if one is used.
+	// Ignored is the reason why no tuned table is used; empty if a tuned table is used.
 	Ignored string
 	// Unknown lists algorithms of the table that the machine does not have. They are skipped.
 	Unknown []string
@@ -176,7 +176,7 @@ type Found struct {
 // shippedFrom is the value of Found.From for the shipped table.
 const shippedFrom = "shipped"
 
-// Shipped reports whether the table is the shipped one.
+// Shipped reports whether the found table is the shipped table.
 func (f *Found) Shipped() bool { return f.From == shippedFrom }
 
 // untuned is the value of Found.Ignored if no tuned table exists.
@@ -205,7 +205,7 @@ func Find(machine string, w device.World) Found {
 	return f
 }
 
-// unknown returns the algorithms of the table that a world does not have.
+// unknown returns the algorithms that the table names and the world does not have.
 func (t *Table) unknown(w device.World) []string {
 	all := NewDispatch(w, device.Caps{}, nil, Policy{}).Algorithms()
 	var list []string
@@ -227,7 +227,7 @@ func (t *Table) unknown(w device.World) []string {
 	return list
 }
 
-// tableMost is the largest size of a table in bytes; the shipped ones have about 200 KB.
+// tableMost is the largest accepted size of a table in bytes; the shipped table has about 200 KB.
 const tableMost = 16 << 20
 
 // Kept returns the stored tuned tables of all machines, one for each file. For a file that cannot be read, Ignored

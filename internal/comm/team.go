@@ -64,8 +64,8 @@ func (c *Channel) closeTeam() error {
 	return t.Close()
 }
 
-// moved returns the number of bytes that each member receives from peers if the machine's own algorithm a runs in.
-// This is the smallest possible number, except for an all_reduce in one shot.
+// moved returns the number of bytes that each member receives from peers if the machine's own algorithm a runs the
+// instance in. The result is the smallest possible number, except for an all_reduce in one shot.
 func moved(a device.Algorithm, in *Instance) []int64 {
 	n := make([]int64, len(in.Parts))
 	for m := range n {

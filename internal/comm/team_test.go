@@ -14,8 +14,8 @@ import (
 )
 
 // teamWorld is a CPU world that has launches for whole collectives. Each launch runs a channel of one instance, so its
-// results are as correct as those of the schedules. The name of an algorithm determines what it supports and where it
-// fails.
+// results are as correct as those of the schedules. The name of an algorithm determines the collectives that it
+// supports and the call in which it fails.
 type teamWorld struct {
 	device.World
 	opened, closed int
@@ -65,7 +65,7 @@ func (s teamStream) Launch(l device.Launch) error {
 	return s.Stream.Launch(l)
 }
 
-// fakeLaunch counts its runs, as kernels count epochs.
+// fakeLaunch counts its runs, as real kernels count their executions (epochs).
 type fakeLaunch struct {
 	ch       *Channel
 	member   int
@@ -224,8 +224,8 @@ func TestTeamOpenedLazily(t *testing.T) {
 	}
 }
 
-// TestDeclined checks that the next candidate is used if one declines, either when it is chosen or when it is prepared,
-// and that the reasons are recorded.
+// TestDeclined checks that the next candidate is used if an algorithm is declined, when it is chosen or when it is
+// prepared, and that the reasons are recorded.
 func TestDeclined(t *testing.T) {
 	w := teams(t, cpu.Concurrent, 0, 2)
 	s := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: 2, shape: []int64{3}}

@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// FindOn is like Find for a world of the given number of ranks that is not opened. It finds nothing on machines without
-// dry runs.
+// FindOn is like Find for a world of the given number of ranks that is not opened. FindOn finds no table on machines
+// without dry runs.
 func FindOn(m device.Machine, ranks int) Found {
 	w, err := m.DryRun(ranks)
 	if err != nil {
@@ -45,9 +45,9 @@ func FindFor(gpu string, ranks int) Found {
 	return f
 }
 
-// Points implements machine.Times. It uses only an entry for exactly this kind of collective: the same op, number of
-// members and reduction and, if it reduces, the same element size. Each bracket contributes the time of the algorithm
-// that the dispatcher uses there, at the size at which it was measured. A bracket without such a measurement
+// Points implements machine.Times. Points uses only an entry for exactly this kind of collective: the same op, number
+// of members and reduction and, if it reduces, the same element size. Each bracket contributes the time of the
+// algorithm that the dispatcher uses there, at the size at which it was measured. A bracket without such a measurement
 // contributes nothing.
 func (f *Found) Points(c *machine.Collective) []machine.Point {
 	e := f.Table.just(c)
@@ -64,7 +64,7 @@ func (f *Found) Points(c *machine.Collective) []machine.Point {
 	return list
 }
 
-// just returns the entry for exactly this kind of collective; nil if there is none.
+// just returns the entry for exactly the kind of collective c; nil if there is none.
 func (t *Table) just(c *machine.Collective) *Entry {
 	if t == nil {
 		return nil
@@ -106,9 +106,10 @@ func anyOrder(c *machine.Collective) bool {
 }
 
 // measuredAt returns the message size in bytes at which bracket i was measured. It returns 0 if that size is outside
-// the bracket, because the bracket was cut after the measurement. Old tables do not record the size. For these it
-// returns the size at which a quick tuning checked the bracket, or else the bracket's geometric middle, which is right
-// if sizes were measured in equal ratios. The first and the last bracket are assumed to be as wide as their neighbours.
+// the bracket, because the bracket's range was reduced after the measurement. Old tables do not record the size. For an
+// old table it returns the size at which a quick tuning checked the bracket, or else the bracket's geometric middle,
+// which is right if the ratio of successive measured sizes was constant. The first and the last bracket are assumed to
+// be as wide as their neighbours.
 func (e *Entry) measuredAt(i int) float64 {
 	b := e.Brackets
 	inside := func(n int64) bool {

@@ -32,7 +32,7 @@ func TestPoints(t *testing.T) {
 			took(20, 10, "nccl", 1.0, "ll", 2.0), took(200, 100, "gone", 1.0, "multimem", 2.0, "pull", 3.0), took(2000, 1000, "few", 0.0, "pull", 9.0), took(0, 5000, "push", 40.0, "nccl", 50.0)}},
 		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []Bracket{took(0, 64, "nccl", 1.0, "ll", 2.0)}},
 		{Op: "all_reduce", Reduction: "minmax", Elem: 2, Members: 4, Brackets: []Bracket{took(0, 64, "ll", 5.0)}},
-		// the second bracket was cut after its measurement
+		// the range of the second bracket was reduced after its measurement
 		{Op: "all_gather", Elem: 2, Members: 4, Brackets: []Bracket{took(128, 64, "nccl", 1.0, "ll", 2.0), took(0, 64, "ll", 7.0)}},
 		{Op: "broadcast", Elem: 2, Members: 4, Brackets: []Bracket{took(0, 64, "ll", 0.0)}},
 	}}}
@@ -57,7 +57,7 @@ func TestPoints(t *testing.T) {
 		"f16":               {with(func(c *machine.Collective) { c.DType = ir.F16 }), []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
 		"f32":               {with(func(c *machine.Collective) { c.DType = ir.F32 }), nil},
 		"a maximum":         {with(func(c *machine.Collective) { c.Red = ir.Max }), []machine.Point{{64, 5}}},
-		// a sum of two has the same bits in any order
+		// a sum of two operands has the same bits in any order
 		"of two":                {with(func(c *machine.Collective) { c.Members = 2 }), []machine.Point{{64, 1}}},
 		"an average of two":     {with(func(c *machine.Collective) { c.Members, c.Red = 2, ir.Avg }), []machine.Point{{64, 2}}},
 		"of three":              {with(func(c *machine.Collective) { c.Members = 3 }), nil},
@@ -75,8 +75,8 @@ func TestPoints(t *testing.T) {
 	}
 }
 
-// TestOldTables checks that tables that do not record their measured sizes can be read, and that these sizes are
-// recovered if they are in equal ratios.
+// TestOldTables checks that tables that do not record their measured sizes can be read, and that the measured sizes are
+// recovered if the ratio of successive sizes is constant.
 func TestOldTables(t *testing.T) {
 	const old = `{"version": 1, "identity": "abacus", "ranks": 4, "made": "", "entries": [{"op": "all_gather", "element_bytes": 2, "members": 4,
  "brackets": [{"up_to": 2048, "best": [{"algorithm": "ll", "us": 1}]}, {"up_to": 8192, "best": [{"algorithm": "ll", "us": 2}]}, {"best": [{"algorithm": "ll", "us": 3}]}]}]}`
@@ -130,7 +130,8 @@ func TestShippedPoints(t *testing.T) {
 }
 
 // TestFindFor checks that FindFor, for GPUs that are not in this machine, returns the most recent table that was tuned
-// on such GPUs, or else the shipped table in the form for those GPUs, and no table for devices of other makers.
+// on such GPUs, or else the shipped table without the algorithms that other GPUs cannot use, and no table for devices
+// of other makers.
 func TestFindFor(t *testing.T) {
 	t.Setenv(files.CacheVariable, t.TempDir())
 	gpu := Shipped().Identity

@@ -13,9 +13,10 @@ import (
 //     in team order into a second part of its staging; signals all others and awaits their signals;
 //  3. copies every chunk from its owner's staging into its output.
 //
-// A member thus receives 2·(n-1)/n of the tensor, compared with n-1 times the tensor in staged. Each element is summed
-// in the same order by the same kernel as in staged, so the bits are the same. As in staged, peers read only staging,
-// so output and input may be the same memory, and consecutive runs are safe.
+// A member thus receives 2·(n-1)/n of the tensor's bytes, compared with n-1 times the tensor's bytes in the schedule
+// staged. Each element is summed in the same order by the same kernel as in staged, so both schedules compute the same
+// bits. As in staged, peers read only staging, so output and input may be the same memory, and consecutive runs are
+// safe.
 type twoShot struct{}
 
 func (twoShot) Info() device.Algorithm {

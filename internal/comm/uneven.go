@@ -9,9 +9,9 @@ import (
 )
 
 // The direct and staged algorithms run uneven collectives: each member reads its own rows from its peers' operands, in
-// place or from staging. If the counts are known on the host, the steps are copies or a reduction. If the counts are
-// in device memory, a kernel reads them when it runs; peers read them in place or from staging too. In both cases the
-// unused rows of the result are filled with zeros.
+// place or from staging. If the counts are known on the host, the steps are copies or a reduction. If the counts are in
+// device memory, a kernel reads them when it runs; peers read counts in place or from staging, like operands. In both
+// cases the unused rows of the result are filled with zeros.
 
 // counted reports whether the counts are in device memory.
 func (in *Instance) counted() bool { return in.Op.Uneven() && in.Parts[0].Counted }
@@ -99,7 +99,7 @@ func (in *Instance) shares(me int) ([]device.Rows, error) {
 	return device.Share(in.Op, counts, me, p.In.Shape[in.Axis], p.Out.Shape[in.Axis])
 }
 
-// leastRows is like least for an uneven collective.
+// leastRows is the method least for an uneven collective.
 func (in *Instance) leastRows(m int) int64 {
 	out, n := in.Parts[m].Out, int64(len(in.Parts))
 	if in.counted() && in.Op == ir.OpReduceScatterV {

@@ -62,7 +62,7 @@ func (s spec) counts() [][]int64 {
 	return all
 }
 
-// rowsInto computes the rows that member me of an uneven collective gets, by direct evaluation of the definition.
+// rowsInto computes the rows that member me of an uneven collective gets, directly by the definition of the collective.
 func (s spec) rowsInto(out *tensor.Tensor, ins []*tensor.Tensor, me int) {
 	counts := s.counts()
 	var parts []*tensor.Tensor
@@ -90,7 +90,7 @@ func (s spec) rowsInto(out *tensor.Tensor, ins []*tensor.Tensor, me int) {
 	joinInto(out, parts, s.axis)
 }
 
-// placeCounts sets the counts of a member of an uneven collective.
+// placeCounts sets the counts of one member of an uneven collective.
 func (r *rig) placeCounts(d device.Device, s spec, me int, p *Part) {
 	if !s.counted {
 		p.Rows = s.counts()[me]
@@ -190,8 +190,8 @@ func countIn(in *Instance, dt ir.DType, n int64) {
 	}
 }
 
-// TestUnevenMoved checks the number of bytes received from peers: those of the rows if the counts are known on the
-// host, or else those of the whole output.
+// TestUnevenMoved checks the number of bytes received from peers: the bytes of the rows if the counts are known on the
+// host, or else the bytes of the whole output.
 func TestUnevenMoved(t *testing.T) {
 	const n = 3
 	w := open(t, cpu.Concurrent, 0, n)

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// packed returns the dense view of the given shape at off.
+// packed returns the dense view of the given shape at byte offset off of a memory.
 func packed(mem device.Memory, off int64, dt ir.DType, shape []int64) device.View {
 	return device.View{Mem: mem, Off: off, DType: dt, Shape: shape, Strides: tensor.Strides(shape)}
 }
@@ -53,7 +53,7 @@ func same(a, b device.View) bool {
 		slices.Equal(a.Shape, b.Shape) && slices.Equal(a.Strides, b.Strides)
 }
 
-// meet reports whether the byte ranges that two views span overlap.
+// meet reports whether the byte ranges of two views overlap, including the gaps between elements.
 func meet(a, b device.View) bool {
 	aLo, aHi := span(a)
 	bLo, bHi := span(b)

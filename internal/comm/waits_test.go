@@ -10,8 +10,9 @@ import (
 )
 
 // TestEveryWaitMatters removes each wait from a chain of collectives of each schedule, and checks that some order of
-// execution then gives a wrong result. If all members wait for each other's data, this may imply the waits for a half
-// of staging or slots. If only some members do, those waits must matter too.
+// execution then gives a wrong result. If all members wait for each other's data, these waits may imply the waits for a
+// half of staging or slots. If only some members wait for each other's data, the waits for a half of staging or slots
+// must matter too.
 func TestEveryWaitMatters(t *testing.T) {
 	seeds := int64(400)
 	if testing.Short() || *onCUDA {
@@ -48,7 +49,7 @@ func TestEveryWaitMatters(t *testing.T) {
 	}
 }
 
-// chainOf returns a rig of specs that all run with their pinned algorithm; nil if they do not.
+// chainOf returns a rig for the specs if every spec runs with its pinned algorithm; otherwise nil.
 func chainOf(t *testing.T, seed int64, specs []spec) *rig {
 	w := open(t, cpu.Scheduled, seed, specs[0].n)
 	r := newRig(t, w, "s", teamOf(specs[0].n), specs)
@@ -59,7 +60,7 @@ func chainOf(t *testing.T, seed int64, specs []spec) *rig {
 }
 
 // someSeedShows reports whether, after a change to the steps of the channel, some order of execution gives a wrong
-// result or none.
+// result or a deadlock.
 func someSeedShows(t *testing.T, seeds int64, specs []spec, change func(*Channel)) bool {
 	for seed := range seeds {
 		r := chainOf(t, seed, specs)

@@ -28,13 +28,13 @@ type Algorithm struct {
 	MostBytes int64   `json:"-"`
 	// Memory describes how much memory the algorithm allocates on each device in addition to the operands.
 	Memory MemoryUse `json:"-"`
-	// OneShot reports that each member of an all_reduce receives the whole operands of all other members. If OneShot
-	// is false, and in other collectives, a member receives only the data that it needs.
+	// OneShot reports that each member of an all_reduce receives the whole operands of all other members. If OneShot is
+	// false, or the collective is not an all_reduce, a member receives only the data that it needs.
 	OneShot bool `json:"-"`
 	// CopyEngines reports that copy engines move the data, so that the algorithm occupies no multiprocessors.
 	CopyEngines bool `json:"-"`
-	// FreeOrder reports that the algorithm does not add the operands in the order of the members. It is then used only
-	// for sums whose bits do not depend on the order, and for collectives that permit any order.
+	// FreeOrder reports that the algorithm does not add the operands in the order of the members. Such an algorithm is
+	// used only for sums whose bits do not depend on the order, and for collectives that permit any order.
 	FreeOrder bool `json:"free_order,omitempty"`
 	// HostLink reports that the algorithm transfers some of the data through host memory, so that its speed depends on
 	// the host.
@@ -42,8 +42,9 @@ type Algorithm struct {
 	// Scheduled reports that the algorithm executes the schedule in a Tuning. Without a schedule it supports no
 	// collective.
 	Scheduled bool `json:"-"`
-	// Library reports that the algorithm belongs to the vendor's library. It serves as the reference in comparisons.
-	// Its launch parameters cannot be tuned, and its first call takes long because it connects the members.
+	// Library reports that the algorithm belongs to the vendor's library. The library's algorithms serve as the
+	// reference in comparisons. Their launch parameters cannot be tuned, and the first call takes long because it
+	// connects the members.
 	Library bool `json:"library,omitempty"`
 }
 
@@ -106,7 +107,7 @@ func AlgorithmNames(list []Algorithm) []string {
 	return names
 }
 
-// The following lists are groups of collectives that many algorithms support.
+// The following lists name collectives that many algorithms support.
 var (
 	// Moves lists the collectives that move data without computing.
 	Moves  = []ir.Op{ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast, ir.OpGather, ir.OpScatter, ir.OpPermute}

@@ -8,7 +8,7 @@ import (
 // ErrAddress is wrapped by errors about addresses passed by the caller.
 var ErrAddress = errors.New("wrong address")
 
-// Callers orders a world's work with work on streams of the caller. The caller is a library in this process, or a
+// Callers orders a world's work with work on streams of the caller. The caller is another library in this process, or a
 // program that uses the machine. World.Callers returns a Callers.
 type Callers interface {
 	// At returns a Memory for memory of the caller at an address of a rank's device. The caller must keep the memory

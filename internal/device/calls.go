@@ -30,8 +30,9 @@ type Calls interface {
 
 // Call is a prepared collective.
 type Call interface {
-	// Do enqueues the rank's part of the collective on a stream. operands holds the addresses of the loose operands:
-	// In and Out, or those of a Norm in the order of NormPart. Addresses for operands that are not loose are ignored.
+	// Do enqueues the rank's part of the collective on a stream. operands holds the addresses of the loose operands: In
+	// and Out or, for a Norm, the operands in the order of NormPart's fields. Addresses for operands that are not loose
+	// are ignored.
 	Do(stream uintptr, operands ...uintptr) error
 	Release()
 }

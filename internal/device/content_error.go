@@ -5,7 +5,7 @@ import "hocket.example/hocket/ir"
 // ContentError reports an element of an integer operand whose value a kernel has refused.
 type ContentError struct {
 	Op      ir.Op
-	Element int64 // index in the operand; negative if it is not known
+	Element int64 // index of the element in the operand; negative if it is not known
 	Value   int64
 	Text    string
 }

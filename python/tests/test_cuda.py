@@ -101,7 +101,7 @@ class GPUs(unittest.TestCase):
 
     def test_disagree(self):
         _, text = torchrun("disagree")
-        self.assertEqual(text.count("DisagreeError: ranks disagree on what is made ready"), 2, text)
+        self.assertEqual(text.count("DisagreeError: ranks disagree on prepared call"), 2, text)
 
     def test_killed(self):
         _, text = torchrun("killed")

@@ -12,11 +12,11 @@ import (
 	"hocket.example/hocket/internal/schedule/clock"
 )
 
-// maxClocks limits the memory for clocks: it is the maximum number of their pages.
+// maxClocks is the largest number of pages of vector clocks, which limits their memory.
 const maxClocks = 1 << 26
 
-// Certificate searches for a certificate of a statement. It returns an error if the statement is wrong. It also
-// returns one if the statement is correct for a reason that certificates cannot express.
+// Certificate searches for a certificate of a statement. It returns an error if the statement is wrong. Certificate
+// also returns an error if the statement is correct for a reason that certificates cannot express.
 func Certificate(s *certify.Statement) (*certify.Certificate, error) {
 	is := &issuer{s: s, clocks: make([]past, len(s.Events)), pos: make([]int32, len(s.Events)),
 		learned: make([][]int32, s.Threads), counters: make([]counter, s.Counters), entries: map[int32]map[int32]int32{}}
@@ -66,18 +66,18 @@ func (p past) join(q past, relaxed bool) past {
 type counter struct {
 	adds    []int32 // events
 	relaxed []bool
-	sums    []past // sums[i] holds the events that precede the first i+1 adds
+	sums    []past // sums[i] holds the events that precede the first i+1 adds to the counter
 	waiting []int32
 }
 
-// issuer finds an order of all events and their complete clocks. It also finds which entries of the clocks a
-// certificate needs.
+// issuer finds an order of all events and their complete clocks. It also finds the clock entries that a certificate
+// needs.
 type issuer struct {
 	s        *certify.Statement
 	order    [][2]int32
 	ran      []int32   // events in the order
 	clocks   []past    // by event
-	learned  [][]int32 // by thread: the events that waited and thereby got new clock entries, in order
+	learned  [][]int32 // by thread: the events whose waits added entries to the thread's clock, in order
 	pos      []int32   // by event: its position in its thread
 	counters []counter
 	entries  map[int32]map[int32]int32
@@ -119,7 +119,7 @@ func (is *issuer) execute() error {
 			pos[t]++
 			now[t] = past{now[t].memory.With(t, pos[t]), now[t].time.With(t, pos[t])}
 			if kept += 2 * len(now[t].time); kept > maxClocks {
-				return fmt.Errorf("too large: %d events of %d threads", len(s.Events), s.Threads)
+				return fmt.Errorf("the statement is too large: %d events of %d threads", len(s.Events), s.Threads)
 			}
 			is.clocks[id], is.pos[id] = now[t], pos[t]
 			if len(e.Waits) > 0 {
@@ -170,8 +170,8 @@ func (is *issuer) knows(event, thread, pos int32) bool {
 	return true
 }
 
-// need marks the entry for thread and pos as needed in the clock of an event. It also marks it in the clocks of
-// those events from which the entry was copied.
+// need marks the entry for thread and pos as needed in the clock of an event, and in the clocks of the events from
+// which that entry was copied.
 func (is *issuer) need(event, thread, pos int32) {
 	if !is.note(event, thread, pos) {
 		return
@@ -193,7 +193,7 @@ func (is *issuer) need(event, thread, pos int32) {
 	}
 }
 
-// note adds an entry to an event's clock. It returns false if the clock already has the entry.
+// note adds an entry to an event's clock. The result is false if the clock already has the entry.
 func (is *issuer) note(event, thread, pos int32) bool {
 	if is.entries[event] == nil {
 		is.entries[event] = map[int32]int32{}

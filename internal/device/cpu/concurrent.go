@@ -51,8 +51,7 @@ func (s *stream) drain() {
 	}
 }
 
-// rests wakes the goroutines that wait for the world to become idle, if it is now idle. The caller holds the
-// world's mutex.
+// rests wakes the goroutines that wait until the world is idle, if it is now idle. The caller holds the world's mutex.
 func (w *world) rests() {
 	if w.running == 0 && w.awaiting == 0 {
 		w.quiet.Broadcast()

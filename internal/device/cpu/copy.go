@@ -157,9 +157,9 @@ func scatter[T any](dst, src []T, r ref, start int64) {
 	})
 }
 
-// runs splits the elements [start, start+n) of a view, in row-major order, into pieces, and calls f for each piece.
-// A piece is within one row of the innermost extent. Element i of a piece is element k+i of the range, and its
-// offset from the start of the view is at+i·stride elements.
+// runs splits the elements [start, start+n) of a view, in row-major order, into pieces, and calls f for each piece. A
+// piece contains only elements that differ in the innermost index. Element i of a piece is element k+i of the range,
+// and its offset from the start of the view is at+i·stride elements.
 func (r ref) runs(start, n int64, f func(k, at, n, stride int64)) {
 	if n <= 0 {
 		return

@@ -25,7 +25,8 @@ func index(shape, strides []int64, i int64) int64 {
 	return at
 }
 
-// TestRunsNameEveryElement compares collapse and runs with the definition.
+// TestRunsNameEveryElement checks that the functions collapse and runs produce every element of a view, at the offset
+// that strides define.
 func TestRunsNameEveryElement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shape := rapid.SliceOfN(rapid.Int64Range(1, 5), 0, 5).Draw(t, "shape")
@@ -96,8 +97,8 @@ func TestPoisonIsNotANumberAnywhere(t *testing.T) {
 	}
 }
 
-// TestGemmBits checks that neither the addresses of operands, nor the number of helpers, nor the chunks into which rows
-// or columns are cut change a bit.
+// TestGemmBits checks that the bits of a result depend neither on the addresses of operands, nor on the number of
+// helper goroutines, nor on the chunks into which rows or columns are split.
 func TestGemmBits(t *testing.T) {
 	const m, n, d = 130, 137, 211
 	data := func(rows, cols int64, skew int64) ref {
@@ -138,7 +139,7 @@ func TestGemmBits(t *testing.T) {
 	}
 }
 
-// TestKernelsReadBeforeTheyWrite overlaps operands and results in every way that is not elementwise.
+// TestKernelsReadBeforeTheyWrite checks kernels whose operands and results overlap in memory but are not the same tensor.
 func TestKernelsReadBeforeTheyWrite(t *testing.T) {
 	w, err := New(Options{}).Open(t.Context(), 1)
 	if err != nil {
@@ -187,7 +188,7 @@ func TestKernelsReadBeforeTheyWrite(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftBehind opens worlds that end in different ways, and counts the goroutines that remain.
+// TestNothingIsLeftBehind checks that no goroutine remains after a world has ended, in various ways.
 func TestNothingIsLeftBehind(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for i := range 20 {
@@ -223,7 +224,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	t.Errorf("%d goroutines before, %d after", before, runtime.NumGoroutine())
 }
 
-// TestHelpersAreBounded runs nested and concurrent loops and counts the goroutines in them.
+// TestHelpersAreBounded checks the number of helper goroutines in nested and concurrent loops.
 func TestHelpersAreBounded(t *testing.T) {
 	w := newWorkers(3)
 	var stop atomic.Bool

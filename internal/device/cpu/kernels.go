@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// kernel is a kernel whose operands were checked. Its loops read ins and write out. The function runner copies
-// operands that overlap the result beforehand. It does not copy an operand of an elementwise kernel that is exactly
+// kernel is a kernel whose operands were checked. Its loops read ins and write out. The function runner copies operands
+// that overlap the result beforehand. It does not copy an operand of an elementwise kernel that is the same tensor as
 // the result.
 type kernel struct {
 	operands
@@ -106,9 +106,9 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	return k.runner(do), nil
 }
 
-// runner returns a function that executes the loops do. The function first copies operands that overlap the result,
-// so that every kernel reads the original contents of its operands. If the kernel permits it, an operand that is
-// exactly the result is not copied.
+// runner returns a function that executes the loops do. The function first copies operands that overlap the result, so
+// that every kernel reads the original contents of its operands. If the kernel permits it, an operand that is the same
+// tensor as the result is not copied.
 func (k *kernel) runner(do loops) func() error {
 	var risky []int
 	for i, in := range k.ins {

@@ -83,10 +83,10 @@ func checkLengths(k *kernel) error {
 type attended[A float32 | float64] struct {
 	tq, tk, dh int64
 	scale      A
-	cap        float64 // limit of scores; 0 for none
+	cap        float64 // limit of the attention scores; 0 for no limit
 	causal     bool
-	window     int64   // number of last keys that a query sees; 0 for all
-	lengths    []int64 // number of keys for each sequence or query; nil for all
+	window     int64   // size of the sliding window: number of latest keys that a query sees; 0 for all keys
+	lengths    []int64 // number of valid keys for each sequence or query; nil if all keys are valid
 	perQuery   bool
 	masks      int64 // number of sequences with separate masks; 0 for no mask
 	mask       ref
@@ -130,8 +130,8 @@ func attentionLoops[A float32 | float64](op device.Attention) loops {
 // ended. It is so large that the time of reading the keys and values once per group of queries is negligible.
 const queriesAtOnce = 64
 
-// queries computes the results of the query heads that share key head i, for the rows [lo, hi) of these heads. It reads
-// only the keys and values that some of these rows see, since the buffer of a server's sequences is mostly empty.
+// queries computes rows [lo, hi) of the results of the query heads that share key head i. It reads only keys and values
+// that some of these rows see, because the key-value cache of a server is mostly empty.
 func (a attended[A]) queries(i, lo, hi int64) {
 	from, to := a.tk, int64(0)
 	for r := lo; r < hi; r++ {
@@ -183,7 +183,7 @@ func (a attended[A]) keysOf(r int64) (first, end int64) {
 	return first, end
 }
 
-// sees returns the number of keys that row r of q may use, without the window.
+// sees returns the number of keys that row r of q may use if there is no window.
 func (a attended[A]) sees(r int64) int64 {
 	keys, batch, i := a.tk, r/(a.heads*a.tq), r%a.tq
 	switch {
@@ -216,8 +216,8 @@ func (a attended[A]) query(out, q, k, v, mask, scores, sums []A) {
 	copy(out, sums)
 }
 
-// softmaxSums returns in sums the rows of v, weighted by the softmax of scores. It divides by the sum of the
-// weights at the end.
+// softmaxSums returns in sums the rows of v, weighted by the softmax of scores. The division by the sum of the weights
+// is done at the end.
 func softmaxSums[A float32 | float64](scores, v, sums []A, d int) {
 	top, total := A(math.Inf(-1)), A(0)
 	for _, s := range scores {

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeAttentionGrad computes the kernel attention_lse, attention_dq or attention_dkv. For the first two, each
-// helper goroutine computes a range of queries. For attention_dkv, each one computes a range of keys, from all
+// makeAttentionGrad computes the kernel attention_lse, attention_dq or attention_dkv. For the first two, each helper
+// goroutine computes a range of queries. For attention_dkv, each helper goroutine computes a range of keys, from all
 // queries that see at least one of these keys.
 func makeAttentionGrad(k *kernel, op device.AttentionGrad) (loops, error) {
 	if err := device.CheckAttentionGrad(op, k.out.dt, k.out.shape, k.types(), k.shapes()); err != nil {

@@ -8,9 +8,10 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Contractions compute every result as one dot product of two packed rows. The order of its additions depends only
-// on the length K. The bits of a result are therefore the same for any tiling, any number of helper goroutines, and
-// any split of a matrix into chunks of rows. Zeros are not skipped, because 0·NaN must be NaN.
+// A contraction computes every element of its result as one dot product of two packed rows. The order of the dot
+// product's additions depends only on its length K. The bits of a result are therefore the same for any tiling, any
+// number of helper goroutines, and any split of a matrix into chunks of rows. Zeros are not skipped, because 0·NaN must
+// be NaN.
 const (
 	tileRows = 64
 	tileCols = 128
@@ -113,7 +114,7 @@ func batches(a, b, out ref, f func(a, b, out ref)) {
 	}
 }
 
-// gemmLoops returns loops that compute matrix products. The function list calls its argument each once for each
+// gemmLoops returns loops that compute matrix products. The function list calls the function each once for each
 // product.
 func gemmLoops(k *kernel, list func(k *kernel, each func(gemm))) loops {
 	return byAccum(k.out.dt,
@@ -127,9 +128,9 @@ func gemmLoops(k *kernel, list func(k *kernel, each func(gemm))) loops {
 type tile[A accum] struct {
 	m, n, d int
 	a       []A
-	b       []A // rows at a distance of ldb
+	b       []A // rows start ldb elements apart
 	ldb     int
-	c       []A // rows at a distance of ldc
+	c       []A // rows start ldc elements apart
 	ldc     int
 }
 
@@ -210,7 +211,7 @@ func dot64(t tile[float64]) {
 	blas64.Implementation().Dgemm(blas.NoTrans, blas.Trans, t.m, t.n, t.d, 1, t.a, max(1, t.d), t.b, t.ldb, 0, t.c, t.ldc)
 }
 
-// dotInt computes integer products. Sums may overflow, which is permitted: the low bits of a sum do not depend on
+// dotInt computes integer products. Overflow of the sums is permitted, because the low bits of a sum do not depend on
 // higher bits.
 func dotInt(t tile[int64]) {
 	for i := range t.m {

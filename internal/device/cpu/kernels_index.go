@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// makeIota fills the result with numbers that count up along an axis.
+// makeIota fills the result with consecutive numbers along an axis.
 func makeIota(k *kernel, op device.Iota) (loops, error) {
 	if err := k.count(0, 0); err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func makeIota(k *kernel, op device.Iota) (loops, error) {
 		start, _ := op.Start.For(dt)
 		return iotaLoops(op, func(at int64) int64 { return start.Int + at }, encode[int64]), nil
 	}
-	// float64 represents each number exactly, so only the conversion to the type of the result rounds.
+	// float64 represents each of the numbers exactly, so only the conversion to the result's type rounds.
 	return iotaLoops(op, func(at int64) float64 { return op.Start.Float + float64(at) }, convert[float64]), nil
 }
 
@@ -131,8 +131,7 @@ func sortedRows[O, A accum](k *kernel, f func(out []O, row []A)) {
 	})
 }
 
-// makeTakeAlong selects elements of each row, along the last axis. The row of indices at the same position selects
-// them.
+// makeTakeAlong selects elements of each row, along the last axis. Each row of the operand has its own row of indices.
 func makeTakeAlong(k *kernel) (loops, error) {
 	if err := k.count(2, 2); err != nil {
 		return nil, err
@@ -167,7 +166,7 @@ func makeTakeAlong(k *kernel) (loops, error) {
 	}, nil
 }
 
-// makeBincount counts how often each id occurs.
+// makeBincount counts the occurrences of each id.
 func makeBincount(k *kernel) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
@@ -222,7 +221,7 @@ func indexAddLoops[A accum](first int64) loops {
 			return
 		}
 		n, d := k.out.shape[0], k.out.shape[1]
-		of := make([][]int64, n) // by row of the result: the rows of the operand that are added to it
+		of := make([][]int64, n) // by row of the result: the rows of the operand that are added to that row
 		for i, id := range numbers(k.ins[1]) {
 			if row := id - first; id >= 0 && row >= 0 && row < n {
 				of[row] = append(of[row], int64(i))

@@ -85,7 +85,7 @@ func joiner[A accum](red ir.Red) func(acc, vals []A) {
 	}
 }
 
-// divide divides each element. It divides floats exactly, and truncates quotients of integers towards zero.
+// divide divides each element. The division is rounded for floats, and truncated towards zero for integers.
 func divide[A accum](acc []A, by A) {
 	for i := range acc {
 		acc[i] /= by
@@ -152,7 +152,7 @@ func (r ref) without(axes ...int) (kept []int, shape []int64, err error) {
 	return kept, shape, nil
 }
 
-// start is the initial value of a reduction. It is also the result of a reduction of no elements.
+// start is the initial value of a reduction. The initial value is also the result of a reduction over no elements.
 type start struct {
 	float float64
 	int   int64
@@ -225,8 +225,8 @@ func axesLoops[A accum](f axesFold) loops {
 // axesGrain is the number of results that one helper goroutine computes at a time.
 const axesGrain = 512
 
-// joinRows reduces count rows of width elements each into out. The elements of out correspond to those of a row
-// from index lo.
+// joinRows reduces count rows of width elements each into out. The elements of out correspond to the elements of a row
+// from index lo on.
 func joinRows[A accum](out []A, rows ref, red ir.Red, count, width, lo int64) {
 	n := int64(len(out))
 	rd := newReader[A](rows, n)
@@ -237,7 +237,7 @@ func joinRows[A accum](out []A, rows ref, red ir.Red, count, width, lo int64) {
 	}
 }
 
-// joinNarrow is like joinRows for short rows; out has as many elements as a row. It reads many rows at a time.
+// joinNarrow is like joinRows for short rows; out has as many elements as a row. joinNarrow reads many rows at a time.
 func joinNarrow[A accum](out []A, rows ref, red ir.Red, count, width int64) {
 	per := block / width
 	rd := newReader[A](rows, block)

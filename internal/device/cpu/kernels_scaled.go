@@ -97,14 +97,14 @@ func largest(dt ir.DType) float64 {
 	}
 }
 
-// scaledGEMM is a matrix product of operands with scales. A row consists of pieces that have one scale each. The
-// partial sum of each piece is multiplied by the scales of both operands.
+// scaledGEMM is a matrix product of operands with scales. A row of an operand consists of pieces that have one scale
+// each. The partial sum of each piece is multiplied by the scales of both operands.
 type scaledGEMM struct {
 	gemm
 	x, w   device.Grain
 	sx, sw []float32
 	piece  int64
-	packed []float32 // rows of w, at a distance of ldb elements
+	packed []float32 // rows of w, which start ldb elements apart
 	ldb    int64
 }
 
@@ -139,8 +139,8 @@ func makeScaledLinear(k *kernel) (loops, error) {
 	}, nil
 }
 
-// tile computes the m×n results that start at (i, j). It adds one piece of the rows after another, in the order of
-// K.
+// tile computes the m×n results that start at (i, j). It adds the partial sums of the pieces one after another, in
+// ascending order of K.
 func (g *scaledGEMM) tile(i, m, j, n int64) {
 	rd, wr := newReader[float32](g.a, m*g.d), newWriter[float32](g.out, n)
 	defer rd.close()

@@ -73,7 +73,7 @@ func (u uneven) shares(k *kernel) ([]device.Rows, error) {
 func (u uneven) takeShares(k *kernel) int64 {
 	shares, err := u.shares(k)
 	if err != nil {
-		return 0 // unreachable: the method verify has returned this error
+		return 0 // unreachable: the method verify has already returned this error
 	}
 	if u.op == ir.OpReduceScatterV {
 		sum := &kernel{w: k.w, operands: operands{out: k.out.rows(u.axis, 0, shares[0].Count)}}

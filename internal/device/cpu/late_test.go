@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestLongKernel checks that a kernel that would take many seconds ends after its context, before it has computed
-// everything, although it has only one head.
+// TestLongKernel checks that an attention kernel that would take many seconds stops soon after its context has ended,
+// although it has only one head.
 func TestLongKernel(t *testing.T) {
 	for name, mode := range map[string]Mode{"concurrent": Concurrent, "scheduled": Scheduled} {
 		t.Run(name, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestLongKernel(t *testing.T) {
 				Outs: []device.View{view(tokens, 1, dh)}}
 			out := k.Outs[0].Mem.(*memory).Host()
 			for i := range out {
-				out[i] = 0xaa // not a value of any element
+				out[i] = 0xaa // a value that no computed element has
 			}
 			l, err := d.Prepare(k)
 			if err != nil {

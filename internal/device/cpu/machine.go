@@ -3,18 +3,18 @@
 //
 // In the mode Concurrent, each stream that can continue runs in a goroutine, and peers access each other's memory
 // directly. In the mode Scheduled, work is executed only in World.Sync, one step at a time. For each step, a seeded
-// random strategy selects a stream whose next work can run. The same seed results in the same execution, and
-// another seed in another permitted order. If a wait is missing in the program, some seed causes a wrong result.
-// The pattern in memory that was never written makes such results more likely.
+// random strategy selects a stream whose next work can run. The same seed gives the same execution, and another seed
+// gives another permitted order. If a wait is missing in the program, some seed causes a wrong result. Memory that was
+// never written holds a pattern that makes wrong results more likely.
 //
 // In the mode Scheduled, the host must not issue work while Sync runs, except from functions passed to Stream.Call.
 // If all work is blocked, the world reports a deadlock without delay.
 //
-// Kernels compute f32, f16 and bf16 in float32, f64 in float64, and i32 and i64 in int64. They round once to the
+// Kernels compute f32, f16 and bf16 in float32, f64 in float64, and i32 and i64 in int64. Kernels round once to the
 // result's type. Integers wrap, but a cast saturates as in package tensor. In max, min and relu, NaN wins over any
-// number, and 0·NaN is NaN. An average of integers is truncated towards zero. The maximum over no elements is -Inf
-// or the smallest integer. The same operands give the same bits regardless of concurrent work, of the number of
-// helper goroutines, and of the chunks into which rows or columns of a contraction are cut.
+// number, and 0·NaN is NaN. An average of integers is truncated towards zero. The maximum over no elements is -Inf or
+// the smallest integer. The same operands give the same bits regardless of concurrent work, of the number of helper
+// goroutines, and of the chunks into which rows or columns of a contraction are cut.
 package cpu
 
 import (
@@ -45,12 +45,12 @@ const (
 	defaultMemory = 64 << 30
 )
 
-// Options selects how the machine runs. The zero value is a concurrent machine that uses all processors.
+// Options configures the machine. The zero value is a concurrent machine that uses all processors.
 type Options struct {
 	Mode Mode
 	// Seed determines the order of a scheduled world, and its strategy. If seed mod 4 is 0, streams have random
-	// priorities with Depth changes. If it is 1, choices are uniformly random. If it is 2, one rank continues only
-	// when no other can. If it is 3, main streams continue first, or last.
+	// priorities with Depth changes. If seed mod 4 is 1, choices are uniformly random. If it is 2, one rank continues
+	// only when no other rank can. If it is 3, the main streams of ranks continue first, or last.
 	Seed int64
 	// Depth is the number of random priority changes in a Sync; 0 means 3.
 	Depth int
@@ -121,7 +121,7 @@ func (m *machine) hold(bytes int64) error {
 		return fmt.Errorf("%w: %d bytes were requested, but the host had only %d free when the machine was opened",
 			device.ErrTooLarge, bytes, limit)
 	}
-	if err := hostmem.Check(bytes); err != nil { // other memory may have been allocated since then
+	if err := hostmem.Check(bytes); err != nil { // other programs may have allocated memory since then
 		return err
 	}
 	if held := m.held.Add(bytes); limit > 0 && held > limit {

@@ -21,7 +21,7 @@ type memory struct {
 	dev   *dev
 	kind  device.MemKind
 	bytes int64
-	data  []byte // nil if it belongs to a device of another process and is not shared
+	data  []byte // bytes of the memory; nil if it belongs to a device of another process and is not shared
 	freed atomic.Bool
 	from  *memory        // the memory of another world from which this memory was borrowed; nil if it was not borrowed
 	seg   *procs.Segment // segment that contains data; nil for memory of this process only
@@ -143,7 +143,8 @@ func (m *memory) view(v device.View) (ref, error) {
 	return r, nil
 }
 
-// as returns bytes as a slice of elements. b must be aligned for the elements and contain whole ones.
+// as returns bytes as a slice of elements. b must be aligned for the elements, and its length must be a multiple of
+// their size.
 func as[T any](b []byte) []T {
 	var e T
 	n := len(b) / int(unsafe.Sizeof(e))

@@ -7,11 +7,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// dim is one dimension of a view: n elements at a distance of stride elements.
+// dim is one dimension of a view: n indices; successive indices are stride elements apart in memory.
 type dim struct{ n, stride int64 }
 
 // ref is a checked view. The field dims is the view's shape without extents of 1 and with neighbouring dimensions
-// merged where possible. It is never empty, and its last dimension is the innermost one.
+// merged where possible. dims is never empty, and its last dimension is the innermost one.
 type ref struct {
 	mem            *memory
 	off            int64 // offset in bytes
@@ -51,7 +51,7 @@ func (r ref) permute(perm []int) ref {
 // at returns the part of the view with index i of axis 0, without that axis.
 func (r ref) at(i int64) ref {
 	s := r.reshaped(r.shape[1:], r.strides[1:])
-	if s.n > 0 { // a view without elements may be of memory of size 0
+	if s.n > 0 { // the memory of a view without elements may have size 0
 		s.off += i * r.strides[0] * r.dt.Size()
 	}
 	return s

@@ -40,7 +40,8 @@ func openScheduled(t *testing.T, seed int64, ranks int) device.World {
 	return w
 }
 
-// braid runs independent chains on two streams of three ranks and returns the order in which their links ran.
+// braid runs independent chains of tasks on two streams of each of three ranks, and returns the order in which the
+// tasks ran.
 func braid(t *testing.T, seed int64) []string {
 	w := openScheduled(t, seed, 3)
 	j := &journal{}
@@ -107,8 +108,8 @@ func relay(t *testing.T, seed int64, wait bool) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(out))
 }
 
-// credit puts two values into one slot of a peer, which copies each of them elsewhere; the second put waits until the
-// slot is free only if wait is set. It returns the peer's copy of the first value.
+// credit puts two values into one slot of a peer, which copies each value elsewhere. Only if wait is set does the
+// second put wait until the slot is free. The result is the peer's copy of the first value.
 func credit(t *testing.T, seed int64, wait bool) float32 {
 	w := openScheduled(t, seed, 2)
 	view := func(rank int, kind device.MemKind) device.View {
@@ -145,8 +146,8 @@ func credit(t *testing.T, seed int64, wait bool) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(out))
 }
 
-// TestScheduledFindsMissingWait omits a wait, which must give a wrong result for some seed, and checks that the result
-// is right for every seed with the wait.
+// TestScheduledFindsMissingWait checks that a missing wait gives a wrong result for some seed, and that with the wait
+// the result is right for every seed.
 func TestScheduledFindsMissingWait(t *testing.T) {
 	for name, c := range map[string]struct {
 		run func(t *testing.T, seed int64, wait bool) float32
