@@ -33,19 +33,19 @@ func (DefaultMachine) DryRun(int) (World, error) {
 // DefaultWorld has no graphs, teams or marks, and reports no status.
 type DefaultWorld struct{}
 
-// Local returns true: all ranks belong to this process.
+// Local returns true, because all ranks belong to this process.
 func (DefaultWorld) Local(int) bool { return true }
 
-// Node returns 0: there is only one node.
+// Node returns 0, because there is only one node.
 func (DefaultWorld) Node(int) int { return 0 }
 
-// HostShared returns false: shared memory is the devices' own.
+// HostShared returns false, because shared memory is the devices' own memory.
 func (DefaultWorld) HostShared() bool { return false }
 
 // Transport returns "".
 func (DefaultWorld) Transport() string { return "" }
 
-// Do calls f. No goroutine is needed, because calls of the host always return.
+// Do calls f. No separate goroutine is needed, because the machine's calls always return.
 func (DefaultWorld) Do(_ context.Context, f func()) error {
 	f()
 	return nil
@@ -95,7 +95,7 @@ func (DefaultWorld) Standings() []Standing { return nil }
 // Guesses returns nil.
 func (DefaultWorld) Guesses() []string { return nil }
 
-// Apart returns nil: all devices have peer access.
+// Apart returns nil, because all devices have peer access.
 func (DefaultWorld) Apart(int, int) error { return nil }
 
 // Detours returns nil.

@@ -20,7 +20,7 @@ var ErrUnsupported = errors.New("not supported by this machine")
 // device, the failure and a remedy. They never wrap ErrUnsupported.
 var ErrDeviceLost = errors.New("the device is lost: this process can no longer use it")
 
-// ErrOutOfMemory and ErrTooLarge are those of package fault.
+// ErrOutOfMemory and ErrTooLarge are the same errors as in package fault.
 var (
 	ErrOutOfMemory = fault.ErrOutOfMemory
 	ErrTooLarge    = fault.ErrTooLarge
@@ -37,10 +37,10 @@ type Machine interface {
 	// Open opens a world of ranks devices. When ctx ends, the world aborts. Open returns ErrDeviceLost if a fault has made
 	// a device unusable in this process.
 	Open(ctx context.Context, ranks int) (World, error)
-	// DryRun returns a world of the given number of ranks without opening the devices, which would take long. Its
-	// memory and streams are only names. They may be used in views and as members of the world's teams. The teams
-	// support only Supports and PrepareAhead. No other use of the world is permitted, and it need not be closed.
-	// Machines without dry runs return ErrUnsupported.
+	// DryRun returns a world of the given number of ranks without opening the devices, which would take long. The
+	// memory and streams of such a world are only names, which may be used in views and as members of the world's
+	// teams. The teams support only Supports and PrepareAhead. No other use of the world is permitted, and it need not
+	// be closed. Machines without dry runs return ErrUnsupported.
 	DryRun(ranks int) (World, error)
 	// Capturing reports whether a stream of the caller is being captured into a graph. No plan can be loaded during a
 	// capture.
@@ -55,10 +55,10 @@ type Machine interface {
 // Caps describes the features of a machine.
 type Caps struct {
 	MaxRanks int
-	// MoreRanks describes, for users, how MaxRanks can be raised; empty if it is fixed.
+	// MoreRanks describes, for users, how MaxRanks can be raised; empty if MaxRanks is fixed.
 	MoreRanks string
-	// OnHost reports that devices are threads of the process, which share the host's processors and memory. Many ranks are
-	// slow, and they use host memory.
+	// OnHost reports that devices are threads of the process, which share the host's processors and memory. Programs
+	// with many ranks are slow on such devices, and their memory is host memory.
 	OnHost     bool
 	DTypes     []ir.DType
 	Graphs     bool // World.Capture is supported
@@ -95,7 +95,7 @@ type World interface {
 	// HostShared reports whether Shared memory is host memory, because devices of different processes have no peer
 	// access. Kernels are slow on such memory, so only data that peers access should be there.
 	HostShared() bool
-	// Sync waits until all work issued so far has finished on every device. If that does not happen, it returns a
+	// Sync waits until all work issued so far has finished on every device. If the work does not finish, Sync returns a
 	// *Fault, a *Deadlock or the context's error.
 	Sync(ctx context.Context) error
 	// Do calls f, which uses the world, and returns nil after f has returned. If a driver call inside f does not
@@ -111,7 +111,7 @@ type World interface {
 	Close() error
 
 	// Batch calls issue, which enqueues a batch of work on the world's streams. Until issue returns, no world of the
-	// machine makes a call that could prevent the first part of the batch from finishing.
+	// machine makes a driver call that could prevent the already issued part of the batch from finishing.
 	Batch(issue func() error) error
 	// Stage allocates buffers for uploads and downloads, so that issuing these transfers allocates no memory.
 	// transfers lists their sizes in bytes; times is the number of buffers of each size.
@@ -186,8 +186,8 @@ type Device interface {
 	// PrepareAhead starts work that Prepare of the same kernel needs, such as compilation, and returns without waiting.
 	// Prepare reports any error.
 	PrepareAhead(k Kernel)
-	// PrepareCopy prepares for Copy of the same views on a stream of the device, so that issuing the copy compiles
-	// nothing.
+	// PrepareCopy does in advance what Copy of the same views on a stream of the device needs, so that issuing the copy
+	// compiles nothing.
 	PrepareCopy(dst, src View) error
 	// PrepareMove prepares a kernel with the same effect as Copy of the same views. blocks limits the number of thread
 	// blocks; with 0 the machine chooses the number. The views must have no gaps. PrepareMove returns ErrUnsupported
@@ -205,8 +205,8 @@ type MemKind uint8
 // These are the kinds of memory.
 const (
 	Private MemKind = iota // only this device accesses it
-	Shared                 // peers copy from and to it
-	Pinned                 // host memory that the device can access
+	Shared                 // peers may copy from and to memory of this kind
+	Pinned                 // pinned host memory, which the device can access
 )
 
 // Memory is a contiguous block of memory of one device.
@@ -251,8 +251,8 @@ type StreamOptions struct {
 	Priority int
 }
 
-// Stream executes work in order. Its methods only enqueue work; World.Sync returns errors of the execution. The
-// methods of a stream must not be called concurrently.
+// Stream executes work in order. The methods of a stream only enqueue work; World.Sync returns errors of the execution.
+// The methods of a stream must not be called concurrently.
 type Stream interface {
 	Name() string
 	Launch(l Launch) error
@@ -272,8 +272,8 @@ type Stream interface {
 	Signal(c Counters, elem int, by int64) error
 	// WaitCounter makes later work of s wait until c[elem] >= least. c must belong to this device.
 	WaitCounter(c Counters, elem int, least int64) error
-	// Begin and End bracket the work of one command in the trace. The caller chooses id, which the world's observer
-	// receives.
+	// Begin and End mark the begin and end of one command's work in the trace. The caller chooses id, which the world's
+	// observer receives.
 	Begin(id int64) error
 	End(id int64) error
 	// Call makes the stream call a Go function after its earlier work. It requires Caps.HostCalls.
@@ -301,7 +301,7 @@ type Observer interface {
 
 // Graph is a recorded sequence of work that replays as one launch.
 type Graph interface {
-	// Launch enqueues the graph. It runs after all work issued so far, and before all work issued later, on all
+	// Launch enqueues the graph. The graph runs after all work issued so far, and before all work issued later, on all
 	// streams.
 	Launch(ctx context.Context) error
 	// Close frees the graph; no launch of it may still run.
@@ -346,7 +346,7 @@ type Blocked struct {
 	Rank   int
 	Stream string
 	ID     int64  // id of the innermost Begin mark; -1 for none
-	On     string // the condition that the stream waits for: "counter 3 ≥ 2 (now 1)"
+	On     string // the condition that the stream waits for, for example "counter 3 ≥ 2 (now 1)"
 }
 
 // Error returns a message that lists up to eight blocked streams.

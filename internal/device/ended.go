@@ -19,7 +19,7 @@ func (e *Aborted) Is(target error) bool { return target == ErrAborted }
 
 // Expired reports that a context ended before the work was finished.
 type Expired struct {
-	// Err is the context's error, and Cause is the context's cause.
+	// Err is the context.Context's error, and Cause is its cause.
 	Err, Cause error
 	// At describes, for each stream with unfinished work, the operation that the stream executes or waits for.
 	At []Standing
@@ -31,7 +31,7 @@ type Standing struct {
 	Stream string
 	ID     int64  // id of the innermost Begin mark; -1 for none
 	Last   int64  // if greater than ID, the mark is one of ID to Last
-	Does   string // "waits for counter 3 ≥ 2 (now 1)", "still runs"
+	Does   string // for example "waits for counter 3 ≥ 2 (now 1)" or "still runs"
 	// Since is the time at which the stream began this operation; zero if unknown.
 	Since time.Time
 }

@@ -34,7 +34,7 @@ func (ForeignLaunch) Release() {}
 // Name returns the stream's name.
 func (s ForeignStream) Name() string { return s.Label }
 
-// Launch does nothing, like the following methods.
+// Launch and the following methods do nothing.
 func (ForeignStream) Launch(Launch) error { return nil }
 
 // Copy does nothing.

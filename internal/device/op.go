@@ -23,10 +23,10 @@ type Op interface {
 }
 
 // Elementwise computes each element of the result from the elements of Ins at the same index, with an operation of
-// package pointwise. Ins have the result's shape and type.
+// package pointwise. The operands Ins have the result's shape and type.
 type Elementwise struct {
 	Op      ir.Op
-	Numbers []ir.Number // in the order of the operation's attributes
+	Numbers []ir.Number // numeric constants, in the order of the operation's attributes
 }
 
 // Zeros returns an operation that fills the result with zeros.
@@ -37,9 +37,9 @@ func Zeros() Elementwise {
 // Cast converts its operand to the result's type.
 type Cast struct{}
 
-// Chain computes several elementwise operations in one kernel. Outs are the results of the links Stored, in order, and
-// that of the last link. Ins have the shape of the results. All elements with one index are read before any of them is
-// stored. Chain requires Caps.Chains, and machines may decline some chains with ErrUnsupported.
+// Chain computes several elementwise operations in one kernel. Outs are the results of the links in Stored, in order,
+// and the result of the last link. Ins have the shape of the results. All elements with one index are read before any
+// of them is stored. Chain requires Caps.Chains, and machines may decline some chains with ErrUnsupported.
 type Chain struct {
 	Links []Link
 	// Stored holds the links, except the last, whose results are stored, in ascending order.
@@ -50,7 +50,8 @@ type Chain struct {
 // it is not stored, so that a chain computes the same bits as separate operations.
 type Link struct {
 	Op ir.Op
-	// Args lists the link's operands. A value i ≥ 0 is Ins[i]; a value ^i is the result of the earlier link i.
+	// Args lists the link's operands. An entry i ≥ 0 stands for Ins[i]; an entry ^i stands for the result of the
+	// earlier link i.
 	Args    []int
 	DType   ir.DType // of the result
 	Numbers []ir.Number
@@ -64,7 +65,8 @@ func SiluMul(dt ir.DType) Chain {
 }
 
 // Copy copies its operand. Op is copy, expand or an operation that selects part of a tensor; it determines only the
-// strides of the operand. The shapes are equal, except those of a reshape, which have the same number of elements.
+// strides of the operand. Operand and result have equal shapes, except for a reshape, where they have the same number
+// of elements.
 type Copy struct{ Op ir.Op }
 
 // Concat concatenates Ins along an axis.
@@ -74,9 +76,9 @@ type Concat struct{ Axis int }
 // with Ins[2].
 type IndexCopy struct{ Axis int }
 
-// Embedding selects rows of a table by the ids in Ins[0]. The table has Rows rows. Ins[1] contains a part of them,
-// from row First on. The result is zero for ids of rows that Ins[1] does not contain. An id outside 0 to Rows-1 is a
-// Fault.
+// Embedding selects rows of a table by the ids in Ins[0]. The table has Rows rows. Ins[1] contains a part of the
+// table's rows, from row First on. The result is zero for ids of rows that Ins[1] does not contain. An id outside 0 to
+// Rows-1 is a Fault.
 type Embedding struct{ First, Rows int64 }
 
 // ReduceAxes computes the sum, max, min or mean over axes. The result does not contain these axes.
@@ -85,16 +87,16 @@ type ReduceAxes struct {
 	Axes []int
 }
 
-// ReduceSlots computes the sum along an axis, which the result does not contain. It adds the sum to Ins[1] if there
-// are two operands. The result has the type of the operand or of the operand's accumulator.
+// ReduceSlots computes the sum along an axis, which the result does not contain. If there are two operands, the sum is
+// added to Ins[1]. The result has the type of the operand or of the operand's accumulator.
 type ReduceSlots struct{ Axis int }
 
-// ReduceOperands reduces all Ins elementwise, in their order. It computes in the type's accumulator (S11) and rounds
-// once; avg divides by len(Ins) before it rounds.
+// ReduceOperands reduces all Ins elementwise, in their order. The reduction is computed in the type's accumulator (rule
+// S11) and rounded once; avg divides by len(Ins) before rounding.
 type ReduceOperands struct{ Red ir.Red }
 
-// Argmax computes, as i32, the index of the largest element along an axis; of equal elements it selects the first. The
-// result does not contain the axis.
+// Argmax computes, as i32, the index of the largest element along an axis; of equal largest elements it selects the
+// first. The result does not contain the axis.
 type Argmax struct{ Axis int }
 
 // Iota fills the result with consecutive numbers along Axis: the element at index i is Start + First + i. It has no
@@ -151,9 +153,9 @@ type Attention struct {
 	Scale float64
 	// Causal means that query i sees the keys up to i + Tk - Tq.
 	Causal bool
-	// Window limits a query to the last Window of these keys; 0 means no limit.
+	// Window limits a query to the last Window of the keys that it would otherwise see; 0 means no limit.
 	Window int64
-	// Softcap replaces a score s by Softcap * tanh(s / Softcap); 0 for none.
+	// Softcap replaces a score s by Softcap * tanh(s / Softcap); 0 leaves scores unchanged.
 	Softcap float64
 	// Fixed makes the bits of each query's result depend only on the query and on the keys that it sees, and not on
 	// the number of queries.
@@ -182,7 +184,8 @@ type Product struct {
 	// Timed makes Prepare return a *TrialError if there is too little memory to time the algorithms. Without Timed,
 	// the first algorithm that the library suggests is used in this case; see Status.Guesses.
 	Timed bool
-	// SMs is the number of multiprocessors for which Prepare chooses the algorithm; 0 means all of the device.
+	// SMs is the number of multiprocessors for which Prepare chooses the algorithm; 0 means all multiprocessors of the
+	// device.
 	SMs int
 }
 
@@ -190,11 +193,11 @@ type Product struct {
 // and the scales of both, f32.
 type Linear struct {
 	Product
-	// Constant reports that no work that precedes this kernel and may still run writes w, so that the kernel may read
-	// w before the preceding work has finished.
+	// Constant reports that preceding work that may still be running does not write w. The kernel may then read w
+	// before the preceding work has finished.
 	Constant bool
-	// FastAccum permits a linear of 8-bit operands to add up a whole sum in the precision of tensor cores. Otherwise
-	// sums of at most 128 products are added in f32.
+	// FastAccum permits a linear of 8-bit operands to accumulate a whole sum in the precision of tensor cores.
+	// Otherwise sums of at most 128 products are added in f32.
 	FastAccum bool
 }
 
@@ -230,9 +233,9 @@ type Linears struct {
 	// Its bits are the same as if both results and the silu were stored in between. A machine need not store the first
 	// two results.
 	Gated bool
-	// Scaled reports that weights have an 8-bit type.
+	// Scaled reports that weights have an 8-bit type and scales.
 	Scaled bool
-	// Constant, Fixed and Timed are as in Linear.
+	// Constant, Fixed and Timed have the same meaning as in Linear.
 	Constant, Fixed, Timed bool
 }
 
@@ -244,9 +247,9 @@ func (l Linears) Count(k *Kernel) int {
 	return len(k.Ins) - 1
 }
 
-// UnevenMove computes one member's result of an all_gatherv or all_to_allv along an axis. Ins holds the operands of
-// all members, followed by the counts of all members, which are i32. The Ins and the result are dense. If Share
-// refuses the counts, the kernel reports a Fault. The result is then undefined, and no other memory is written.
+// UnevenMove computes one member's result of an all_gatherv or all_to_allv along an axis. Ins holds the operands of all
+// members, followed by the counts of all members, which are i32. Operands and result are dense. If Share refuses the
+// counts, the kernel reports a Fault. The result is then undefined, and no other memory is written.
 type UnevenMove struct {
 	Op           ir.Op
 	Axis, Member int
@@ -273,8 +276,8 @@ type UserKernel struct {
 // UserParam is one argument of the kernel: Ins[In], Outs[Out], an operand that is both, or a number.
 type UserParam struct {
 	In, Out int      // -1 for none
-	DType   ir.DType // type of a number: i32, i64, f32 or f64
-	Bits    uint64   // an integer, or the bits of an f64
+	DType   ir.DType // type of an argument that is a number: i32, i64, f32 or f64
+	Bits    uint64   // value of an argument that is a number: an integer, or the bits of an f64
 }
 
 func (e Elementwise) code() ir.Op   { return e.Op }
@@ -412,7 +415,7 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 	return Elementwise{Op: op, Numbers: a.Numbers}
 }
 
-// own returns op with copies of the slices that the caller may change before the kernel runs.
+// own returns op with its slices copied, because the caller may change them before the kernel runs.
 func own(op Op) Op {
 	switch op := op.(type) {
 	case Elementwise:
@@ -559,8 +562,8 @@ func CheckAttentionGrad(a AttentionGrad, out ir.DType, shape []int64, types []ir
 	return nil
 }
 
-// AttentionExtras returns the indices of the lengths and of the mask among an attention's operands, which their types
-// determine; -1 for a missing operand.
+// AttentionExtras returns the indices of the lengths and of the mask among an attention's operands, or -1 for a missing
+// operand. The operands' types determine which operand is which.
 func AttentionExtras(types []ir.DType) (lengths, mask int, err error) {
 	lengths, mask = -1, -1
 	for i := 3; i < len(types); i++ {

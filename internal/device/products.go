@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// CheckLinear returns nil if out can be the shape of x[…, K] · w[N, K]ᵀ + bias[N], and otherwise the reason why not.
-// ins holds the shapes of x and w, and of the bias if there is one.
+// CheckLinear returns nil if out can be the shape of x[…, K] · w[N, K]ᵀ + bias[N], and otherwise the reason why it
+// cannot. ins holds the shapes of x and w, and of the bias if there is one.
 func CheckLinear(out []int64, ins [][]int64) error {
 	if len(ins) < 2 || len(ins) > 3 {
 		return fmt.Errorf("it has %d operands, but needs 2 or 3", len(ins))
@@ -24,9 +24,9 @@ func CheckLinear(out []int64, ins [][]int64) error {
 	return nil
 }
 
-// CheckMatmul returns nil if out can be the shape of a[…, M, K] · b[…, K, N], and otherwise the reason why not. ins
-// holds the shapes of a and b as they are stored. ta and tb report whether a and b are read with their last two axes
-// exchanged.
+// CheckMatmul returns nil if out can be the shape of a[…, M, K] · b[…, K, N], and otherwise the reason why it cannot.
+// ins holds the shapes of a and b as they are stored. ta and tb report whether a and b are read with their last two
+// axes exchanged.
 func CheckMatmul(out []int64, ins [][]int64, ta, tb bool) error {
 	if len(ins) != 2 {
 		return fmt.Errorf("it has %d operands, but needs 2", len(ins))

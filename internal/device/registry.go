@@ -10,7 +10,8 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// Opener opens a machine. If peers is nil, its worlds belong to this process alone; otherwise the peers share them.
+// Opener opens a machine. If peers is nil, the machine's worlds belong to this process alone; otherwise the peers share
+// them.
 type Opener func(peers *world.World) (Machine, error)
 
 // Kind describes a kind of machine. Programs can read the description without opening a machine.
@@ -22,8 +23,8 @@ type Kind struct {
 	Open    Opener
 	// OpenScheduled opens a machine that draws the order of work from a seed; nil if the kind does not support this.
 	OpenScheduled func(seed int64) (Machine, error)
-	// OnHost and Graphs are as in Caps. Profiles reports that World.Profile is supported and that CheckLaunches checks
-	// kernels on copies.
+	// OnHost and Graphs have the same meaning as in Caps. Profiles reports that World.Profile is supported and that
+	// CheckLaunches checks kernels on copies.
 	OnHost, Graphs, Profiles bool
 	// Algorithms describes the kind's own algorithms of collectives; see Teams.
 	Algorithms []Algorithm
@@ -53,7 +54,7 @@ func Kinds() []Kind {
 	return slices.SortedFunc(maps.Values(kinds.byName), func(a, b Kind) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// KindNamed returns the kind with the given name, or the default kind for "". If there is none, the error wraps
+// KindNamed returns the kind with the given name, or the default kind for "". If there is no such kind, the error wraps
 // ErrUnsupported and lists the registered kinds.
 func KindNamed(name string) (Kind, error) {
 	var names []string
@@ -67,7 +68,7 @@ func KindNamed(name string) (Kind, error) {
 		"one by importing its package: see MachineOptions.Name", name, strings.Join(names, ", ")))
 }
 
-// unknownKind is an ErrUnsupported whose message is not about a feature of a machine.
+// unknownKind is an error that wraps ErrUnsupported, with a message that does not describe a machine's missing feature.
 type unknownKind string
 
 func (e unknownKind) Error() string { return string(e) }

@@ -7,20 +7,20 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ScaleBlock is the number of elements of a row that share a scale if scales are by blocks. In a weight it is also the
-// number of rows.
+// ScaleBlock is the number of elements of a row that share a scale if each block has a scale. In a weight ScaleBlock is
+// also the number of rows of a block.
 const ScaleBlock = 128
 
 // Grain describes which elements of a tensor share a scale. The tensor is treated as a matrix of all its rows. A scale
 // belongs to a block of Rows rows and Columns columns; the last blocks may be smaller. Cols is the number of blocks
-// next to each other.
+// side by side in a row of blocks.
 type Grain struct{ Rows, Columns, Cols int64 }
 
 // At returns the index of the scale of element (i, j) among the scales in row-major order.
 func (g Grain) At(i, j int64) int64 { return i/g.Rows*g.Cols + j/g.Columns }
 
-// GrainOf returns the grain of scales with shape s for a tensor of shape x: one scale for all, rows, blocks of 1×128
-// or, for a matrix, blocks of 128×128.
+// GrainOf returns the grain of scales with shape s for a tensor of shape x: one scale for the tensor, or one for each
+// row, each block of 1×128 or, in a matrix, each block of 128×128.
 func GrainOf(x, s []int64) (Grain, error) {
 	rows, cols := Matrix(x)
 	last := len(x) - 1
@@ -40,7 +40,7 @@ func GrainOf(x, s []int64) (Grain, error) {
 	return Grain{}, fmt.Errorf("scales%v of a tensor%v", s, x)
 }
 
-// Matrix returns the number of rows that a tensor has along its last dimension, and their length.
+// Matrix returns the number of rows of a tensor, that is of vectors along its last dimension, and their length.
 func Matrix(shape []int64) (rows, cols int64) {
 	if len(shape) == 0 {
 		return 1, 1

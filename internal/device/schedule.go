@@ -7,13 +7,13 @@ import (
 )
 
 // Schedule is a collective as a list of steps for each thread block of each member. Schedules of other tools are
-// converted to a Schedule, which a team's kernel executes. Memory is counted in cells, which are parts of the operands
-// of equal size.
+// converted to a Schedule, which a team's kernel executes. Memory is counted in cells: parts of equal size into which
+// the operands are divided.
 type Schedule struct {
 	Name    string
 	Op      ir.Op
 	Members int
-	Blocks  int // largest number of blocks of any member
+	Blocks  int // largest number of blocks that any member has
 	// In and Out are the numbers of cells of a member's operands. If Joint is set, a member's operands are in one buffer
 	// of Size cells, at the cells InAt and OutAt.
 	In, Out     int
@@ -35,7 +35,7 @@ type Schedule struct {
 // ScheduleArea is a kind of memory that a schedule uses.
 type ScheduleArea uint8
 
-// These are the kinds of memory. A joint operand is ScheduleIn.
+// The following constants are the kinds of memory. A joint operand is ScheduleIn.
 const (
 	ScheduleIn ScheduleArea = iota
 	ScheduleOut
@@ -49,10 +49,10 @@ const (
 type ScheduleStepKind uint8
 
 const (
-	ScheduleSync  ScheduleStepKind = iota // synchronises all threads of the block
-	ScheduleRaise                         // Thread sets a counter of Member to Value
-	ScheduleAwait                         // Thread waits until its own member's counter is at least Value
-	ScheduleMove                          // sets each cell of To to the sum of the cells of From
+	ScheduleSync  ScheduleStepKind = iota // all threads of the block wait for each other
+	ScheduleRaise                         // thread number Thread sets a counter of Member to Value
+	ScheduleAwait                         // thread number Thread waits until its own member's counter is at least Value
+	ScheduleMove                          // each cell of To is set to the sum of the corresponding cells of From
 )
 
 // ScheduleStep is a step of a block.
@@ -66,7 +66,8 @@ type ScheduleStep struct {
 	From, To       []ScheduleSpan
 }
 
-// ScheduleSpan is an operand: cells from Cell on. The first cell of packets is counted in cells of data.
+// ScheduleSpan is an operand of a step: consecutive cells from Cell on. For packets, Cell is counted in cells of plain
+// data.
 type ScheduleSpan struct {
 	Area   ScheduleArea
 	Raw    bool // whether packets are copied unchanged

@@ -11,8 +11,8 @@ type Collective struct {
 	Op    ir.Op  // a collective, or ir.OpBarrier
 	Red   ir.Red // all_reduce, reduce_scatter, reduce_scatterv, reduce
 	Root  int    // broadcast, reduce, gather, scatter
-	Axis  int    // dimension along which blocks are joined or split; all_to_all: joined
-	Split int    // all_to_all: dimension along which operands are split
+	Axis  int    // dimension along which blocks are concatenated or split; for all_to_all, concatenated
+	Split int    // for all_to_all: dimension along which operands are split
 	Parts []Part // one for each member
 	// AnyOrder permits any order of additions. If AnyOrder is false, operands are added in the order of the members,
 	// in the dtype's accumulator, and rounded once (S11); Supports then declines algorithms that use another order.
@@ -23,8 +23,8 @@ type Collective struct {
 	Together bool
 }
 
-// Meets returns nil if each member may wait until all members have begun, and otherwise the reason why it may not. In
-// the latter case, algorithms in which members wait for all others decline the collective.
+// Meets returns nil if each member may wait until all members have begun the collective, and otherwise the reason why a
+// member may not. In the latter case, algorithms in which members wait for all others decline the collective.
 func (c *Collective) Meets() error {
 	switch c.Op {
 	case ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute:
@@ -39,7 +39,7 @@ func (c *Collective) Meets() error {
 type Part struct {
 	In, Out       View
 	Reads, Writes bool // whether In, and Out, exist
-	To, From      int  // permute: the members that receive In and send Out; -1 for none
+	To, From      int  // for permute: the member that receives In and the member that sends Out; -1 for none
 	// In an uneven collective, each member specifies how many rows along Axis it sends to each member. Rows holds
 	// these numbers. If Counted is set, Counts, which is i32 memory, holds them and is read when the collective runs.
 	// Out then has the size of the largest possible result, and its unused part is filled with zeros.
@@ -60,8 +60,8 @@ type Member struct {
 type Teams interface {
 	// TeamAlgorithms describes the algorithms that Team.Prepare supports, in a fixed order.
 	TeamAlgorithms() []Algorithm
-	// Transport returns the name of the algorithm among TeamAlgorithms that supports members on several nodes. This
-	// algorithm can at least move bytes between nodes. Transport returns "" if there is only one node.
+	// Transport returns the name of the algorithm among TeamAlgorithms that supports members on several nodes. The
+	// transport algorithm can at least move bytes between nodes. Transport returns "" if there is only one node.
 	Transport() string
 	// Identity returns a line that is equal for machines that may share measurements. It contains the GPU,
 	// architecture, links, driver, and a hash of the kernels' sources. It returns "" if the machine's name and the
@@ -75,9 +75,9 @@ type Teams interface {
 // Tuning selects an algorithm and its launch parameters. The machine chooses parameters that are zero.
 type Tuning struct {
 	Algo    string `json:"algorithm"`
-	Blocks  int    `json:"blocks,omitempty"`  // blocks of a launch; copy engines use none
+	Blocks  int    `json:"blocks,omitempty"`  // number of thread blocks of a launch; copy engines use none
 	Threads int    `json:"threads,omitempty"` // threads of a block
-	Unroll  int    `json:"unroll,omitempty"`  // 16-byte packs that a thread has in flight
+	Unroll  int    `json:"unroll,omitempty"`  // number of 16-byte loads that a thread has in flight
 	// Schedule is the schedule that an algorithm with Info.Scheduled executes.
 	Schedule *Schedule `json:"-"`
 }
@@ -86,8 +86,8 @@ type Tuning struct {
 // launches of a team in the same order. The epoch that distinguishes consecutive calls is stored on the devices.
 // Graphs can therefore replay launches, and runs need no barrier between them.
 type Team interface {
-	// Supports returns nil if the team can run c with t, and otherwise the reason why not. The caller has checked c
-	// with Algorithm.Check.
+	// Supports returns nil if the team can run c with t, and otherwise the reason why it cannot. The caller has checked
+	// c with Algorithm.Check.
 	Supports(t Tuning, c *Collective) error
 	// Prepare returns one launch for each member, or nil for a member without work. Member m's launch may be issued only
 	// on its own stream. No work may be in flight.
@@ -95,12 +95,12 @@ type Team interface {
 	// PrepareAhead starts preparations for a Prepare with the same arguments, and returns without waiting.
 	PrepareAhead(t Tuning, c *Collective)
 	// SupportsNorm returns nil if n can run as one launch that is faster than separate launches, and otherwise the
-	// reason why not.
+	// reason why it cannot.
 	SupportsNorm(n *Norm) error
 	// NormAlgorithm describes the algorithm of PrepareNorm, with its name in reports.
 	NormAlgorithm() Algorithm
-	// PrepareNorm is Prepare for n: one launch on each member, with the same bits as all_reduce, add and rms_norm one
-	// after another.
+	// PrepareNorm is Prepare for a Norm: one launch on each member, with the same bits as all_reduce, add and rms_norm
+	// one after another.
 	PrepareNorm(n *Norm) ([]Launch, error)
 	// PrepareNormAhead starts the preparations that PrepareNorm needs, and returns without waiting.
 	PrepareNormAhead(n *Norm)

@@ -11,9 +11,10 @@ import (
 type Rows struct{ Lo, Count int64 }
 
 // Share returns, for each member, the rows of its operand that member me receives in an uneven collective. counts[i]
-// holds member i's counts. held is the number of rows of each operand, and room the number of rows of me's result.
-// all_gatherv and all_to_allv concatenate the returned rows; reduce_scatterv reduces them. If some counts do not fit,
-// Share returns an error that names the member. Otherwise all returned rows are within the operands and the result.
+// holds member i's counts. held is the number of rows of each operand, and room is the number of rows of member me's
+// result. all_gatherv and all_to_allv concatenate the returned rows; reduce_scatterv reduces them. If some counts do
+// not fit, Share returns an error that names the member. Otherwise all returned rows are within the operands and the
+// result.
 func Share(op ir.Op, counts [][]int64, me int, held, room int64) ([]Rows, error) {
 	shares, gets := make([]Rows, len(counts)), int64(0)
 	for i, c := range counts {
@@ -38,14 +39,14 @@ func Share(op ir.Op, counts [][]int64, me int, held, room int64) ([]Rows, error)
 			shares[i] = Rows{before, c[me]}
 		}
 		if gives > held {
-			return nil, fmt.Errorf("the counts %v of member %d of the team take %d rows from an operand of %d", c, i, gives, held)
+			return nil, fmt.Errorf("the counts %v of member %d of the team add up to %d rows, but the operand has %d", c, i, gives, held)
 		}
 		if gets += shares[i].Count; op == ir.OpReduceScatterV {
 			gets = c[me]
 		}
 	}
 	if gets > room {
-		return nil, fmt.Errorf("member %d of the team gets %d rows, and its result has room for %d", me, gets, room)
+		return nil, fmt.Errorf("member %d of the team receives %d rows, but its result has only %d", me, gets, room)
 	}
 	return shares, nil
 }

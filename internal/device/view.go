@@ -20,8 +20,8 @@ func Dense(m Memory, dt ir.DType, shape []int64) View {
 	return v
 }
 
-// MayUse returns nil if rank may use a view of the given kind of memory of the rank owner, and otherwise the reason
-// why not. Memory of peers must be Shared, and may be used only if peers is set.
+// MayUse returns nil if rank may use a view of the given kind of memory of the rank owner, and otherwise the reason why
+// it may not. Memory of peers must be Shared, and may be used only if peers is set.
 func MayUse(rank, owner int, kind MemKind, peers bool) error {
 	switch {
 	case rank == owner:
@@ -191,7 +191,7 @@ func (v View) dense() bool {
 	return true
 }
 
-// own returns v with copies of the caller's slices.
+// own returns v with its slices copied.
 func (v View) own() View {
 	v.Shape, v.Strides = slices.Clone(v.Shape), slices.Clone(v.Strides)
 	return v

@@ -23,7 +23,7 @@ func run1(t *testing.T, seed int64, b *builder, in map[string]*tensor.Tensor) fl
 	return res.Outputs["y"].Float64(0)
 }
 
-// TestUnwritten checks that a read of memory that nothing has written gives a wrong result.
+// TestUnwritten checks that a read of memory that no command has written gives a wrong result.
 func TestUnwritten(t *testing.T) {
 	b := newBuilder(1, ir.F32)
 	p := b.buffer("%p", plan.RoleAlloc, 2)
@@ -35,7 +35,7 @@ func TestUnwritten(t *testing.T) {
 }
 
 // TestDeadBuffer checks that a buffer that shares the bytes of a dead buffer is correct if it is ordered after the last
-// use of the dead one, and that the contents of the dead buffer are overwritten.
+// use of the dead buffer, and that the contents of the dead buffer are overwritten.
 func TestDeadBuffer(t *testing.T) {
 	for _, reads := range []bool{false, true} {
 		b := newBuilder(1, ir.F32)
@@ -46,7 +46,7 @@ func TestDeadBuffer(t *testing.T) {
 		y := b.result("y", false, 2)
 		b.compute(0, "main", ir.OpRelu, b.ref(0, p, 2), b.ref(0, x, 2))
 		b.compute(0, "main", ir.OpRelu, b.ref(0, y, 2), b.ref(0, p, 2)) // the last use of %p
-		if !reads {                                                     // otherwise %q has the contents of %p
+		if !reads {                                                     // if reads is set, no command writes %q, which then has the contents of %p
 			b.compute(0, "%s", ir.OpFill, b.ref(0, q, 2))
 			c := &b.p.Cmds[len(b.p.Cmds)-1]
 			c.Attr.Numbers = ir.Reals(5)
@@ -75,8 +75,8 @@ func clonePlan(p *plan.Plan) *plan.Plan {
 	return &c
 }
 
-// TestCallerOverwrites checks that a push that main does not join sends the data with which the caller has overwritten
-// its input, even in a single run.
+// TestCallerOverwrites checks that, if stream main does not wait for a push of an input, the push sends the data with
+// which the caller has overwritten the input, even in a single run.
 func TestCallerOverwrites(t *testing.T) {
 	pr := programs["exchange"]
 	for seed := range int64(200) {

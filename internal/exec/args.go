@@ -7,8 +7,8 @@ import (
 
 // Args holds the arguments of one run. A device tensor may be in both DeviceIn and DeviceOut.
 type Args struct {
-	// In holds global tensors in host memory, by parameter. They are read until the run returns. A parameter without
-	// an argument is read from the batch's Weights.
+	// In holds global tensors in host memory, by parameter. The run reads these tensors until it returns. A parameter
+	// without an argument is read from the batch's Weights.
 	In map[string]*tensor.Tensor
 	// InLocal holds, by parameter and rank, the blocks of this process's ranks, as an alternative to a global tensor.
 	InLocal map[string]map[int]*tensor.Tensor
@@ -20,10 +20,11 @@ type Args struct {
 	// that of a dense block in the memory of the rank's device.
 	InAt, OutAt map[string]map[int]uintptr
 	Enqueued    bool
-	// Lend names results of an enqueued run that remain in place in the arena. Enqueue stores their addresses in it, by
-	// rank.
+	// Lend names results of an enqueued run that remain in place in the arena. Enqueue stores the addresses of these
+	// results in Lend, by rank.
 	Lend map[string]map[int]uintptr
-	// Into holds tensors, of the right types and shapes, that receive the other results.
+	// Into holds tensors, of the right types and shapes, that receive the results that DeviceOut, OutAt and Lend do not
+	// contain.
 	Into map[string]*tensor.Tensor
 }
 
@@ -141,7 +142,7 @@ func (w *Weights) Tensor(name string) *tensor.Tensor {
 	return w.of[name]
 }
 
-// gives reports whether the arguments of a run override one of the weights.
+// gives reports whether the arguments of a run contain a parameter, in place of its weight.
 func (a Args) gives(weights *Weights) bool {
 	return names(a.In, weights) || names(a.InLocal, weights) || names(a.DeviceIn, weights) || names(a.InAt, weights)
 }

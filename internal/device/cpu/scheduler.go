@@ -4,10 +4,10 @@ package cpu
 // empty and is in the order in which the streams were created.
 type picker func(ready []*stream) *stream
 
-// newPicker returns a picker with the random choices of a strategy for one Sync. There are several strategies,
-// because no single one finds every missing wait. Random priorities with few changes (PCT) find a missing wait
-// whose effect needs a few preemptions at particular points. Uniform choices find one between tasks that are issued
-// shortly after each other. A delayed rank shows one whose effect needs a stream to be very late.
+// newPicker returns a picker with the random choices of a strategy for one Sync. There are several strategies, because
+// no single one finds every missing wait. Random priorities with few changes (PCT) find a missing wait whose effect
+// needs a few preemptions at particular points. Uniform choices find a missing wait between tasks that are issued
+// shortly after each other. Delaying a rank finds a missing wait that has an effect only if a stream is very late.
 func newPicker(w *world) picker {
 	switch uint64(w.m.opts.Seed) % 4 {
 	case 0:
@@ -62,7 +62,8 @@ func (w *world) mainsApart() picker {
 	}
 }
 
-// prefer selects at random one of the streams for which like returns true, or one of all streams if there is none.
+// prefer selects at random one of the streams for which the function like returns true, or one of all streams if like
+// returns true for none.
 func (w *world) prefer(ready []*stream, like func(*stream) bool) *stream {
 	var liked []*stream
 	for _, s := range ready {

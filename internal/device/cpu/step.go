@@ -23,7 +23,7 @@ func (s *stream) step() {
 	default:
 		t.settle()
 	}
-	if w := s.dev.w; w.peers != nil { // reports progress to the processes that wait for this one
+	if w := s.dev.w; w.peers != nil { // reports progress to the processes that wait for this process
 		w.done++
 		w.peers.At(w.done)
 	}
@@ -44,8 +44,8 @@ func (s *stream) work(t task) {
 	err = guarded(t.run)
 }
 
-// errExited is the error of work that called runtime.Goexit.
-var errExited = errors.New("it called runtime.Goexit, as testing's FailNow does: return an error instead")
+// errExited is the error for a task that called runtime.Goexit.
+var errExited = errors.New("a task called runtime.Goexit, as testing's FailNow does: return an error instead")
 
 // guarded converts a panic of run to an error.
 func guarded(run func() error) (err error) {

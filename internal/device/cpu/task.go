@@ -53,8 +53,8 @@ func (t *task) waitsFor() string {
 	return "its turn"
 }
 
-// settle executes a ready task other than work, and wakes the streams that wait for the task. The caller holds the
-// world's mutex.
+// settle executes a ready task that is not a piece of work, and wakes the streams that wait for the task. The caller
+// holds the world's mutex.
 func (t *task) settle() {
 	switch t.kind {
 	case record:
@@ -132,8 +132,8 @@ func (e *event) Release() {
 	e.released = true
 }
 
-// mark is one recording of an event. A wait refers to the mark that was the latest when the wait was issued, even
-// if the event is recorded again before the wait executes.
+// mark is one recording of an event. A wait for an event refers to the event's latest mark at the time when the wait
+// was issued, even if the event is recorded again before the wait executes.
 type mark struct {
 	on      *stream
 	done    bool
@@ -146,7 +146,7 @@ type counters struct {
 	n        int
 	val      []int64 // the values; nil if processes share the counters
 	waiters  map[int][]*stream
-	shared   *procs.Counters // nil if all ranks are in this process
+	shared   *procs.Counters // the counters in memory that processes share; nil if all ranks are in this process
 	released bool
 }
 

@@ -9,10 +9,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Nodes share no memory, so collectives between nodes use messages. Each member sends to every other member the
-// data which that member receives from it, over connections (wires) between the processes. Members on one node, or
-// in one process, also use messages, so that one implementation suffices. The transport only moves bytes. Members
-// compute sums from the data that they have received.
+// Nodes share no memory, so collectives between nodes use messages. Each member sends every other member its data over
+// connections (wires) between the processes. Members on one node, or in one process, also use messages, so that one
+// implementation suffices. The transport only moves bytes. Members compute sums from the data that they have received.
 
 // transportName is the name of the transport algorithm.
 const transportName = "tcp"
@@ -74,14 +73,14 @@ func (t *team) Supports(_ device.Tuning, c *device.Collective) error {
 	return c.Meets() // members wait for each other, because a sender waits until its message is received
 }
 
-// parcel is the data that one member sends to another, or receives from it.
+// parcel is the data that one member sends to another member, or receives from that member.
 type parcel struct {
 	peer int
 	view device.View
 }
 
-// parcels returns the data that the member me sends and the data that it receives. Both include data that it sends
-// to itself.
+// parcels returns the data that the member me sends and the data that it receives. Both include the data that the
+// member sends to itself.
 func parcels(c *device.Collective, me int) (sends, gets []parcel) {
 	p, n := &c.Parts[me], len(c.Parts)
 	for i := range n {
@@ -137,7 +136,7 @@ func cut(v device.View, axis, i, n int) device.View {
 type letter struct {
 	peer  int
 	view  ref
-	bytes []byte // the message: the elements of the view, dense, or one byte as a signal if there are no elements
+	bytes []byte // contents of the message: the elements of the view, dense, or one byte as a signal if there are no elements
 }
 
 // Prepare implements device.Team. Since letters have separate memory, operands may overlap arbitrarily.
@@ -204,8 +203,8 @@ func (t *team) pack(c *device.Collective, me int) (*post, error) {
 	return p, err
 }
 
-// deliver starts to receive all letters before it sends the first one. Therefore two members never both wait for
-// the other one to read.
+// deliver starts to receive all letters before it sends the first one. Therefore two members never wait for each other
+// to receive.
 func (p *post) deliver() error {
 	w, n := p.t.w.peers, len(p.t.members)
 	owner := func(member int) int { return w.Owner(p.t.members[member].Rank) }

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// workers limits the goroutines that help kernels. All worlds of a machine share one limit. Otherwise many ranks
-// with many streams would each use as many goroutines as there are processors.
+// workers limits the goroutines that help kernels. All worlds of a machine share one limit. Without a shared limit,
+// many ranks with many streams would each use as many goroutines as there are processors.
 type workers struct{ free chan struct{} }
 
 func newWorkers(n int) *workers {
@@ -17,9 +17,9 @@ func newWorkers(n int) *workers {
 	return w
 }
 
-// each calls f(0) … f(n-1), in any order and on as many goroutines as are available. It returns when all calls have
-// returned. When stop is set, it skips the remaining calls. If f panics, each panics with the same value. f must
-// not depend on which goroutine calls it.
+// each calls f(0) … f(n-1), in any order and on as many goroutines as are available. The function each returns when all
+// calls have returned. When stop is set, the remaining calls are skipped. If f panics, each panics with the same value.
+// f must not depend on which goroutine calls it.
 func (w *workers) each(n int64, stop *atomic.Bool, f func(i int64)) {
 	var next atomic.Int64
 	loop := func() {
@@ -43,7 +43,7 @@ func (w *workers) each(n int64, stop *atomic.Bool, f func(i int64)) {
 	loop()
 }
 
-// lend runs loop in another goroutine if the limit permits one more, and reports whether it did.
+// lend runs the function loop in another goroutine if the limit permits one more goroutine, and reports whether it did.
 func (w *workers) lend(wg *sync.WaitGroup, failed *atomic.Pointer[any], loop func()) bool {
 	select {
 	case <-w.free:

@@ -20,15 +20,15 @@ type world struct {
 	m       *machine
 	devices []*dev
 	opened  time.Time
-	unwatch func() bool   // ends the observation of the context passed to Open
-	peers   *procs.Spread // nil if all ranks are in this process
+	unwatch func() bool   // stops watching the context.Context that was passed to Open
+	peers   *procs.Spread // the processes that share the world; nil if all ranks are in this process
 
 	mu      sync.Mutex
 	streams []*stream // streams of all devices, in order of creation
 	// number of streams that have a goroutine (concurrent mode), or of steps in progress (scheduled mode)
 	running  int
 	awaiting int       // number of streams whose goroutines wait for other processes
-	quiet    sync.Cond // signals that running and awaiting are both 0
+	quiet    sync.Cond // condition variable that is signalled when running and awaiting are both 0
 	done     int       // number of executed tasks; counted only if there are other processes
 	observer device.Observer
 	cause    error // the reason why the world has ended; nil while it is open
@@ -76,7 +76,7 @@ func (w *world) Observe(o device.Observer) {
 	w.observer = o
 }
 
-// Sync waits for all work. If ctx ends, it ends the world, because work in flight cannot be cancelled otherwise. It
+// Sync waits for all work. If ctx ends, Sync ends the world, because work in flight cannot be cancelled otherwise. Sync
 // returns only when no work is running.
 func (w *world) Sync(ctx context.Context) error {
 	over := false // guarded by mu; set when Sync returns, so that ctx has no effect after that
@@ -150,8 +150,8 @@ func (w *world) end(cause error) {
 	}
 }
 
-// expire ends the world because ctx has ended. It does nothing if *over reports that the call for which ctx was
-// given has already returned. The error describes the current operation of each stream.
+// expire ends the world because ctx has ended. expire does nothing if *over reports that the call to which ctx was
+// passed has already returned. The error describes the current operation of each stream.
 func (w *world) expire(ctx context.Context, over *bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

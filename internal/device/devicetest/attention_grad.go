@@ -54,7 +54,8 @@ func (c attended) testGrads(r *rig, dt ir.DType, causal bool) {
 	}
 }
 
-// testAttentionWithLSE compares attentions that also store attention_lse with formulas. A machine may decline each.
+// testAttentionWithLSE compares both results of kernels that compute attention and attention_lse with formulas. A
+// machine may decline each.
 func testAttentionWithLSE(r *rig) {
 	if !r.m.Caps().Chains {
 		r.Skip("the machine has no kernels with two results")
@@ -63,7 +64,7 @@ func testAttentionWithLSE(r *rig) {
 		if dt.IsInt() {
 			return
 		}
-		// GPUs split the keys of smaller attentions over blocks.
+		// The kernels for GPUs split the keys of small attentions over thread blocks.
 		cases := []attended{shaped([]int64{2}, 3, 7, 3, 3, 8), shaped([]int64{2}, 130, 130, 2, 1, 16)}
 		if dt.Size() == 2 && !testing.Short() {
 			cases = append(cases, shaped([]int64{2, 2}, 33, 70, 32, 16, 64), shaped([]int64{2}, 40, 130, 32, 32, 128),
@@ -125,7 +126,8 @@ func (c attended) testLSE(r *rig, dt ir.DType, causal bool, l layout) bool {
 	return true
 }
 
-// seen returns the number of keys that row i of q sees; key returns the index of the start of key j of its head.
+// seen returns the number of keys that row i of q sees. key returns the index of the first element of key j, of the key
+// head that row i uses.
 func (c attended) seen(causal bool, i int64) int64 {
 	if causal {
 		return i/c.hq%c.tq + 1 + c.tk - c.tq
@@ -182,7 +184,7 @@ func (c attended) gradients(causal bool, dt ir.DType, q, k, v, dy, lse, delta []
 			p := math.Exp(0.125*s - lse[i])
 			psize := p * (2 + 0.25*most + 2*math.Abs(lse[i]))
 			ds, size := 0.125*p*(g-delta[i]), 0.125*psize*(large+math.Abs(delta[i]))
-			if dt.Size() == 2 { // factors below the smallest normal number lose digits
+			if dt.Size() == 2 { // factors below the smallest normal number have fewer significant bits
 				psize, size = max(psize, normal(dt)), max(size, normal(dt))
 			}
 			for d := range c.dim {

@@ -9,9 +9,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// testBraid runs random programs of adds and copies on many streams of several ranks, with exactly the waits that
-// their data require, by events or by counters, and compares with the same program run in text order. A wait without
-// effect, or a signal before its data, results in a wrong number (and in a race under the race detector).
+// testBraid runs random programs of adds and copies on many streams of several ranks, with exactly the waits that their
+// data require, by events or by counters, and compares the results with those of the same program in text order. A wait
+// without effect, or a signal before its data, results in a wrong number (and in a race under the race detector).
 func testBraid(r *rig) {
 	rounds := 6
 	if testing.Short() {
@@ -30,13 +30,13 @@ func testBraid(r *rig) {
 // mostWaits is the largest number of waits for counters in a braid.
 const mostWaits = 2000
 
-// braid is a random program during its execution.
+// braid is the state of a random program of testBraid during its execution.
 type braid struct {
 	r       *rig
 	rng     *rand.Rand
 	streams [][]device.Stream // by rank
 	signals []device.Stream   // by rank
-	raised  []device.Counters // by rank: each counter is raised once
+	raised  []device.Counters // by rank: counters, each of which is raised once
 	next    int
 	bufs    []*braided
 }
@@ -110,14 +110,14 @@ func (b *braid) knot() {
 	}
 }
 
-// order makes s wait for the strand.
+// order makes stream s wait for the strand, that is a position in another stream.
 func (b *braid) order(s device.Stream, rank int, before strand) {
 	switch {
 	case before.stream == nil || before.stream == s:
 	case b.next == mostWaits || b.rng.IntN(2) == 0:
 		b.r.must(s.Wait(before.event))
 	default:
-		// A stream of the other rank waits for the event and raises a counter.
+		// A stream on the strand's rank waits for the event and raises a counter.
 		b.r.must(b.signals[before.rank].Wait(before.event))
 		b.r.must(b.signals[before.rank].Signal(b.raised[rank], b.next, 1))
 		b.r.must(s.WaitCounter(b.raised[rank], b.next, 1))

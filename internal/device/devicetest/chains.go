@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// testChains runs random chains as one kernel and link by link: all bits of all results must be equal.
+// testChains runs random chains of operations as one kernel, and as one kernel for each operation: all bits of all
+// results must be equal.
 func testChains(r *rig) {
 	if !r.m.Caps().Chains {
 		r.Skip("the machine supports no chains")
@@ -27,7 +28,7 @@ func testChains(r *rig) {
 				dt = ir.BF16
 			}
 			v := r.put(0, random(rng, dt, shape...), layouts[rng.IntN(2)])
-			if i > 0 && len(shape) > 1 && rng.IntN(3) == 0 { // the same row for all rows
+			if i > 0 && len(shape) > 1 && rng.IntN(3) == 0 { // all rows are the same memory
 				v.Strides = slices.Clone(v.Strides)
 				v.Strides[0] = 0
 			}
@@ -68,13 +69,14 @@ func testProductRelu(r *rig) {
 			got, want := r.contents(0, one), r.contents(0, apart)
 			r.equal(fmt.Sprintf("linear and relu of %s, bias %v", dt, bias), got, want)
 			if !slices.Contains(got, 0) || slices.Max(got) == 0 {
-				r.Errorf("%s: the relu changed no element, or all of them", dt)
+				r.Errorf("%s: the relu changed no element, or it changed all elements", dt)
 			}
 		}
 	}
 }
 
-// drawLinks draws up to five links, whose operands are mostly the previous result.
+// drawLinks draws up to five operations of a chain. The operand of most of them is the result of the previous
+// operation.
 func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 	ops := []ir.Op{ir.OpCast, ir.OpCast}
 	for _, op := range ir.Ops() {
@@ -115,7 +117,7 @@ func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 	return links
 }
 
-// fused runs one kernel with all links, and a kernel for each link, and compares the results.
+// fused runs one kernel with all operations of a chain, and a kernel for each operation, and compares the results.
 func (r *rig) fused(what string, ins []device.View, op device.Chain, l layout) {
 	r.Helper()
 	shape := ins[0].Shape
@@ -185,7 +187,7 @@ func testChainResults(r *rig) {
 	}
 }
 
-// shift returns a view that begins one element later.
+// shift returns a view of the same shape that begins one element later.
 func shift(v device.View) device.View {
 	v.Off += v.DType.Size()
 	return v

@@ -1,5 +1,5 @@
-// Package devicetest is the suite that every machine must pass. It tests what package device documents, and uses only
-// the package's interfaces.
+// Package devicetest is the suite that every machine must pass. The suite tests the behaviour that package device
+// documents, and uses only that package's interfaces.
 //
 // Results are compared with plain arithmetic in float64 in this package, so the suite shares no code with the code
 // under test. Features that a machine lacks (according to Caps, or an error that wraps device.ErrUnsupported) are
@@ -12,14 +12,14 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// Run runs the whole suite. Each test calls open; the calls may return different machines, but these must behave
-// alike.
+// Run runs the whole suite. Each test calls the function open. The calls may return different machines, which must
+// behave alike.
 func Run(t *testing.T, open func(t *testing.T) device.Machine) {
 	run(t, open, contents)
 	run(t, open, orders)
 }
 
-// RunBeside is like Run, but runs the tests of memory and kernels concurrently, each in separate worlds. It is for
+// RunBeside is like Run, but runs the tests of memory and kernels concurrently, each in separate worlds. Use it for
 // machines that take long to prepare kernels.
 func RunBeside(t *testing.T, open func(t *testing.T) device.Machine) {
 	run(t, open, orders)
@@ -48,7 +48,7 @@ func run(t *testing.T, open func(t *testing.T) device.Machine, tests []test) {
 	}
 }
 
-// contents lists the tests of memory, kernels and refused operations.
+// contents is the list of the tests of memory, kernels and refused operations.
 var contents = []test{
 	{"Worlds", testWorlds},
 	{"Memory", testMemory},
@@ -102,7 +102,7 @@ var contents = []test{
 	{"Closed", testClosed},
 }
 
-// orders lists the tests of streams, events, counters and endings.
+// orders is the list of the tests of streams, events, counters and the end of worlds.
 var orders = []test{
 	{"SameBits", testSameBits},
 	{"Events", testEvents},

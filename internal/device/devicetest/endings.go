@@ -103,11 +103,11 @@ func testSyncs(r *rig) {
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := r.w.Sync(done); err != nil && !errors.Is(err, context.Canceled) {
-		r.Errorf("sync with a context that is done: %v", err)
+		r.Errorf("sync with a context that has ended: %v", err)
 	}
 }
 
-// quarrel makes each of two streams wait for a later operation of the other.
+// quarrel makes each of two streams wait for a later operation of the other stream.
 func (r *rig) quarrel() {
 	r.Helper()
 	ranks := r.w.Ranks()
@@ -166,7 +166,7 @@ func (r *rig) afterEnd() {
 	}
 }
 
-// again opens another world on the machine and uses it.
+// again checks that another world can be opened on the machine and used.
 func (r *rig) again() {
 	r.Helper()
 	_ = r.w.Close()
@@ -176,8 +176,8 @@ func (r *rig) again() {
 	r.equal("in a new world", r.contents(0, v), constant(width, links))
 }
 
-// hold prevents the world from becoming idle until release is called. On a machine that does not report deadlocks,
-// hold makes a stream wait for a counter that is never raised.
+// hold prevents the world from becoming idle until the caller calls the returned function release. On a machine that
+// does not report deadlocks, hold makes a stream wait for a counter that is never raised.
 func (r *rig) hold() (release func()) {
 	r.Helper()
 	r.quarrel()
@@ -219,7 +219,8 @@ func testDeadline(r *rig) {
 	release := r.hold()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
-	// After the release the machine may find that no stream can continue. On a busy host Sync must come first.
+	// The release follows well after the deadline, so that Sync notices the deadline first even on a busy host. After
+	// the release the machine may report that no stream can continue.
 	context.AfterFunc(ctx, func() { time.AfterFunc(300*time.Millisecond, release) })
 	err := r.w.Sync(ctx)
 	if !errors.Is(err, context.DeadlineExceeded) {
@@ -232,7 +233,7 @@ func testDeadline(r *rig) {
 	r.again()
 }
 
-// testOpenContext ends a world by the context that it was opened with.
+// testOpenContext checks that a world ends when the context.Context that was passed to Open ends.
 func testOpenContext(r *rig) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	w, err := r.m.Open(ctx, r.some(2))
@@ -254,7 +255,7 @@ func testFault(r *rig) {
 	rank := r.w.Ranks() - 1
 	s := r.stream(rank, "faulty")
 	if !r.m.Caps().HostCalls {
-		r.Skip("no way to make work fail on this machine")
+		r.Skip("the test cannot make work fail on this machine")
 	}
 	r.quarrel()
 	r.must(s.Begin(3))

@@ -11,7 +11,7 @@ import (
 const RequireVariable = "REQUIRE_GPUS"
 
 // NeedGPUs skips the test, with the reason, if there are fewer than need GPUs or err reports why they cannot be used.
-// It fails the test if RequireVariable requires them.
+// NeedGPUs fails the test instead if the environment variable RequireVariable requires the GPUs.
 func NeedGPUs(t testing.TB, have, need int, err error) {
 	t.Helper()
 	require, _ := strconv.Atoi(os.Getenv(RequireVariable))
@@ -21,8 +21,8 @@ func NeedGPUs(t testing.TB, have, need int, err error) {
 	case err != nil:
 		t.Skip(err)
 	case have < require:
-		t.Fatalf("%s is %d, and there are %d", RequireVariable, require, have)
+		t.Fatalf("%s requires %d GPUs, but there are %d", RequireVariable, require, have)
 	case have < need:
-		t.Skipf("needs %d GPUs, there are %d", need, have)
+		t.Skipf("the test needs %d GPUs, but there are %d", need, have)
 	}
 }

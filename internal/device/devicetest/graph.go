@@ -5,7 +5,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// capturer returns the open world if it records graphs, and skips the test otherwise.
+// capturer returns the test's world if the machine can record graphs, and skips the test otherwise.
 func (r *rig) capturer() device.World {
 	r.Helper()
 	if !r.m.Caps().Graphs {
@@ -14,9 +14,9 @@ func (r *rig) capturer() device.World {
 	return r.w
 }
 
-// testGraph records a round in which ranks add to their values and pass them on in a ring, by events, counters and
-// copies. It replays the graph between rounds that are issued normally. The results must be the same as if all rounds
-// ran one after another.
+// testGraph records a round of work: ranks add to their values and pass them on in a ring, by events, counters and
+// copies. It replays the graph between rounds that are issued without a graph. The results must be the same as if all
+// rounds ran one after another.
 func testGraph(r *rig) {
 	ranks := r.some(4)
 	r.open(ranks)
@@ -41,7 +41,7 @@ func testGraph(r *rig) {
 		r.must(err)
 	}
 	r.sync()
-	// val becomes val + links + the current value of the previous rank.
+	// val becomes val plus links plus the current value of the previous rank.
 	round := func(n int64) error {
 		for rank := range sites {
 			me, next, before := &sites[rank], &sites[(rank+1)%ranks], &sites[(rank+ranks-1)%ranks]
@@ -83,8 +83,8 @@ func testGraph(r *rig) {
 	r.sync()
 }
 
-// testGraphObserved launches a graph with marks on two streams of each rank, in each form. An observer must receive the
-// marks of each launch, or of the last one of several launches without a sync.
+// testGraphObserved launches a graph with marks on two streams of each rank, in each form of the graph. An observer
+// must receive the marks of each launch or, after several launches without a sync, of the last launch.
 func testGraphObserved(r *rig) {
 	ranks := r.some(2)
 	r.open(ranks)
@@ -107,7 +107,7 @@ func testGraphObserved(r *rig) {
 	g, err := c.Capture(func() error {
 		for rank := range sites {
 			at := &sites[rank]
-			for i, s := range at.streams { // the first position in the stream for i = 0, the second one for i = 1
+			for i, s := range at.streams { // i = 0 is the work that comes first, and i = 1 the work that waits for it
 				if i == 1 {
 					r.must(s.Wait(at.before))
 				}
@@ -143,7 +143,7 @@ func testGraphObserved(r *rig) {
 			r.checkNotes(main)
 			r.checkNotes(side)
 			if main[0].ns <= last[rank] || side[0].ns < main[len(main)-1].ns {
-				r.Errorf("launch %d, form %d: main %v, and behind it side %v, after %d",
+				r.Errorf("launch %d, form %d: main %v, and after it side %v, after %d",
 					launch, launch%forms, main, side, last[rank])
 			}
 			last[rank] = side[len(side)-1].ns

@@ -51,7 +51,7 @@ func testSorted(r *rig) {
 			r.exactly(fmt.Sprintf("%s of %s", c.op, dt), device.Kernel{Op: device.Sorted{Op: c.op}}, l, c.to,
 				[]int64{2, c.k}, c.want, x)
 		}
-		const n = 700 // a permutation: 3·i mod n, so that i is at index 467·i mod n
+		const n = 700 // the permutation 3·i mod n, so that the value i is at index 467·i mod n
 		long, want := host{dt, []int64{n}, nil}, []float64(nil)
 		for i := range int64(n) {
 			long.vals = append(long.vals, float64(3*i%n)/4-80)
@@ -82,7 +82,7 @@ func testSorted(r *rig) {
 	}
 }
 
-// testTakeAlong selects elements by their indices; an invalid index is a fault.
+// testTakeAlong selects elements by their indices; an invalid index must be reported as a fault.
 func testTakeAlong(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		x := given(dt, []int64{2, 3}, 1, 2, 3, 4, 5, 6)
@@ -101,7 +101,7 @@ func testTakeAlong(r *rig) {
 	}
 }
 
-// testBincount counts ids, and ignores other ids.
+// testBincount counts ids; ids outside the result must be ignored.
 func testBincount(r *rig) {
 	r.open(1)
 	for _, dt := range []ir.DType{ir.I32, ir.I64} {
@@ -115,8 +115,8 @@ func testBincount(r *rig) {
 	}
 }
 
-// testGrouped multiplies groups of rows by different weights, some of which are on other ranks; invalid counts are a
-// fault.
+// testGrouped multiplies groups of rows by different weights, some of which are on other ranks; invalid counts must be
+// reported as a fault.
 func testGrouped(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, c := range []struct{ rows, n, k int64 }{{7, 3, 5}, {140, 70, 32}, {0, 3, 2}} {
@@ -162,7 +162,7 @@ func testGrouped(r *rig) {
 	}
 }
 
-// testIndexAdd adds rows by ids, some of which belong to rows on other ranks; invalid ids are a fault.
+// testIndexAdd adds rows by ids, some of which belong to rows on other ranks; invalid ids must be reported as a fault.
 func testIndexAdd(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, c := range []struct{ n, d int64 }{{9, 3}, {300, 2}, {5, 1030}, {0, 4}} {

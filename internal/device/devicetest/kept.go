@@ -63,7 +63,7 @@ func testLengths(r *rig) {
 			}
 			kernel := device.Kernel{Op: device.Attention{Scale: 0.125, Causal: mode == "causal"}}
 			for _, l := range layouts {
-				r.check("attention with a length for each "+mode, kernel, l, want, dt, q.shape, q, hidden(k), hidden(v),
+				r.check("attention with one length for each "+mode, kernel, l, want, dt, q.shape, q, hidden(k), hidden(v),
 					at)
 			}
 		}
@@ -78,7 +78,7 @@ func testLengths(r *rig) {
 	}
 }
 
-// faults checks that the issued work fails on rank 0 with an error that contains says.
+// faults checks that the issued work fails on rank 0 with an error whose text contains says.
 func (r *rig) faults(what, says string) {
 	r.Helper()
 	var fault *device.Fault
@@ -88,7 +88,7 @@ func (r *rig) faults(what, says string) {
 	_ = r.w.Close()
 }
 
-// testIndexCopy writes rows to positions of a tensor in place; an invalid position is a fault.
+// testIndexCopy writes rows to positions of a tensor in place; an invalid position must be reported as a fault.
 func testIndexCopy(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, c := range []struct {
@@ -132,7 +132,7 @@ func testIndexCopy(r *rig) {
 	}
 }
 
-// testRope rotates pairs by angles that the test computes itself.
+// testRope compares rope with rotations by angles that the test computes itself.
 func testRope(r *rig) {
 	r.floating(func(r *rig, dt ir.DType, l layout) {
 		const batches, steps, heads, dh = 2, 3, 2, 8
@@ -195,8 +195,8 @@ func testArgmax(r *rig) {
 	})
 }
 
-// testKeptInGraph records a step that stores a row and attends to all stored rows, and replays it with other positions
-// and lengths. A query of zeros gives the mean of the rows.
+// testKeptInGraph records a decoding step as a graph: it stores a row and attends to all stored rows. It replays the
+// graph with other positions and lengths. A query of zeros gives the mean of the rows.
 func testKeptInGraph(r *rig) {
 	r.open(1)
 	g := r.capturer()

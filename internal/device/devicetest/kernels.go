@@ -28,14 +28,15 @@ func epsilon(dt ir.DType) float64 {
 	return 0
 }
 
-// answer is a result in float64 and, if it is a sum, the number of its terms and the sum of their magnitudes.
+// answer is an expected result in float64. If the result is a sum, answer has the number of terms and the sum of their
+// magnitudes.
 type answer struct {
 	vals, size []float64
 	terms      int64
 }
 
-// bound returns the largest permitted error of a result: the accumulator's errors grow with the number of terms, the
-// result is rounded once, and may be subnormal.
+// bound returns the largest permitted error of a result. It includes the accumulator's errors, which grow with the
+// number of terms, one rounding of the result, and the error of a subnormal result.
 func (a answer) bound(dt ir.DType) []float64 {
 	tiny := map[ir.DType]float64{ir.F16: 0x1p-24, ir.BF16: 0x1p-133, ir.F32: 0x1p-149}[dt]
 	b := make([]float64, len(a.vals))
@@ -48,7 +49,7 @@ func (a answer) bound(dt ir.DType) []float64 {
 	return b
 }
 
-// check runs k with the operands in the layout and compares its result.
+// check runs kernel k on operands in the given layout and compares the result with the expected one.
 func (r *rig) check(what string, k device.Kernel, l layout, want answer, dt ir.DType, shape []int64, ins ...host) {
 	r.Helper()
 	for _, in := range ins {
@@ -77,7 +78,7 @@ func (r *rig) each(f func(r *rig, dt ir.DType, l layout)) {
 	})
 }
 
-// types runs f for every dtype as a subtest in one world of ranks or, concurrently, in separate worlds.
+// types runs f as a subtest for every dtype, one after another in one world, or concurrently in separate worlds.
 func (r *rig) types(ranks int, f func(r *rig, dt ir.DType)) {
 	if !r.beside {
 		r.open(ranks)
@@ -93,8 +94,8 @@ func (r *rig) types(ranks int, f func(r *rig, dt ir.DType)) {
 	}
 }
 
-// elementCase is an elementwise operation in float64, computed by f or three. If numbers is set, it holds the numeric
-// attributes.
+// elementCase is an elementwise operation, which its field f or three computes in float64. numbers holds the
+// operation's numeric attributes, if it has any.
 type elementCase struct {
 	op      ir.Op
 	args    int
@@ -232,7 +233,7 @@ func testFunctions(r *rig) {
 				}
 			}
 			if p.op == ir.OpExp && dt == ir.F16 {
-				a.vals[3] = 10 // a number that f16 can represent
+				a.vals[3] = 10 // exp(10) is within the range of f16
 			}
 			ins := []host{a, b}[:p.args]
 			want := p.of(ins, 300)
@@ -245,7 +246,7 @@ func testFunctions(r *rig) {
 	})
 }
 
-// testExpand repeats one element, and rows: operands may have strides of 0.
+// testExpand checks operands with strides of 0, which repeat one element or one row.
 func testExpand(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		x := random(seeded(dt), dt, 3, 5)
@@ -489,7 +490,7 @@ func testReductions(r *rig) {
 	})
 }
 
-// reduce reduces n operands on different ranks; the result is in the memory of the last operand of rank 0.
+// reduce reduces n operands on different ranks; the result replaces the last operand on rank 0.
 func (r *rig) reduce(dt ir.DType, shape []int64, red ir.Red, n, ranks int, l layout) {
 	r.Helper()
 	rng := seeded(dt, shape, red, n)
@@ -580,7 +581,7 @@ func testNotNumbers(r *rig) {
 			lo := map[bool]float64{true: inf, false: -inf}[red == ir.Max]
 			r.check("all "+red.String(), k, dense, answer{vals: []float64{nan, nan, hi, lo}}, dt, x.shape, x, y)
 		}
-		// A zero does not hide a NaN: 0·NaN is NaN.
+		// A factor of zero must not hide a NaN: 0·NaN is NaN.
 		zero := given(dt, []int64{1, 2}, 0, 1)
 		w := given(dt, []int64{2, 2}, nan, 1, 3, inf)
 		r.check("linear", device.Kernel{Op: device.Linear{}}, dense, answer{vals: []float64{nan, inf}}, dt, []int64{1, 2}, zero, w)
@@ -605,7 +606,7 @@ func testIntegersWrap(r *rig) {
 	}
 }
 
-// exactly is check for results that are known and need no rounding.
+// exactly is like check, for expected results that need no rounding.
 func (r *rig) exactly(what string, k device.Kernel, l layout, dt ir.DType, shape []int64, want []float64, ins ...host) {
 	r.Helper()
 	r.check(what, k, l, answer{vals: want}, dt, shape, ins...)
@@ -703,7 +704,7 @@ func testSameBits(r *rig) {
 	r.sync()
 	for i := 2; i < len(reads); i++ {
 		if string(reads[i].b) != string(reads[i%2].b) {
-			r.Fatalf("run %d differs from the first in some bit", i/2)
+			r.Fatalf("some bit of run %d differs from the first run", i/2)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func testWorlds(r *rig) {
 	}
 	for rank := range r.w.Ranks() {
 		if got := r.w.Device(rank).Rank(); got != rank {
-			r.Errorf("device %d says it is rank %d", rank, got)
+			r.Errorf("device %d reports rank %d", rank, got)
 		}
 	}
 	if s := r.stream(0, "a name"); s.Name() != "a name" {
@@ -36,7 +36,7 @@ func testMemory(r *rig) {
 		for _, n := range []int64{0, 1, 255, 256, 4097} {
 			m := r.alloc(0, n, kind)
 			if m.Bytes() != n {
-				r.Errorf("%d bytes were asked for, %d came", n, m.Bytes())
+				r.Errorf("%d bytes were requested, but %d were allocated", n, m.Bytes())
 			}
 			r.must(m.Free())
 		}
@@ -60,15 +60,15 @@ func (r *rig) holds() {
 	if w.Held() == (device.Held{}) {
 		return // the machine does not report Held
 	}
-	const n = 100 << 20 // more than the world has already reserved
+	const n = 100 << 20 // more bytes than the world has already reserved
 	before := w.Held()
 	m := r.alloc(0, n, device.Private)
 	if got := w.Held().Device - before.Device; got < n || got > n+n/10 {
-		r.Errorf("%d bytes were taken, and %d more are held", n, got)
+		r.Errorf("%d bytes were allocated, but Held grew by %d", n, got)
 	}
 	r.must(m.Free())
 	if after := w.Held(); after != before {
-		r.Errorf("with nothing more in use %+v is held, before %+v", after, before)
+		r.Errorf("after the memory was freed, Held is %+v, but it was %+v before", after, before)
 	}
 }
 
@@ -94,7 +94,7 @@ func testBorrow(r *rig) {
 		m, err := mine.Borrow(theirs.Mem)
 		r.must(err)
 		if m.Bytes() != theirs.Mem.Bytes() {
-			r.Errorf("%d bytes of %d were borrowed", m.Bytes(), theirs.Mem.Bytes())
+			r.Errorf("the handle to borrowed memory has %d bytes of %d", m.Bytes(), theirs.Mem.Bytes())
 		}
 		v := theirs
 		v.Mem = m
@@ -107,7 +107,7 @@ func testBorrow(r *rig) {
 		r.equal("as the borrower left it", lender.contents(0, theirs), twice)
 		r.must(m.Free())
 		r.refused("a second free", m.Free())
-		r.refused("upload to it when it was given back", r.mainOf(0).Upload(v, h.bytes()))
+		r.refused("upload to borrowed memory after its handle was freed", r.mainOf(0).Upload(v, h.bytes()))
 		r.equal("given back", lender.contents(0, theirs), twice)
 
 		again, err := mine.Borrow(theirs.Mem)

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// mover returns the rank's device if it copies by kernels, and skips the test otherwise.
+// mover returns the rank's device if the machine can copy by kernels, and skips the test otherwise.
 func (r *rig) mover(rank int) device.Device {
 	r.Helper()
 	if !r.m.Caps().Moves {
@@ -27,8 +27,8 @@ func (r *rig) move(rank int, dst, src device.View, blocks int) device.Launch {
 	return l
 }
 
-// testMoves copies by kernels to a peer and back, from and to addresses of any alignment, and checks that no other byte
-// changes.
+// testMoves checks copies by kernels to a peer and back, from and to addresses of any alignment: no other byte may
+// change.
 func testMoves(r *rig) {
 	ranks := r.some(2)
 	r.open(ranks)
@@ -73,7 +73,7 @@ func testMoves(r *rig) {
 }
 
 // testMovesOrdered passes numbers around a ring of ranks, with kernels that store to the next rank and with counters:
-// data that a signal announces must have arrived, in graphs too.
+// when a rank receives a signal, the data that precede the signal must have arrived, in graphs too.
 func testMovesOrdered(r *rig) {
 	ranks := r.some(4)
 	r.open(ranks)
@@ -143,7 +143,7 @@ func testMovesOrdered(r *rig) {
 	for rank := range sites {
 		r.equal("after all rounds", r.contents(rank, sites[rank].val), constant(n, want[rank]))
 	}
-	for rank := range sites { // loads the last value of the next rank
+	for rank := range sites { // reads the last value of the next rank
 		r.must(r.mainOf(rank).Launch(sites[rank].fetch))
 	}
 	r.sync()

@@ -7,10 +7,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// links is the number of kernels in a chain: large enough that a stream that does not wait for it would overtake it.
+// links is the number of kernels in a chain. A chain takes so long that a stream that wrongly does not wait for the
+// chain would overtake it.
 const links = 60
 
-// chain adds links to v on s, one kernel after another.
+// chain adds the constant links to v, by that many kernels on stream s, each of which adds 1.
 func (r *rig) chain(s device.Stream, rank int, v device.View) {
 	r.Helper()
 	one := r.empty(rank, v.DType, v.Shape...)
@@ -56,7 +57,7 @@ func testEvents(r *rig) {
 	r.equal("after all turns", r.contents(0, v), constant(width, links*turns))
 }
 
-// testEventsAcrossRanks passes a value from rank to rank by copies and events.
+// testEventsAcrossRanks passes a value from rank to rank by copies, which are ordered by events.
 func testEventsAcrossRanks(r *rig) {
 	ranks := r.some(4)
 	r.open(ranks)
@@ -98,7 +99,7 @@ func testEventAgain(r *rig) {
 	r.equal("after the first record", got.vals(), constant(width, links))
 }
 
-// testEventElsewhere first records an event on a busy stream, and makes other streams wait for it. It then records the
+// testEventElsewhere records an event on a busy stream, and makes other streams wait for the event. It then records the
 // event on an idle stream. The other streams must still wait for the busy stream.
 func testEventElsewhere(r *rig) {
 	r.open(1)
@@ -133,8 +134,8 @@ func testBadEvents(r *rig) {
 	r.sync()
 }
 
-// testCounters passes data around a ring: each rank puts to the next one, raises its counter, and waits for its own
-// counter before it reads. A second counter of the sender signals that the slot is free again.
+// testCounters passes data around a ring: each rank writes to the next rank, raises the next rank's counter, and waits
+// for its own counter before it reads. A second counter of the sender signals that the slot is free again.
 func testCounters(r *rig) {
 	ranks := r.some(4)
 	r.open(ranks)
@@ -154,7 +155,7 @@ func testCounters(r *rig) {
 	for round := range int64(rounds) {
 		for rank := range sites {
 			me, next, before := &sites[rank], &sites[(rank+1)%ranks], &sites[(rank+ranks-1)%ranks]
-			// val becomes val + links + the value of the previous rank.
+			// val becomes val plus links plus the value of the previous rank.
 			r.chain(me.work, rank, me.val)
 			r.must(me.work.Signal(me.full, 0, 1))
 			r.must(me.comm.WaitCounter(me.full, 0, round+1))

@@ -14,10 +14,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// patience is the longest wait of the suite, much longer than any test takes.
+// patience is the time limit of every wait in the suite, much longer than any test takes.
 const patience = 30 * time.Second
 
-// rig is a machine under test together with its open world.
+// rig is a machine under test together with an open world.
 type rig struct {
 	*testing.T
 	m    device.Machine
@@ -31,7 +31,7 @@ type rig struct {
 func (r *rig) open(ranks int) {
 	r.Helper()
 	if most := r.m.Caps().MaxRanks; most < ranks {
-		r.Skipf("needs %d ranks, the %s machine has %d", ranks, r.m.Name(), most)
+		r.Skipf("the test needs %d ranks, but the %s machine has %d", ranks, r.m.Name(), most)
 	}
 	w, err := r.m.Open(r.Context(), ranks)
 	r.must(err)
@@ -57,7 +57,7 @@ func (r *rig) refused(what string, err error) {
 	}
 }
 
-// unsupported checks that an operation that the machine does not support is declined.
+// unsupported checks that the error of an operation that the machine does not support wraps ErrUnsupported.
 func (r *rig) unsupported(what string, err error) {
 	r.Helper()
 	if !errors.Is(err, device.ErrUnsupported) {
@@ -72,7 +72,7 @@ func (r *rig) sub(name string, f func(*rig)) {
 	})
 }
 
-// dtypes returns the types with which the machine computes; allTypes also includes those that it only moves.
+// dtypes returns the types with which the machine computes; allTypes also includes the types that it can only move.
 func (r *rig) dtypes() []ir.DType   { return slices.DeleteFunc(r.allTypes(), ir.DType.IsFloat8) }
 func (r *rig) allTypes() []ir.DType { return slices.Clone(r.m.Caps().DTypes) }
 
@@ -163,7 +163,7 @@ func random(rng *rand.Rand, dt ir.DType, shape ...int64) host {
 	return h
 }
 
-// signs draws from -1, 0 and 1.
+// signs draws the values -1, 0 and 1.
 func signs(rng *rand.Rand, dt ir.DType, shape ...int64) host {
 	h := host{dt, shape, make([]float64, elements(shape))}
 	for i := range h.vals {
@@ -186,7 +186,7 @@ type layout struct {
 	lay  func(shape []int64) (strides []int64, off int64)
 }
 
-// layouts holds a dense layout, one with gaps between rows, and one with the axes reversed.
+// layouts holds a dense layout, a layout with gaps between rows, and a layout with the axes reversed.
 var layouts = []layout{
 	{"dense", func(shape []int64) ([]int64, int64) { return rowMajor(shape, 0), 0 }},
 	{"gaps", func(shape []int64) ([]int64, int64) { return rowMajor(shape, 3), 5 }},
@@ -239,7 +239,7 @@ func (r *rig) empty(rank int, dt ir.DType, shape ...int64) device.View {
 	return r.room(rank, device.Shared, layouts[0], dt, shape)
 }
 
-// read is a download in flight.
+// read is a download whose values are not yet available.
 type read struct {
 	dt ir.DType
 	b  []byte
@@ -259,7 +259,7 @@ func (d read) vals() []float64 {
 	return v
 }
 
-// contents syncs and returns the view's elements.
+// contents waits for all work and returns the view's elements.
 func (r *rig) contents(rank int, v device.View) []float64 {
 	r.Helper()
 	d := r.get(r.mainOf(rank), v)
@@ -273,7 +273,7 @@ func (r *rig) equal(what string, got, want []float64) {
 	r.near(what, got, want, nil)
 }
 
-// near compares within slack, element by element.
+// near checks that corresponding elements differ at most by slack.
 func (r *rig) near(what string, got, want, slack []float64) {
 	r.Helper()
 	if len(got) != len(want) {

@@ -163,7 +163,8 @@ func testNormGrads(r *rig) {
 	})
 }
 
-// attended is a shape of attention: leading extents; numbers of queries, keys, query heads and key heads; Dh.
+// attended is a shape of an attention test: leading extents; numbers of queries, keys, query heads and key heads;
+// elements of a head (Dh).
 type attended struct {
 	lead                 []int64
 	tq, tk, hq, hkv, dim int64
@@ -236,7 +237,7 @@ func testAttention(r *rig) {
 	})
 }
 
-// answer returns the expected result for scores that are scaled by 1/8.
+// answer returns the expected result of an attention whose scores are scaled by 1/8.
 func (c attended) answer(causal bool, dt ir.DType, q, k, v []float64) answer {
 	n := int64(len(q))
 	want := answer{vals: make([]float64, n), size: make([]float64, n), terms: c.tk + c.dim + 16}
@@ -345,8 +346,8 @@ func testConcat(r *rig) {
 	})
 }
 
-// testSlots adds up slots, with a result in the operand's type and in the accumulator's type, and with and without an
-// earlier sum to add to.
+// testSlots checks sums along an axis, with a result in the operand's type and in the accumulator's type, and with and
+// without an earlier sum to which they are added.
 func testSlots(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, c := range alongCases {

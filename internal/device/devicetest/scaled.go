@@ -10,13 +10,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// scalesOf returns the shapes of scales of a matrix: one scale, and scales of rows, of blocks and of squares.
+// scalesOf returns the shapes that the scales of a matrix can have: a single scale, or a scale for each row, block or
+// square.
 func scalesOf(m, k int64) [][]int64 {
 	blocks := func(n int64) int64 { return (n + 127) / 128 }
 	return [][]int64{{}, {m}, {m, blocks(k)}, {blocks(m), blocks(k)}}
 }
 
-// scaleAt returns the index of the scale of element (i, j), for scales with a shape of scalesOf.
+// scaleAt returns the index of the scale of element (i, j), for scales with one of the shapes that scalesOf returns.
 func scaleAt(form int, k, i, j int64) int64 {
 	return [4]int64{0, i, i*((k+127)/128) + j/128, i/128*((k+127)/128) + j/128}[form]
 }
@@ -56,8 +57,8 @@ func testScaled(r *rig) {
 	}
 }
 
-// quantized permits either of two adjacent results if the quotient is within two units of f32 of the middle between
-// them.
+// quantized permits both of two adjacent results if the quotient is at most two units in the last place of f32 from the
+// midpoint between them.
 func (r *rig) quantized(l layout, x, scales host, to ir.DType, form int, top float64) {
 	r.Helper()
 	in, s, out := r.put(0, x, l), r.put(0, scales), r.room(0, device.Private, l, to, x.shape)
@@ -68,7 +69,7 @@ func (r *rig) quantized(l layout, x, scales host, to ir.DType, form int, top flo
 		lo := tensor.Round(to, max(min(y-math.Abs(y)*0x1p-22, top), -top))
 		hi := tensor.Round(to, max(min(y+math.Abs(y)*0x1p-22, top), -top))
 		if !(lo <= got && got <= hi) {
-			r.Fatalf("quantize of %s: element %d of %v: %v / scale is %v, which is %v in %s, not %v", x.dt, i, x.shape, x.vals[i], y, hi, to, got)
+			r.Fatalf("quantize of %s: element %d of %v: %v / scale is %v, which rounds to %v in %s, not %v", x.dt, i, x.shape, x.vals[i], y, hi, to, got)
 		}
 	}
 	for _, v := range []device.View{in, s, out} {
@@ -76,7 +77,7 @@ func (r *rig) quantized(l layout, x, scales host, to ir.DType, form int, top flo
 	}
 }
 
-// scaledLinears computes x[m, k]·w[n, k]ᵀ with all shapes of scales.
+// scaledLinears checks x[m, k]·w[n, k]ᵀ with all shapes of scales.
 func (r *rig) scaledLinears(m, n, k int64) {
 	r.Helper()
 	rng := seeded("linear", m, n, k)

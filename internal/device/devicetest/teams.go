@@ -15,8 +15,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// RunTeams runs the suite of device.Teams on machines that open returns. Machines that hasty returns have a timeout of
-// some tenths of a second for a member that does not arrive. Machines without teams are skipped.
+// RunTeams runs the tests of device.Teams on machines that the function open returns. Machines that the function hasty
+// returns have a timeout of some tenths of a second for a member that does not arrive. Machines without teams are
+// skipped.
 func RunTeams(t *testing.T, open, hasty func(t *testing.T) device.Machine) {
 	run(t, open, []test{
 		{"AllReduce", testTeamAllReduce},
@@ -31,7 +32,7 @@ func RunTeams(t *testing.T, open, hasty func(t *testing.T) device.Machine) {
 	run(t, hasty, []test{{"Late", testTeamLate}})
 }
 
-// teams returns the open world if it has teams, and skips the test otherwise.
+// teams returns the test's world if the world has teams, and skips the test otherwise.
 func (r *rig) teams() device.Teams {
 	r.Helper()
 	if len(r.w.TeamAlgorithms()) == 0 {
@@ -66,7 +67,7 @@ type reduction struct {
 	ins   []host
 }
 
-const edge = 64 // bytes before and after a result that must not change
+const edge = 64 // number of bytes before and after a result that must not change
 
 // draw allocates the operands of an all-reduce. The operands of member i begin offs[i] elements after a multiple of
 // 256 bytes.
@@ -200,7 +201,7 @@ func (x *reduction) release(r *rig, launches []device.Launch) {
 	}
 }
 
-// supported reports whether t supports x with tune. It is not a failure if it does not.
+// supported reports whether t supports x with tune. The test does not fail if t does not support it.
 func (x *reduction) supported(r *rig, t device.Team, tune device.Tuning) bool {
 	r.Helper()
 	err := t.Supports(tune, x.collective())
@@ -212,7 +213,8 @@ func (x *reduction) supported(r *rig, t device.Team, tune device.Tuning) bool {
 
 var teamTypes = []ir.DType{ir.BF16, ir.F16, ir.F32, ir.I32, ir.I64, ir.F64}
 
-// testTeamAllReduce draws reductions for every algorithm: types, sizes, tunings, operands at any element, sub-teams.
+// testTeamAllReduce checks random all-reduces with every algorithm: types, sizes, tunings, operands that begin at any
+// element, and teams of some of the ranks.
 func testTeamAllReduce(r *rig) {
 	most := r.some(4)
 	r.open(most)
@@ -429,7 +431,8 @@ func testTeamsAtOnce(r *rig) {
 	}
 }
 
-// testTeamSameBits compares the results of all algorithms and grids for floats whose sums depend on their order.
+// testTeamSameBits compares the results of all algorithms and numbers of blocks for floats whose sums depend on the
+// order of additions.
 func testTeamSameBits(r *rig) {
 	ranks := r.ranks(r.some(4))
 	r.open(len(ranks))
@@ -454,8 +457,8 @@ func testTeamSameBits(r *rig) {
 	}
 }
 
-// testTeamNorm compares a Norm with its three separate operations, bit for bit, with results in separate memory, in the
-// memory of operands, and overlapping them.
+// testTeamNorm compares a Norm with its three separate operations, bit for bit. Results are in separate memory, in the
+// memory of operands, and in memory that overlaps operands.
 func testTeamNorm(r *rig) {
 	ranks := r.ranks(r.some(4))
 	r.open(len(ranks))
@@ -520,8 +523,8 @@ func testTeamNorm(r *rig) {
 	}
 }
 
-// below moves a tensor to memory that is one row larger, and returns a view of the same shape that begins one row
-// later.
+// below moves a tensor to memory that is one row larger, and returns a view of the same shape that begins one row after
+// the tensor.
 func (r *rig) below(rank int, v *device.View, h host) device.View {
 	all := r.empty(rank, h.dt, h.shape[0]+1, h.shape[1])
 	all.Shape = h.shape
@@ -599,7 +602,7 @@ func testTeamAborted(r *rig) {
 }
 
 // testTeamLate omits one member's launch: the world must end with a fault that names the member, and another world must
-// work.
+// still work.
 func testTeamLate(r *rig) {
 	ranks := r.ranks(r.some(3))
 	r.open(len(ranks))

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unevenCases lists counts of two members whose operands have 3 rows of 2, and the rows that member 1 gets from member
-// 0 and from member 1.
+// unevenCases lists counts of two members whose operands have 3 rows of 2 elements, and the rows that member 1 receives
+// from member 0 and from member 1.
 var unevenCases = []struct {
 	op     ir.Op
 	counts [2][2]float64
@@ -114,7 +114,7 @@ func testBadCounts(r *rig) {
 	}
 }
 
-// testBadCountsInGraph does the same for a graph that has run successfully before.
+// testBadCountsInGraph is testBadCounts for a graph that has run successfully before.
 func testBadCountsInGraph(r *rig) {
 	r.open(r.some(2))
 	g := r.capturer()

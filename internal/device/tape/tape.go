@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Machine opens tapes, which record work instead of executing it.
+// Machine is a machine whose worlds are tapes, which record work instead of executing it.
 type Machine struct {
 	device.DefaultMachine
 	Opened *Tape
@@ -37,15 +37,15 @@ func (m *Machine) Open(_ context.Context, ranks int) (device.World, error) {
 // runs.
 //
 // A command of a plan computes only on its own rank's memory. A launch that accesses peers' memory is therefore
-// recorded as several commands: one copies each of these operands to temporary memory, and the last one computes on
-// the copies. The stream signals nothing between these commands, so other streams see them as one. Counters count over
-// all runs, as on a device.
+// recorded as several commands: one copies each of these operands to temporary memory, and the last one computes on the
+// copies. The stream signals nothing between the commands of one launch, so other streams see them as one command.
+// Counters keep their values from run to run, as on a device.
 type Tape struct {
 	device.DefaultWorld
-	// Cmds holds the commands issued since the tape was rewound.
+	// Cmds holds the commands issued since the tape was last rewound.
 	Cmds []plan.Cmd
-	// Nodes holds the ranks' nodes; nil if there is only one. Between several nodes, teams move bytes, as collectives of
-	// the plan.
+	// Nodes holds the ranks' nodes; nil if there is only one node. Between several nodes, teams move bytes, as
+	// collectives of the plan.
 	Nodes []int
 
 	ranks   int
@@ -61,7 +61,7 @@ type Tape struct {
 	inCall  *tapeStream
 
 	teams []plan.Channel
-	calls [][]int32 // by team: the indices of its collectives recorded since the tape was rewound
+	calls [][]int32 // by team: indices of the team's collectives that were recorded since the tape was last rewound
 	colls []plan.Coll
 }
 
@@ -254,7 +254,7 @@ func (m *tapeMemory) Poison(off, n int64) {
 // tapeEvent counts as recorded only if it was recorded after the last Rewind.
 type tapeEvent struct {
 	number   int32
-	recorded int // the value of played at that time
+	recorded int // value of the tape's field played when the event was recorded
 }
 
 func (*tapeEvent) Release() {}
@@ -346,7 +346,7 @@ func (s *tapeStream) Record(e device.Event) error {
 func (s *tapeStream) Wait(e device.Event) error {
 	x := e.(*tapeEvent)
 	if x.recorded != s.t.played {
-		return errors.New("waits for an event never recorded")
+		return errors.New("waits for an event that was never recorded")
 	}
 	s.add(plan.Cmd{Kind: plan.WaitEvent, Event: x.number})
 	return nil

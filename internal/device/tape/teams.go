@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// transportName is the name of the algorithm of a tape with several nodes.
+// transportName is the name of the transport algorithm of a tape with several nodes.
 const transportName = "transport"
 
 // Node implements device.World.
@@ -93,7 +93,7 @@ type tapeCall struct {
 
 func (*tapeCall) Release() {}
 
-// issue adds the member's next command of its team: the n-th commands of all members are one collective.
+// issue adds the member's next command for its team. The n-th commands of all members form one collective.
 func (c *tapeCall) issue(s *tapeStream) error {
 	t, ch := c.m.t, c.m.index
 	if t.teams[ch].Streams[c.member] != s.index {

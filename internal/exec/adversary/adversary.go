@@ -7,11 +7,11 @@
 //   - every rank's inputs and outputs after its last command on main, because the caller may reuse them (S14), except
 //     inputs that remain on the devices.
 //
-// A command uses the bytes that it names, on any rank, and no other bytes of their buffer, because the next run may
-// have written the other bytes. For a collective or a send/recv pair, each side only uses its own bytes, because the
-// language lets peers access them only during the command. Bytes that several buffers share need no special treatment:
-// in a correct plan, the first use of one buffer is ordered after all uses of the other, and therefore after the
-// other's poison.
+// A command uses exactly the bytes that its operands name, on any rank. It does not use the other bytes of the
+// operands' buffers, because the next run may have written them. For a collective or a send/recv pair, each side uses
+// only its own bytes, because the language lets peers access a rank's bytes only during the command. Bytes that several
+// buffers share need no special treatment: in a correct plan, the first use of one buffer is ordered after all uses of
+// the other, and therefore after the other's poison.
 package adversary
 
 import (
@@ -27,16 +27,16 @@ import (
 
 // Adversary records which bytes of a program to overwrite, and when.
 type Adversary struct {
-	uses  [][]int32 // by command: the indices of the spots that it uses
+	uses  [][]int32 // by command: the indices of the spots that the command uses
 	spots []spot
-	exits map[int][]spot // by command that is the last command of a rank on main: the memory that the caller may reuse after it
+	exits map[int][]spot // for the last command of each rank on stream main: the memory that the caller may reuse after this command
 }
 
-// spot is a range of bytes of a buffer on one rank, of which each command uses either all or none.
+// spot is an interval of bytes of a buffer on one rank; each command uses either all of these bytes or none.
 type spot struct {
 	mem    device.Memory
 	off, n int64
-	uses   int32 // number of uses in each run
+	uses   int32 // number of uses of the spot in each run
 	input  bool
 	block  int // index of the input block, as in the argument skip of After; -1 if the spot is not an input
 }
@@ -55,7 +55,7 @@ func New(im *image.Image) (*Adversary, error) {
 		for _, r := range p.Touches(&p.Cmds[c]) {
 			at := place{r.Rank, r.Buf}
 			if r.Elements() == 0 {
-				continue // a command that uses no byte needs no order
+				continue // a command need not be ordered because of an operand without bytes
 			}
 			if _, ok := first[at]; !ok {
 				first[at] = int32(len(a.spots))
@@ -77,7 +77,8 @@ func New(im *image.Image) (*Adversary, error) {
 // place identifies a buffer of a rank.
 type place struct{ rank, buf int32 }
 
-// cutUses returns, for each buffer and in order, the offsets at which ranges that commands use begin or end.
+// cutUses returns, for each buffer and in ascending order, the offsets at which byte intervals that commands use begin
+// or end.
 func cutUses(p *plan.Plan) map[place][]int64 {
 	cuts := map[place][]int64{}
 	for c := range p.Cmds {
@@ -95,8 +96,8 @@ func cutUses(p *plan.Plan) map[place][]int64 {
 	return cuts
 }
 
-// spotsOf yields the indices of the spots that r uses. cuts are the boundaries of the spots in r's buffer. Some
-// indices occur more than once.
+// spotsOf yields the indices of the spots that a reference r to a tensor uses. cuts are the boundaries of the spots in
+// r's buffer. Some indices occur more than once.
 func spotsOf(r plan.Ref, cuts []int64) iter.Seq[int32] {
 	return func(yield func(int32) bool) {
 		for lo, hi := range runsOf(r) {
@@ -110,11 +111,12 @@ func spotsOf(r plan.Ref, cuts []int64) iter.Seq[int32] {
 	}
 }
 
-// mostRuns is the largest number of contiguous runs of a tensor for which the gaps between runs do not count as used.
+// mostRuns is the largest number of contiguous parts of a tensor for which the gaps between the parts do not count as
+// used.
 const mostRuns = 1 << 16
 
-// runsOf yields, for each contiguous run of r's elements, its range of bytes in r's buffer. If there are more than
-// mostRuns runs, it yields one range from the first to the last element.
+// runsOf yields, for each contiguous part of the tensor r, the part's interval of bytes in r's buffer. If there are
+// more than mostRuns parts, it yields one interval from the first to the last element.
 func runsOf(r plan.Ref) iter.Seq2[int64, int64] {
 	run, dims, runs := r.DType.Size(), len(r.Shape), int64(1)
 	for dims > 0 && (r.Shape[dims-1] == 1 || r.Strides[dims-1]*r.DType.Size() == run) {
@@ -142,7 +144,7 @@ func runsOf(r plan.Ref) iter.Seq2[int64, int64] {
 	}
 }
 
-// addSpots adds the spots between the cuts of r's buffer.
+// addSpots adds the spots of r's buffer, whose boundaries are the offsets in cuts.
 func (a *Adversary) addSpots(im *image.Image, r plan.Ref, cuts []int64) {
 	whole := wholeSpot(im, r)
 	for i, lo := range cuts[:len(cuts)-1] {
@@ -159,7 +161,8 @@ func wholeSpot(im *image.Image, r plan.Ref) spot {
 	return spot{mem: v.Mem, off: v.Off, n: b.Bytes, input: b.Role == plan.RoleInput, block: -1}
 }
 
-// watchExits finds each rank's last command on main, and the memory that the rank then returns to the caller.
+// watchExits finds each rank's last command on stream main, and the memory that the caller may reuse after that
+// command.
 func (a *Adversary) watchExits(im *image.Image, used map[place]int32) {
 	last := map[int32]int{}
 	for c := range im.Plan.Cmds {
@@ -191,8 +194,8 @@ func (a *Adversary) watchExits(im *image.Image, used map[place]int32) {
 	}
 }
 
-// Begin returns the use counts of a run. left is the counts of a run that has ended, which Begin reuses, or nil. A nil
-// Adversary has no counts.
+// Begin returns the counts of remaining uses for a run. left holds the counts of a run that has ended, which Begin
+// reuses; left may be nil. A nil Adversary has no counts.
 func (a *Adversary) Begin(left []int32) []int32 {
 	if a == nil {
 		return nil
@@ -206,8 +209,8 @@ func (a *Adversary) Begin(left []int32) []int32 {
 	return left
 }
 
-// After enqueues the overwriting that follows command c of a run. left is the run's use counts. skip reports the input
-// blocks that the run does not upload.
+// After enqueues the overwriting of the memory that is not used after command c of a run. left holds the run's counts
+// of remaining uses. skip reports the input blocks that the run does not upload.
 func (a *Adversary) After(c int, s device.Stream, left []int32, skip []bool) error {
 	uses, exits := a.uses[c], a.exits[c]
 	if len(uses) == 0 && len(exits) == 0 {

@@ -8,7 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestRunsOf checks that tensors with gaps have one run for each contiguous part, unless there would be too many.
+// TestRunsOf checks that runsOf yields one interval for each contiguous part of a tensor with gaps, unless there are
+// too many parts.
 func TestRunsOf(t *testing.T) {
 	for _, c := range []struct {
 		off            int64
