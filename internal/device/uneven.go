@@ -39,14 +39,14 @@ func Share(op ir.Op, counts [][]int64, me int, held, room int64) ([]Rows, error)
 			shares[i] = Rows{before, c[me]}
 		}
 		if gives > held {
-			return nil, fmt.Errorf("the counts %v of member %d of the team add up to %d rows, but the operand has %d", c, i, gives, held)
+			return nil, fmt.Errorf("the counts %v of member %d of the team take %d rows from an operand of %d", c, i, gives, held)
 		}
 		if gets += shares[i].Count; op == ir.OpReduceScatterV {
 			gets = c[me]
 		}
 	}
 	if gets > room {
-		return nil, fmt.Errorf("member %d of the team receives %d rows, but its result has only %d", me, gets, room)
+		return nil, fmt.Errorf("member %d of the team gets %d rows, and its result has room for %d", me, gets, room)
 	}
 	return shares, nil
 }

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestAttentionsFound checks which attentions become one launch with the attention_lse after them, and that the results
-// have the same bits on a machine that computes attention_lse first.
+// TestAttentionsFound checks which attentions are fused with the attention_lse after them into one launch, and that the
+// results have the same bits on a machine that computes attention_lse first.
 func TestAttentionsFound(t *testing.T) {
 	type rig struct {
 		*builder

@@ -9,10 +9,11 @@ import (
 	"hocket.example/hocket/internal/exec/resident"
 )
 
-// backup holds copies, in device memory, of all residents that a program updates.
+// backup holds copies, in device memory, of all resident device tensors that a program updates.
 type backup struct {
 	im *image.Image
-	// copies may be in use by a failed world after the trials. Their memory is then freed when that world is closed.
+	// After trials of graph forms that fail, the failed world may still use the copies. The memory of the copies is
+	// then freed when that world is closed.
 	copies []*residentCopy
 }
 
@@ -33,8 +34,8 @@ func (b *backup) give() error {
 	return errors.Join(errs...)
 }
 
-// take copies, in device memory, the tensors that the program's runs update in place. It marks these tensors as empty
-// until restore. The world must be idle, and is idle again when take returns.
+// take copies, in device memory, the tensors that the program's runs update in place. take marks the copied tensors as
+// without contents until restore. The world must be idle, and is idle again when take returns.
 func (b *backup) take(ctx context.Context) (err error) {
 	for i, t := range b.im.Residents {
 		if err == nil && t != nil && b.im.Inputs[i].Inout {
@@ -44,7 +45,7 @@ func (b *backup) take(ctx context.Context) (err error) {
 	if len(b.copies) == 0 {
 		return err
 	}
-	if serr := b.im.World.Sync(ctx); serr != nil { // copies may still be running, and would write to memory that is reused
+	if serr := b.im.World.Sync(ctx); serr != nil { // memory copies may still be running, and would write to memory that is reused
 		return serr
 	}
 	if err != nil {
@@ -75,7 +76,7 @@ func (b *backup) restore(ctx context.Context) error {
 	return nil
 }
 
-// copy enqueues the copy of a resident.
+// copy enqueues the copy of a resident device tensor.
 func (b *backup) copy(ctx context.Context, i int, t *resident.DeviceTensor) error {
 	n, err := t.Spare(ctx)
 	if err != nil {

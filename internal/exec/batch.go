@@ -32,7 +32,7 @@ type Result struct {
 	Detours []string
 	// Guesses names the GEMMs whose algorithm was not timed (see device.Status).
 	Guesses []string
-	// PassedOver is the reason why an existing tuned table of collectives was not used; empty if it was used.
+	// PassedOver is the reason why an existing tuned table of collectives was not used; empty if the table was used.
 	PassedOver string
 }
 
@@ -59,10 +59,10 @@ func (p *Program) RunBatch(ctx context.Context, runs []Args, weights *Weights) (
 // again. If the same batch is executed again and its other arguments are all on the devices, its arguments are not
 // checked or bound again.
 //
-// A failed run makes the program unusable, and device tensors that the batch was to write are then empty. The following
-// errors do not make it unusable: wrong inputs, a context that has already ended, a context that ends less than
-// Options.Grace before the end of the run, and a MismatchError. After a run that succeeded but exceeded its deadline,
-// device tensors hold its results.
+// A failed run makes the program unusable, and device tensors that the batch writes then have no contents. The
+// following errors do not make the program unusable: wrong inputs, a context.Context that has already ended or that
+// ends less than Options.Grace before the end of the run, and a MismatchError. After a run that succeeded but exceeded
+// its deadline, device tensors hold its results.
 func (p *Program) Execute(ctx context.Context, batch *Batch) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +104,7 @@ func spoiled(batch []Args, err error) error {
 	return err
 }
 
-// execute implements Execute for a usable program. late is ctx extended by the grace.
+// execute implements Execute for a usable program. late is a context.Context that ends Options.Grace after ctx.
 func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, error) {
 	runs := batch.Runs
 	defer p.binder.trim()
@@ -118,7 +118,7 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 		return nil, p.breakDown(err)
 	}
 	setContents(runs, false)
-	first := p.issuer.run // trials of graphs are counted as runs, too
+	first := p.issuer.run // trial launches of graphs are counted as runs, too
 	issued, err := p.runAdmitted(late, len(runs))
 	ended := ctx.Err()
 	if err != nil {
@@ -128,7 +128,7 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 		return nil, err
 	}
 	results, err := p.collect(first, len(runs))
-	setContents(runs, err == nil) // also if ctx has ended, because the runs have succeeded
+	setContents(runs, err == nil) // done even if ctx has ended, because the runs have succeeded
 	if ended != nil && err == nil {
 		return nil, fmt.Errorf("%w: %w", ErrLate, ended)
 	}
@@ -143,8 +143,8 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 	return results, nil
 }
 
-// admit checks a batch's arguments and prepares its runs. If some inputs are unchanged since the previous batch, it
-// does not check these. If b is the previous batch, it checks no inputs.
+// admit checks a batch's arguments and prepares its runs. Inputs that are unchanged since the previous batch are not
+// checked. If b is the previous batch, no inputs are checked.
 func (p *Program) admit(ctx, late context.Context, b *Batch) error {
 	ins, known := p.weights.unsettled(b.Runs, b.Weights)
 	kept := known && !p.recorder.wanted() && p.binder.keeps(b)
@@ -170,7 +170,7 @@ func (p *Program) admit(ctx, late context.Context, b *Batch) error {
 	return err
 }
 
-// bring uploads the arguments of a batch that stay on the devices between runs.
+// bring uploads those arguments of a batch that stay on the devices between runs.
 func (p *Program) bring(ctx context.Context, batch []Args, weights *Weights) error {
 	err := p.upload(ctx, func(name string) *tensor.Tensor { return batch[0].host(name, weights) })
 	if err == nil {
@@ -181,8 +181,8 @@ func (p *Program) bring(ctx context.Context, batch []Args, weights *Weights) err
 
 // upload uploads the parameters that stay on the devices and have not been uploaded yet. It finishes one parameter
 // before it begins the next, so that at most one is copied in host memory to split it into blocks. The world is idle.
-// If ctx ends, upload stops before the next parameter, and the program remains usable. If it did not, callers with
-// deadlines shorter than the upload would make the program start the upload again and again.
+// If ctx ends, upload stops before the next parameter, and the program remains usable. If the program became unusable,
+// callers with deadlines shorter than the upload would make it start the upload again and again.
 func (p *Program) upload(ctx context.Context, take func(name string) *tensor.Tensor) error {
 	for i, t := p.weights.missing(0, take); i >= 0; i, t = p.weights.missing(i+1, take) {
 		if err := ctx.Err(); err != nil {
@@ -244,7 +244,7 @@ func (p *Program) announce(k int) error {
 	return p.peers.Step(what)
 }
 
-// runAdmitted issues k runs and waits for them. It gives up when the context late ends.
+// runAdmitted issues k runs and waits for them. It stops waiting when the context late ends.
 func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration, err error) {
 	if p.opts.ProfileRange && p.issuer.run > 0 {
 		if err := p.im.World.Profile(symbolizer{p.im}.profiled); err != nil {
@@ -257,7 +257,7 @@ func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration
 		}()
 	}
 	began := time.Now()
-	err = p.issuer.within(late, func() error { // one Batch call issues all runs
+	err = p.issuer.within(late, func() error { // a single call of World.Batch issues all runs
 		return p.im.World.Batch(func() error { return p.issuer.runs(p.binder.frames[:k]) })
 	})
 	issued = time.Since(began)
@@ -272,9 +272,9 @@ func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration
 	return issued, err
 }
 
-// prepareRuns prepares the resources that k runs need and that later runs reuse. If ctx ends meanwhile, the runs do
-// not begin, and the program remains usable. If it did not, callers with deadlines shorter than the preparation would
-// make it start again and again. If the batch has no grace, the program becomes unusable.
+// prepareRuns prepares the resources that k runs need and that later runs reuse. If ctx ends meanwhile, the runs do not
+// begin, and the program remains usable. If the program became unusable, callers with deadlines shorter than the
+// preparation would make it start again and again. If the batch has no grace, the program becomes unusable.
 func (p *Program) prepareRuns(ctx context.Context, k int) error {
 	wait := grace.Transfer
 	if p.opts.Grace <= 0 {

@@ -14,13 +14,13 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// binder checks the arguments of runs, and stores in frames the memory from and to which the runs copy.
+// binder checks the arguments of runs, and stores the host memory from and to which the runs copy in frames.
 type binder struct {
 	im        *image.Image
 	signature signature
 	weights   *weightCache
 	enqueued  *enqueued // resolves the caller's addresses
-	gathers   bool      // this process receives the output blocks of all ranks
+	gathers   bool      // whether this process receives the output blocks of all ranks
 	inputs    map[string]ioBlocks
 	outputs   map[string]ioBlocks
 	frames    []*frame
@@ -65,8 +65,8 @@ func (b *binder) trim() {
 	}
 }
 
-// bind checks the inputs of all runs and prepares their blocks. It handles only the inputs whose indices are in ins;
-// the others are unchanged.
+// bind checks the inputs of all runs and prepares their blocks. Only inputs whose indices are in ins are bound; the
+// other inputs are unchanged.
 func (b *binder) bind(batch []Args, weights *Weights, ins []int) error {
 	b.kept = weak.Pointer[Batch]{}
 	if err := b.signature.check(batch, weights, ins); err != nil {
@@ -123,7 +123,7 @@ func (b *binder) fillInputs(i int, a Args, before *Args, weights *Weights, ins [
 	return nil
 }
 
-// fillDevice prepares the views of the run's device tensors from and to which blocks are copied.
+// fillDevice prepares the views of the device tensors that a run copies blocks from and to.
 func (b *binder) fillDevice(f *frame, a Args) (err error) {
 	if f.deviceIn, err = b.borrowAll(b.inputs, len(f.in), a.DeviceIn, true); err != nil {
 		return err
@@ -138,13 +138,13 @@ func (b *binder) fillDevice(f *frame, a Args) (err error) {
 	return err
 }
 
-// ioBlocks is an input or output together with the index of its first block.
+// ioBlocks is an input or output of the plan together with the index of its first block.
 type ioBlocks struct {
 	*plan.IO
 	first int
 }
 
-// byName returns a map of inputs or outputs.
+// byName returns a map from names to inputs or outputs.
 func byName(ios []plan.IO) map[string]ioBlocks {
 	all, first := map[string]ioBlocks{}, 0
 	for i := range ios {
@@ -154,8 +154,8 @@ func byName(ios []plan.IO) map[string]ioBlocks {
 	return all
 }
 
-// borrowAll returns views of device tensors, one for each of n blocks. Blocks are copied from these views if from is
-// set, and to them otherwise. borrowAll returns nil if no block is in a device tensor.
+// borrowAll returns views of device tensors, one for each of n blocks. If from is set, blocks are copied from these
+// views, otherwise to them. borrowAll returns nil if no block is in a device tensor.
 func (b *binder) borrowAll(
 	ios map[string]ioBlocks, n int, tensors map[string]*resident.DeviceTensor, from bool,
 ) ([]device.View, error) {
@@ -228,8 +228,8 @@ func (b *binder) hostUploads(ins []int) error {
 	return nil
 }
 
-// addressed replaces, in views, the view of each block that has an address in at by a view at that address. It returns
-// views.
+// addressed replaces views of blocks: if the map at has an address for a block, the new view is at that address. It
+// returns views.
 func (b *binder) addressed(
 	views []device.View, ios []plan.IO, at map[string]map[int]uintptr, from bool,
 ) ([]device.View, error) {

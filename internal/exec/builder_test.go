@@ -55,7 +55,7 @@ func (b *builder) ref(rank int, buf int32, shape ...int64) plan.Ref {
 	return plan.Ref{Rank: int32(rank), Buf: buf, DType: b.dt, Shape: shape, Strides: tensor.Strides(shape)}
 }
 
-// rows returns rows [lo, hi) of r.
+// rows returns the rows [lo, hi) of a reference r.
 func rows(r plan.Ref, lo, hi int64) plan.Ref {
 	r.Shape = slices.Clone(r.Shape)
 	r.Shape[0] = hi - lo
@@ -63,7 +63,7 @@ func rows(r plan.Ref, lo, hi int64) plan.Ref {
 	return r
 }
 
-// emit appends a command whose statement is text; its line is the number of the statement.
+// emit appends a command whose statement has the given text; the statement's line is its number.
 func (b *builder) emit(rank int, stream string, op ir.Op, text string, c plan.Cmd) {
 	b.p.Sites = append(b.p.Sites, plan.Site{Pos: ir.Pos{Line: int32(len(b.p.Sites) + 1), Col: 3}, Op: op, Text: text})
 	c.Rank, c.Stream, c.Site, c.Iter = int32(rank), b.stream(rank, stream), int32(len(b.p.Sites)-1), b.iter
@@ -124,7 +124,7 @@ func (b *builder) channel(stream string) int32 {
 	return int32(len(b.p.Channels) - 1)
 }
 
-// collective adds a collective on all ranks, one rank after the other.
+// collective adds the commands of a collective for all ranks, one rank after the other.
 func (b *builder) collective(stream string, channel int32, op ir.Op, part func(rank int) plan.CollPart) {
 	c := plan.Coll{Op: op, Red: ir.Sum, Channel: channel}
 	for _, other := range b.p.Colls {
@@ -177,7 +177,7 @@ func (b *builder) ioOf(name string, buf int32, split bool, shape, local []int64)
 	return io
 }
 
-// result adds the buffer of an output, which output reads.
+// result adds the buffer of an output; the method output adds the command that reads it.
 func (b *builder) result(name string, split bool, shape ...int64) int32 {
 	buf, io := b.io(name, plan.RoleOutput, split, shape)
 	b.p.Outputs = append(b.p.Outputs, io)

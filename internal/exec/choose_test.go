@@ -13,13 +13,14 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// waysMachine is a CPU machine whose graphs issue their commands again, in one of several forms with given durations.
+// waysMachine is a CPU machine with graphs that have several forms. A launch of a graph issues the recorded commands
+// again, and takes as long as the test sets for the form.
 type waysMachine struct {
 	device.Machine
 	records func() // called when a graph is recorded; may be nil
 	slow    map[string]time.Duration
 	runs    *[]string // the form of each launch
-	prog    *Program  // the program whose run is in progress
+	prog    *Program  // the program whose run is being executed
 	fails   error     // the error of launches whose form has a negative duration
 }
 
@@ -64,7 +65,7 @@ func (g *waysGraph) Launch(context.Context) error {
 	if g.m.slow[name] < 0 {
 		return g.m.fails
 	}
-	g.m.prog.issuer.run-- // issuing increments the number of the run again
+	g.m.prog.issuer.run-- // issuing the commands again would increment the number of the run a second time
 	defer func() { g.m.prog.issuer.run++ }()
 	return g.issue()
 }

@@ -22,9 +22,8 @@ func tensorsOn(mode cpu.Mode) (*storing, *resident.DeviceTensors) {
 	return m, resident.NewDeviceTensors(m)
 }
 
-// TestDirect checks runs that read x from the devices and leave y there: one call at a time, in a batch of consecutive
-// runs, and together with resident weights. Staging memory is allocated only for blocks that are copied from or to the
-// host.
+// TestDirect checks runs that read x from the devices and leave y there: with single runs, in a batch, and together
+// with resident weights. Staging memory is allocated only for blocks that are copied from or to the host.
 func TestDirect(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +130,7 @@ func newDeviceTensor(t *testing.T, s *resident.DeviceTensors, p *Program, name s
 }
 
 // TestTransferFails checks that, when a copy fails or does not end in time, the tensors of its world are lost with an
-// error that has the reason, that others can be created, and that no world remains open.
+// error that has the reason, that other tensors can be created, and that no world remains open.
 func TestTransferFails(t *testing.T) {
 	defer func(was time.Duration) { grace.Transfer = was }(grace.Transfer)
 	grace.Transfer = 10 * time.Millisecond
@@ -239,7 +238,7 @@ func TestDeviceTensorMemory(t *testing.T) {
 	}
 }
 
-// balky is a world without streams, or whose streams upload nothing.
+// balky is a world that fails to create streams, or whose streams fail to upload.
 type balky struct {
 	device.World
 	noStream, noUpload bool
@@ -275,7 +274,7 @@ func (s balkyStream) Upload(dst device.View, src []byte) error {
 }
 
 // TestTransferRefused checks that a copy that cannot begin has no further consequences: the next copy can use the
-// streams, and the tensor that was to be written holds nothing.
+// streams, and the destination tensor has no contents.
 func TestTransferRefused(t *testing.T) {
 	m, s := tensorsOn(cpu.Concurrent)
 	prog := loadOn(t, m, chunked(2, ""), Options{})

@@ -124,8 +124,7 @@ func (p *Program) enqueue(
 	return nil
 }
 
-// makeReady prepares the resources that later runs reuse. It waits only if some resource has not been prepared by an
-// earlier run.
+// makeReady prepares the resources that later runs reuse. It waits only if no earlier run has prepared some resource.
 func (p *Program) makeReady(ctx context.Context, batch []Args, weights *Weights, known, brings bool) error {
 	if brings || p.recorder.wanted() {
 		if err := p.rest(ctx); err != nil {

@@ -13,12 +13,12 @@ import (
 // enqueued holds the state of runs on the caller's streams.
 type enqueued struct {
 	im       *image.Image
-	callers  device.Callers                  // nil until a run is enqueued
+	callers  device.Callers                  // the machine's device.Callers; nil until a run is enqueued
 	inFlight bool                            // whether some runs may not have ended
-	ended    chan struct{}                   // closed when they have ended; nil if no call waits
+	ended    chan struct{}                   // closed when these runs have ended; nil if no call waits for them
 	captured bool                            // whether a graph of the caller contains a run
 	left     map[*resident.DeviceTensor]bool // device tensors that runs in flight write
-	updates  bool                            // whether a run in flight updates one of them
+	updates  bool                            // whether a run in flight updates a device tensor in place
 }
 
 // open prepares the world for work on streams of the caller.
@@ -30,7 +30,8 @@ func (e *enqueued) open() (err error) {
 	return err
 }
 
-// byRank returns, by rank, the caller's streams, which are given in the order of this process's ranks.
+// byRank returns the caller's streams by rank. The caller passes streams only for this process's ranks, in the order of
+// the ranks.
 func (e *enqueued) byRank(streams []uintptr, capturing bool) ([]uintptr, error) {
 	all, n := make([]uintptr, e.im.Plan.Ranks), 0
 	for r := range all {
@@ -84,7 +85,7 @@ func (e *enqueued) wait(ctx context.Context) error {
 	return nil
 }
 
-// outcome returns the error of runs that have ended, and whether the error has made the program's state invalid.
+// outcome returns the error of the runs that have ended, and whether that error has made the program's state invalid.
 func (e *enqueued) outcome() (spoiled bool, err error) {
 	err = e.callers.Err()
 	if err != nil {

@@ -63,7 +63,7 @@ func chunked(ranks int, leave string) *plan.Plan {
 	return b.p
 }
 
-// wantChunked computes the layer by direct evaluation of the formula.
+// wantChunked computes the results of the layer directly by its formula.
 func wantChunked(ranks int, in map[string]*tensor.Tensor) []float64 {
 	const T, K, N = 5, 3, 4
 	y := make([]float64, T*N)
@@ -94,8 +94,8 @@ func floats(x *tensor.Tensor) []float64 {
 	return vs
 }
 
-// exchange gathers rows by pushes that are signalled with counters, and scales them: y = 2·x, whole on every rank.
-// leave names a synchronisation to omit.
+// exchange is a plan that gathers rows by pushes that are signalled with counters, and scales them: y = 2·x, whole on
+// every rank. leave names a synchronisation to omit.
 func exchange(ranks int, leave string) *plan.Plan {
 	const T, K = 2, 3
 	b := newBuilder(ranks, ir.F32)
@@ -179,8 +179,8 @@ func (pr program) runBatch(t testing.TB, prog *Program, ranks, k int, seed uint6
 	return nil
 }
 
-// TestPrograms runs correct plans on 1 to 5 ranks, several runs back to back with new inputs and twice, under many
-// schedules.
+// TestPrograms checks correct plans on 1 to 5 ranks, in two batches of several runs with new inputs, in many orders of
+// execution.
 func TestPrograms(t *testing.T) {
 	seeds := 60
 	if testing.Short() {
@@ -256,7 +256,7 @@ func TestInputErrors(t *testing.T) {
 }
 
 // TestDeadlock checks that a wait that nothing satisfies is detected without delay in both modes, that the error names
-// the statement, and that the program is unusable from then on.
+// the statement, and that the program cannot be used afterwards.
 func TestDeadlock(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestDeadlock(t *testing.T) {
 	}
 }
 
-// TestFacingSends checks that two ungrouped sends to each other deadlock, and that they do not in a group.
+// TestFacingSends checks that two ranks that send to each other deadlock, unless each groups its send with its receive.
 func TestFacingSends(t *testing.T) {
 	for _, grouped := range []bool{false, true} {
 		b := newBuilder(2, ir.F32)
@@ -420,8 +420,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestTraceOfEnds checks that the trace has, for each stream, the first and the last command of each part, and no
-// command that belongs to no part.
+// TestTraceOfEnds checks Options.Ends: the trace has, for each stream, the first and the last command of each part of
+// the plan, and no command outside of all parts.
 func TestTraceOfEnds(t *testing.T) {
 	const ranks = 3
 	p := exchange(ranks, "")
@@ -464,7 +464,7 @@ func TestTraceOfEnds(t *testing.T) {
 	}
 }
 
-// TestExplain checks that a machine's fault is reported with the program's names.
+// TestExplain checks that the error about a machine's fault uses the program's names.
 func TestExplain(t *testing.T) {
 	p := chunked(3, "")
 	prog := load(t, cpu.Concurrent, 0, p, Options{})

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Flight is a record of a program's recent and current activity, in the form in which it is written as JSON.
+// Flight is a record of a program's recent and current activity, in its JSON form.
 type Flight struct {
 	Func    string           `json:"func"`
 	Dims    map[string]int64 `json:"dims"`
@@ -42,8 +42,8 @@ type FlightStream struct {
 	Until *FlightCommand `json:"until,omitempty"`
 	// WaitsFor lists the ranks that the stream waits for.
 	WaitsFor []int `json:"waits_for,omitempty"`
-	// Before lists the last commands that the stream has completed, and Collectives the last collectives among all
-	// completed commands; both are sorted oldest first.
+	// Before lists the last commands that the stream has completed, and Collectives the last collectives that it has
+	// completed; both begin with the oldest.
 	Before      []FlightCommand `json:"before,omitempty"`
 	Collectives []FlightCommand `json:"collectives,omitempty"`
 }
@@ -52,20 +52,21 @@ type FlightStream struct {
 type FlightCommand struct {
 	Index int    `json:"index"` // in the plan
 	Run   int64  `json:"run"`
-	Text  string `json:"text"` // with its position in the program
+	Text  string `json:"text"` // text of the command, with its position in the program
 }
 
-// These constants are the largest lengths of the lists in a Flight.
+// The following constants are the largest lengths of the lists in a Flight.
 const (
 	flightBatches     = 16
 	flightBefore      = 8
 	flightCollectives = 4
 )
 
-// flightRecorder stores the data of flight records that no other type stores. For each batch it reads the clock twice.
+// flightRecorder stores the data for flight records that other types do not store already. Its cost is two readings of
+// the clock for each batch.
 type flightRecorder struct {
 	im        *image.Image
-	onFailure func(*Flight) // Options.Failed, which is called when the program fails
+	onFailure func(*Flight) // the callback Options.Failed, which is called when the program fails
 
 	mu      sync.Mutex
 	batches []FlightBatch
@@ -119,7 +120,7 @@ func (r *flightRecorder) failed(err error) {
 	}
 }
 
-// stood returns the standings of the streams when the world ended with err.
+// stood returns the standings (the current operations) of the streams at the time when the world ended with err.
 func (r *flightRecorder) stood(err error) []device.Standing {
 	var fault *device.Fault
 	var dead *device.Deadlock
@@ -191,8 +192,8 @@ func (r *flightRecorder) before(f *FlightStream, s device.Standing) {
 	slices.Reverse(f.Collectives)
 }
 
-// waitsFor returns the ranks that have not completed commands on which s's current command depends. Streams that are
-// not in at have completed all commands.
+// waitsFor returns the ranks that have not completed commands on which s's current command depends. Streams that do not
+// occur in the list at have completed all commands.
 func (r *flightRecorder) waitsFor(s device.Standing, at []device.Standing) []int {
 	pl, n := r.im.Plan, int64(len(r.im.Plan.Cmds))
 	c, run := &pl.Cmds[s.ID%n], s.ID/n
@@ -225,7 +226,7 @@ func (r *flightRecorder) waitsFor(s device.Standing, at []device.Standing) []int
 	return slices.Compact(ranks)
 }
 
-// meets reports whether a and b contain the two sides of one transfer.
+// meets reports whether commands a and b contain the two ends of one transfer.
 func meets(a, b *plan.Cmd) bool {
 	return slices.ContainsFunc(a.Group, func(x plan.P2P) bool {
 		return slices.ContainsFunc(b.Group, func(y plan.P2P) bool { return x.Pair == y.Pair && x.Send != y.Send })

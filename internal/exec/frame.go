@@ -11,18 +11,18 @@ import (
 // frame holds the host memory of one run in flight: the blocks to upload and to download. Frames are reused.
 type frame struct {
 	in    [][]byte           // by input block: the bytes to upload; nil for no upload
-	spare []*tensor.Tensor   // by input block: separate storage, if the block needs it
+	spare []*tensor.Tensor   // by input block: separate memory, if the block needs it
 	out   []*blocks.Receiver // by output
 	get   [][]byte           // by output block: the memory to download to; nil for no download
-	uses  []int32            // the adversary's use counts of the run
-	// deviceIn and deviceOut hold, by block, device views from and to which the run copies in place of host memory;
-	// nil if there are none.
+	uses  []int32            // the adversary's counts of remaining uses for the run
+	// deviceIn and deviceOut hold, by block, views of device memory that the run copies from and to, instead of host
+	// memory; nil if there are none.
 	deviceIn, deviceOut []device.View
 	// moved holds the relocated commands that the run issues if some of its blocks are not in the arena; nil if all
-	// are.
+	// blocks are in the arena.
 	moved *image.Relocation
-	graph device.Graph // the graph that replays runs with the commands moved
-	lent  []bool       // by output block: whether it remains in the arena; nil if none does
+	graph device.Graph // the graph that replays runs with the commands in moved
+	lent  []bool       // by output block: whether the block remains in the arena; nil if none does
 }
 
 // newFrame returns a frame. receives reports the ranks whose output blocks this process receives.
@@ -46,7 +46,7 @@ func (f *frame) forget() {
 }
 
 // expect prepares the memory for the outputs that the host receives. Outputs are received directly into the caller's
-// tensors if these are not shared.
+// tensors, unless other operations may still read these.
 func (f *frame) expect(a Args, shared map[*tensor.Tensor]bool) error {
 	b := 0
 	for _, r := range f.out {
@@ -104,14 +104,14 @@ func blocksOf(ios []plan.IO) (n int) {
 }
 
 // staging describes the transfers for which a world has reserved buffers: the number of runs, and the blocks that each
-// run transfers.
+// of these runs transfers.
 type staging struct {
 	im     *image.Image
 	runs   int
-	blocks []bool // by block, inputs before outputs: whether it is transferred
+	blocks []bool // by block, inputs before outputs: whether the block is transferred
 }
 
-// reserve makes the world allocate buffers for the transfers of the runs, unless it has them.
+// reserve makes the world allocate buffers for the transfers of the runs, unless the world already has these buffers.
 func (s *staging) reserve(frames []*frame) error {
 	blocks := copied(frames)
 	if s.covers(len(frames), blocks) {

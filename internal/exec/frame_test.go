@@ -12,8 +12,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSharedInputs checks that contiguous blocks are the caller's memory, that runs of a batch with the same tensor
-// share the copies of blocks that are not contiguous, and that few frames outlive a batch.
+// TestSharedInputs checks that contiguous blocks are not copied from the caller's memory, that runs of a batch with the
+// same tensor share one copy of blocks that are not contiguous, and that few frames outlive a batch.
 func TestSharedInputs(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, byColumns(chunked(2, "")), Options{})
 	rows := chunkedInputs(t, 2, 1)["w"]
@@ -49,8 +49,8 @@ func TestSharedInputs(t *testing.T) {
 	}
 }
 
-// byColumns changes a plan of chunked so that w is [4, 3·ranks] and each rank holds its columns, which are blocks that
-// are not contiguous.
+// byColumns changes the plan chunked so that w has shape [4, 3·ranks] and each rank holds some columns of w, so that
+// blocks are not contiguous.
 func byColumns(p *plan.Plan) *plan.Plan {
 	io := &p.Inputs[1]
 	io.Shape = []int64{4, 3 * int64(p.Ranks)}
@@ -60,7 +60,7 @@ func byColumns(p *plan.Plan) *plan.Plan {
 	return p
 }
 
-// sideBySide returns w in the layout of byColumns.
+// sideBySide returns the tensor w for a plan that byColumns has changed.
 func sideBySide(t *testing.T, w *tensor.Tensor) *tensor.Tensor {
 	t.Helper()
 	ranks := w.Shape[0] / 4
@@ -101,7 +101,7 @@ func TestSubMesh(t *testing.T) {
 	}
 }
 
-// TestHostBuffer passes a tensor through host memory on each rank.
+// TestHostBuffer checks a plan that passes a tensor through a buffer in host memory on each rank.
 func TestHostBuffer(t *testing.T) {
 	b := newBuilder(2, ir.BF16)
 	x := b.input("x", true, 6)
@@ -133,7 +133,7 @@ func TestHostBuffer(t *testing.T) {
 	}
 }
 
-// TestEmpty checks that tensors with zero extents run: no element is moved, and every synchronisation takes place.
+// TestEmpty checks plans whose tensors have zero extents: no element is moved, but every synchronisation takes place.
 func TestEmpty(t *testing.T) {
 	for _, mode := range modes {
 		b := newBuilder(3, ir.F32)

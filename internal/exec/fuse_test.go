@@ -18,8 +18,8 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// These types are a machine that supports chains: it runs the links one after another on the CPU machine, each into
-// separate memory. It declines some chains, as a machine may.
+// The following types implement a machine that supports chains: it runs the operations of a chain one after another on
+// the CPU machine, each into separate memory. The machine declines some chains, as machines are allowed to.
 type (
 	chainMachine struct {
 		device.Machine
@@ -139,9 +139,9 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 	return d.links(k, chain)
 }
 
-// links runs each link into separate memory, and then copies the results to their destinations, the last one first. It
-// refuses a result that shares bytes with another result, or with an operand that is not the same tensor: a GPU's
-// threads would read elements that others have already overwritten.
+// links runs each operation of a chain into separate memory, and then copies the results to their destinations, the
+// last result first. It refuses a result that shares bytes with another result, or with an operand that is not the same
+// tensor, because a GPU's threads would read elements that other threads have already overwritten.
 func (d chainDevice) links(k device.Kernel, chain device.Chain) (device.Launch, error) {
 	for i, out := range k.Outs {
 		for _, other := range k.Outs[:i] {
@@ -192,7 +192,7 @@ func (d chainDevice) links(k device.Kernel, chain device.Chain) (device.Launch, 
 	return all, nil
 }
 
-// overlapping reports whether the spans of two views overlap.
+// overlapping reports whether the byte ranges of two views overlap.
 func overlapping(a, b device.View) bool {
 	end := func(v device.View) int64 {
 		last, _ := device.LastElement(v.Shape, v.Strides)
@@ -201,8 +201,8 @@ func overlapping(a, b device.View) bool {
 	return a.Mem == b.Mem && a.Off < end(b) && b.Off < end(a)
 }
 
-// withLSE computes attention_lse before the attention, so that an attention that reads or overwrites the result of the
-// other gives a wrong result.
+// withLSE computes attention_lse before the attention, so that an attention that reads or overwrites the result of
+// attention_lse gives a wrong result.
 func (d chainDevice) withLSE(k device.Kernel, op device.Attention) (device.Launch, error) {
 	*d.m.sums++
 	grad := device.AttentionGrad{Op: ir.OpAttentionLSE, Scale: op.Scale, Causal: op.Causal}
@@ -216,7 +216,7 @@ func (d chainDevice) withLSE(k device.Kernel, op device.Attention) (device.Launc
 }
 
 // joint runs the linears in reverse order, each into separate memory, and then copies all results to their
-// destinations, so that a linear that reads or overwrites another one's result gives a wrong result.
+// destinations, so that a linear that reads or overwrites another linear's result gives a wrong result.
 func (d chainDevice) joint(k device.Kernel, how device.Linears) (device.Launch, error) {
 	var all chainLaunch
 	add := func(k device.Kernel) error {
@@ -263,7 +263,7 @@ func (d chainDevice) joint(k device.Kernel, how device.Linears) (device.Launch, 
 	return all, nil
 }
 
-// pointwisePlan is a rank's elementwise commands on x and y; their operands are drawn at random.
+// pointwisePlan generates a plan of one rank with random elementwise commands on x and y.
 func pointwisePlan(rng *rand.Rand) *plan.Plan {
 	b := newBuilder(1, ir.BF16)
 	shape := []int64{4, 6}
@@ -274,7 +274,7 @@ func pointwisePlan(rng *rand.Rand) *plan.Plan {
 	stream := "main"
 	for i := range 3 + rng.IntN(12) {
 		switch rng.IntN(8) {
-		case 0: // another stream continues with all values
+		case 0: // commands on another stream continue with all values
 			other := map[string]string{"main": "side", "side": "main"}[stream]
 			b.after(0, other, stream)
 			stream = other
@@ -326,7 +326,8 @@ func TestChainsSameBits(t *testing.T) {
 }
 
 // sameBits runs a plan twice, with inputs drawn from seed, in three ways: each command by itself, several commands as
-// one launch, and with such launches declined. The outputs must be the same. It returns the machine of the second way.
+// one launch, and with such launches declined. The outputs must be the same. The result is the machine that executed
+// several commands as one launch.
 func sameBits(t *testing.T, seed uint64, p *plan.Plan) chainMachine {
 	t.Helper()
 	in := map[string]*tensor.Tensor{}
@@ -366,7 +367,7 @@ func sameBits(t *testing.T, seed uint64, p *plan.Plan) chainMachine {
 	return taking
 }
 
-// TestChainsFound checks which commands become one launch.
+// TestChainsFound checks which elementwise commands become one launch.
 func TestChainsFound(t *testing.T) {
 	shape := []int64{4, 6}
 	type rig struct {
@@ -379,7 +380,7 @@ func TestChainsFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		emit func(r rig)
 		want []int // lengths of chains
-		more int   // results that they store in addition to those of their last commands
+		more int   // number of results that chains store in addition to those of their last commands
 	}{
 		"both results": {func(r rig) {
 			a, b := value(r, "%a"), value(r, "%b")
@@ -578,7 +579,8 @@ func TestChainsFound(t *testing.T) {
 	}
 }
 
-// TestFixed checks that kernels get the instruction not to measure algorithms.
+// TestFixed checks that Options.Fixed sets the option Fixed of kernels, so that machines do not choose algorithms by
+// measurement.
 func TestFixed(t *testing.T) {
 	b := newBuilder(1, ir.F32)
 	x, w := b.input("x", false, 4, 6), b.input("w", false, 3, 6)
@@ -600,7 +602,8 @@ func TestFixed(t *testing.T) {
 	}
 }
 
-// TestSMs checks that GEMMs get the number of multiprocessors to plan for, including GEMMs that end in a relu.
+// TestSMs checks that the number of multiprocessors in the program is passed to GEMMs, including GEMMs that end in a
+// relu.
 func TestSMs(t *testing.T) {
 	for _, relu := range []bool{false, true} {
 		b := newBuilder(1, ir.F32)
@@ -629,8 +632,8 @@ func TestSMs(t *testing.T) {
 	}
 }
 
-// TestJointsOf8Bits checks that linears of one bf16 input by 8-bit weights are one launch, also a gate and its value, and
-// that linears with other inputs or scales of inputs, or with 8-bit inputs, are not.
+// TestJointsOf8Bits checks that linears of one bf16 input with 8-bit weights become one launch, also as the two linears
+// of a gated layer, and that linears with different inputs or scales of inputs, or with 8-bit inputs, do not.
 func TestJointsOf8Bits(t *testing.T) {
 	const text = `dim T = 3
 dim H = 128

@@ -14,18 +14,18 @@ import (
 type gatherer struct {
 	peers  *world.World
 	owners []int            // by rank
-	at     [][]outputAt     // by process: positions of the blocks in its segment
-	segs   []*world.Segment // by process; for a process on another node, this process's own segment for received data
-	wires  uint64           // number of the first of the wires, one for each ordered pair of processes
+	at     [][]outputAt     // by process: positions of blocks in the process's segment
+	segs   []*world.Segment // segments by process; for a process on another node, a local segment for received data
+	wires  uint64           // number of the first wire; there is one wire for each ordered pair of processes
 }
 
 // outputAt is the position of an output block in a segment.
 type outputAt struct {
-	output, part int // index of the output, and of the block in it
+	output, part int // index of the output, and of the block in the output
 	off, bytes   int64
 }
 
-// newGatherer creates this process's segment and maps those of the other processes.
+// newGatherer creates this process's segment and maps the segments of the other processes.
 func newGatherer(ctx context.Context, peers *world.World, p *plan.Plan, outputs []plan.IO) (*gatherer, error) {
 	owners, err := peers.Owners(p.Ranks)
 	if err != nil {
@@ -41,7 +41,7 @@ func newGatherer(ctx context.Context, peers *world.World, p *plan.Plan, outputs 
 			sizes[to] += plan.Aligned(bytes)
 		}
 	}
-	// The keys of one process's programs are not distinct, but all processes create the segments of these programs in the
+	// Two programs of one process may have equal keys, but all processes create the segments of these programs in the
 	// same order.
 	own, err := world.NewSegment(int(max(sizes[peers.Process()], 1)))
 	if err != nil {
@@ -71,7 +71,7 @@ func newGatherer(ctx context.Context, peers *world.World, p *plan.Plan, outputs 
 }
 
 // gather completes the outputs of a run. All processes first copy their blocks to the segments, and at the end wait
-// until all have read the blocks of the others.
+// until each process has read the other processes' blocks.
 func (g *gatherer) gather(ctx context.Context, f *frame) error {
 	me := g.peers.Process()
 	for _, a := range g.at[me] {
@@ -98,7 +98,7 @@ func (g *gatherer) far(process int) bool {
 	return g.peers.Node(process) != g.peers.Node(g.peers.Process())
 }
 
-// exchange sends this process's blocks to the processes of other nodes, and waits for theirs.
+// exchange sends this process's blocks to the processes of other nodes, and waits for the blocks of those processes.
 func (g *gatherer) exchange(ctx context.Context) error {
 	me, n := g.peers.Process(), len(g.segs)
 	var receipts []*world.Receipt

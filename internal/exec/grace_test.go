@@ -13,7 +13,8 @@ import (
 	"hocket.example/hocket/internal/exec/grace"
 )
 
-// slow is a world whose Sync returns only after some context has ended. It calls awaited when a caller waits in Sync.
+// slow is a world whose Sync returns only after the context that the test sets has ended. It calls awaited when a
+// caller waits in Sync.
 type slow struct {
 	device.World
 	until   context.Context
@@ -46,7 +47,7 @@ func TestGrace(t *testing.T) {
 }
 
 // TestGraceOver checks that a run that does not end is aborted at the end of the grace, or without delay if there is no
-// grace, and that its error is that of the context.
+// grace, and that the run returns the context's error.
 func TestGraceOver(t *testing.T) { synctest.Test(t, testGraceOver) }
 
 func testGraceOver(t *testing.T) {
@@ -147,7 +148,7 @@ func (w busy) Close() error {
 	return errors.Join(w.World.Close(), device.ErrDeviceLost)
 }
 
-// TestClosesLater checks that a run whose devices remain busy returns closesWithin after its deadline, and that
+// TestClosesLater checks that a run whose devices remain busy returns after its deadline plus closesWithin, and that
 // AwaitClosed reports which devices were lost.
 func TestClosesLater(t *testing.T) { synctest.Test(t, testClosesLater) }
 

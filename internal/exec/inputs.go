@@ -26,15 +26,15 @@ import (
 // Values that a run has written are computed, and only kernels check them.
 type inputChecker struct {
 	im      *image.Image
-	peers   *world.World // nil if all ranks belong to this process
+	peers   *world.World // the other processes; nil if all ranks belong to this process
 	binder  *binder
 	issuer  *issuer
 	all     []*contents.Check // of all ranks
 	own     []ownCheck
 	checked map[*contents.Check]origin
-	// whole reports, by input, whether all ranks have the same block. Each process then checks the input for all
-	// ranks. sum is the checksum of those of these inputs that are in host memory. Processes compare the checksum
-	// instead of the errors that they find, because with equal inputs all of them find the same error.
+	// whole reports, by input, whether all ranks have the same block. Each process checks an input that is whole for
+	// all ranks. sum is the checksum of the whole inputs in host memory. Processes compare the checksum instead of the
+	// errors that they find, because they find the same error if their inputs are equal.
 	whole []bool
 	sum   uint32
 }
@@ -44,11 +44,11 @@ type ownCheck struct {
 	*contents.Check
 	part int
 	on   int // the rank of the block
-	// named is the rank that errors name. If several ranks make the same check, it is one of this process.
+	// named is the rank that errors name. If several ranks make the same check, named is a rank of this process.
 	named int
 }
 
-// origin identifies the contents of a device tensor at some time.
+// origin identifies one version of the contents of a device tensor.
 type origin struct {
 	t      weak.Pointer[resident.DeviceTensor]
 	number uint64
@@ -87,7 +87,7 @@ func newInputChecker(im *image.Image, peers *world.World, b *binder, s *issuer) 
 }
 
 // check returns an error if the contents of an input of the bound batch are invalid. ins lists the inputs in host
-// memory to check. All processes return the same error. ended reports whether the world has failed.
+// memory to check. All processes return the same error. The result ended reports whether the world has failed.
 func (c *inputChecker) check(ctx context.Context, batch *Batch, ins []int) (ended bool, err error) {
 	if len(c.all) == 0 {
 		return false, nil
@@ -110,8 +110,8 @@ func (c *inputChecker) mayDiffer(batch *Batch) bool {
 	})
 }
 
-// wrong returns the first error in the inputs of this process's ranks; nil if there is none. download reports whether
-// device tensors may be downloaded.
+// wrong returns the first error in the inputs of this process's ranks; nil if there is none. Device tensors are
+// downloaded for the check only if download is set.
 func (c *inputChecker) wrong(ctx context.Context, batch *Batch, ins []int, download bool) (*fault.InputError, error) {
 	c.sum = 0
 	filled := map[*resident.DeviceTensor]bool{} // device tensors that earlier runs of the batch write
@@ -145,7 +145,7 @@ func (c *inputChecker) wrong(ctx context.Context, batch *Batch, ins []int, downl
 	return nil, nil
 }
 
-// host returns the block that a run reads from host memory; nil if it reads none.
+// host returns the block of an input that a run reads from host memory; nil if the run does not read it from there.
 func (c *inputChecker) host(run int, a Args, k ownCheck, weights *Weights, ins []int) ([]byte, origin, error) {
 	io := &c.im.Inputs[k.Input]
 	if data := c.binder.frames[run].in[c.im.FirstBlock[io.Name]+k.part]; data != nil {
@@ -218,8 +218,8 @@ func (c *inputChecker) agree(ctx context.Context, found *fault.InputError) (*fau
 	return found, json.Unmarshal(all[i], found)
 }
 
-// met returns an error that names the parameter whose contents a kernel has refused in a run; nil if the value was
-// computed.
+// met returns an error that names the parameter whose contents a kernel has refused in a run; nil if the program
+// computed the value.
 func (c *inputChecker) met(cause error) *fault.InputError {
 	var f *device.Fault
 	var content *device.ContentError
@@ -233,7 +233,7 @@ func (c *inputChecker) met(cause error) *fault.InputError {
 		}
 		return k.Met(content.Element, content.Value, content.Text)
 	}
-	var of *contents.Check // the only check of an operand of the op
+	var of *contents.Check // this is the only check of an operand of the op
 	for _, k := range c.all {
 		if k.Rank != f.Rank || k.Op != content.Op {
 			continue

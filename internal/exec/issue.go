@@ -18,15 +18,15 @@ import (
 type issuer struct {
 	im      *image.Image
 	weights *weightCache
-	marked  []bool               // by command: whether marks bracket it
+	marked  []bool               // by command: whether Begin and End marks enclose it
 	adv     *adversary.Adversary // nil unless the machine is virtual
 	tracer  *tracer              // nil unless Options.Trace
 	replay  *replay              // nil unless Options.Graph
 	run     int64                // number of runs issued so far
 }
 
-// within calls issue, and aborts the world if ctx ends before issue returns, because issue may wait for other worlds
-// or for transfers. within returns only after the end of ctx can no longer abort the world, so that ctx cannot abort a
+// within calls the function issue, which may wait for other worlds or for transfers, and aborts the world if ctx ends
+// before issue returns. After within has returned, the end of ctx no longer aborts the world, so ctx cannot abort a
 // later run.
 func (s *issuer) within(ctx context.Context, issue func() error) error {
 	aborted := make(chan struct{})
@@ -60,7 +60,7 @@ func (s *issuer) runs(frames []*frame) error {
 // base returns the offset that is added to the indices of a run's commands to form their marks.
 func (s *issuer) base(run int64) int64 { return run * int64(len(s.im.Cmds)) }
 
-// commands enqueues a run command by command.
+// commands enqueues the commands of a run one by one.
 func (s *issuer) commands(run int64, f *frame) error {
 	base := s.base(run)
 	f.uses = s.adv.Begin(f.uses)
@@ -132,7 +132,7 @@ func (s *issuer) command(i int, base, run int64, f *frame) error {
 	return s.mark(i, c, base, run, f)
 }
 
-// mark issues the command c, which has the index i. If marks bracket the command, mark issues them, too.
+// mark issues command c, which has index i, and the Begin and End marks that enclose the command, if any.
 func (s *issuer) mark(i int, c *image.Command, base, run int64, f *frame) error {
 	id := base + int64(i)
 	var err error
@@ -160,8 +160,8 @@ var issuing = func() (names [plan.Output + 1]string) {
 	return names
 }()
 
-// upload uploads input i and waits until the upload has ended, for at most grace.Transfer after ctx ends. In a trace
-// the upload belongs to the next run.
+// upload uploads input i and waits until the upload has ended, for at most grace.Transfer after ctx ends. A trace shows
+// the upload as part of the next run.
 func (s *issuer) upload(ctx context.Context, i int, t *tensor.Tensor) error {
 	io := &s.im.Inputs[i]
 	first := s.im.FirstBlock[io.Name]

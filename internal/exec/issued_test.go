@@ -43,8 +43,8 @@ func issued(t *testing.T, p *plan.Plan, algorithm string) *plan.Plan {
 	return out
 }
 
-// TestIssuedIsProved proves the operations issued for every example with every schedule. The properties that the
-// checker has proved of the plan must hold for them too.
+// TestIssuedIsProved proves the operations that are issued for every example program with every schedule. The
+// properties that the checker has proved for the plan must hold for the issued operations too.
 func TestIssuedIsProved(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.hkt")
 	if err != nil || len(files) < 11 {

@@ -28,7 +28,7 @@ func linearsPlan(rng *rand.Rand) *plan.Plan {
 		for range 1 + rng.IntN(4) {
 			out := fresh()
 			if rng.IntN(6) == 0 {
-				out = pick() // this may be the linear's operand
+				out = pick() // this memory may be the linear's operand
 			}
 			if rng.IntN(8) == 0 {
 				in = pick()
@@ -76,7 +76,7 @@ func TestJointsSameBits(t *testing.T) {
 	}
 }
 
-// TestJointsFound checks which linears become one launch.
+// TestJointsFound checks which linears are combined into one launch.
 func TestJointsFound(t *testing.T) {
 	type rig struct {
 		*builder
@@ -85,7 +85,7 @@ func TestJointsFound(t *testing.T) {
 	}
 	value := func(r rig, name string) plan.Ref { return r.ref(0, r.buffer(name, plan.RoleValue, 4, 6), 4, 6) }
 	linear := func(r rig, out, x, w plan.Ref) { r.compute(0, "main", ir.OpLinear, out, x, w) }
-	gate := func(r rig) (a, b, s plan.Ref) { // two linears, and a buffer for a silu
+	gate := func(r rig) (a, b, s plan.Ref) { // two linears, and a buffer for the result of a silu
 		a, b, s = value(r, "a"), value(r, "b"), value(r, "s")
 		linear(r, a, r.x, r.w)
 		linear(r, b, r.x, r.v)

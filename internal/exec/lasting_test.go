@@ -17,9 +17,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestLasting checks that weights are uploaded when a batch has them for the first time, and again after a batch with
-// other weights, and not otherwise. Changes to their host memory in the meantime, which are not allowed, have no
-// effect. On the scheduled machine, the adversary does not overwrite them.
+// TestLasting checks that weights are uploaded for the first batch that has them, for a batch after one with other
+// weights, and for no other batch. Changes to the weights' host memory in the meantime, which are not allowed, have no
+// effect. On the scheduled machine, the adversary does not overwrite uploaded weights.
 func TestLasting(t *testing.T) {
 	for modeName, mode := range modes {
 		for _, graph := range graphs() {
@@ -53,12 +53,12 @@ func testLasting(t *testing.T, prog *Program) {
 	spoil := func(w *tensor.Tensor) { clear(w.Data) }
 	mend := func(w *tensor.Tensor) { copy(w.Data, sideBySide(t, rows[w]).Data) }
 	x := uint64(10)
-	known := map[*tensor.Tensor]*Weights{nil: NewWeights(nil)} // so that the program recognizes the weights
+	known := map[*tensor.Tensor]*Weights{nil: NewWeights(nil)} // the same value for all batches, so that the program recognizes the weights
 	for i, s := range []struct {
 		what    string
 		before  func(*tensor.Tensor)
 		weights *tensor.Tensor   // that remain on the devices
-		ws      []*tensor.Tensor // of each run of the batch
+		ws      []*tensor.Tensor // arguments of each run of the batch
 	}{
 		{"nothing lasts", nil, nil, []*tensor.Tensor{second, first}},
 		{"the first time", nil, first, []*tensor.Tensor{first, first, first}},
@@ -100,8 +100,8 @@ func testLasting(t *testing.T, prog *Program) {
 	}
 }
 
-// TestLastingUploads checks that the uploads of a run by graph are known before a graph exists: the first graph may be
-// recorded for a capture, after the weights were found to be on the devices.
+// TestLastingUploads checks that the uploads of runs by graph are determined before a graph exists, because the first
+// graph may be recorded for a capture, when the weights are already on the devices.
 func TestLastingUploads(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	in := chunkedInputs(t, 2, 1)
@@ -153,7 +153,7 @@ func TestLastingTrace(t *testing.T) {
 	}
 }
 
-// ending is a world in which a context ends during a wait for work.
+// ending is a world that ends a context while a caller waits for work.
 type ending struct {
 	device.World
 	end func()
@@ -165,8 +165,8 @@ func (w ending) Sync(ctx context.Context) error {
 }
 
 // TestHold checks that Preload uploads weights before the run until its context ends, that a later call continues with
-// the remaining ones, and that the program can run in the meantime. A tensor that does not fit the parameter gives an
-// error before anything is uploaded.
+// the remaining weights, and that the program can run in the meantime. A tensor that does not fit the parameter gives
+// an error before anything is uploaded.
 func TestHold(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	in := chunkedInputs(t, 2, 1)
@@ -182,7 +182,7 @@ func TestHold(t *testing.T) {
 		}
 		for name, x := range in {
 			if name != left {
-				clear(x.Data) // not allowed: shows when it was read
+				clear(x.Data) // callers must not do this; it shows when the tensor was read
 			}
 		}
 	}
@@ -256,7 +256,7 @@ func TestHoldFails(t *testing.T) {
 	}
 }
 
-// stager records the sizes for which it must have buffers.
+// stager is a world that records the sizes of the buffers that it must reserve.
 type stager struct {
 	device.World
 	sizes []int64
@@ -267,8 +267,8 @@ func (w *stager) Stage(sizes []int64, _ int) error {
 	return nil
 }
 
-// TestLastingStaged checks that no staging is reserved for weights on the devices, until they are uploaded for each run
-// again.
+// TestLastingStaged checks that no staging is reserved for weights on the devices, unless they are uploaded for each
+// run again.
 func TestLastingStaged(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	w := &stager{World: prog.im.World}

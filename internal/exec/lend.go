@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/internal/exec/image"
 )
 
-// lender lends results to the caller. It returns their addresses in the arena, and runs do not copy these results.
-// After a run, work on the caller's streams can read them there until the next run, which waits for that work. See
-// Image.Lendable.
+// lender lends results to the caller. Callers get the addresses of lent results in the arena, and runs do not copy
+// these results. After a run, work on the caller's streams can read the lent results until the next run, which waits
+// for that work. See Image.Lendable.
 type lender struct {
 	im    *image.Image
 	moves *moves
@@ -78,7 +78,7 @@ func (l *lender) apart(a Args) error {
 	return nil
 }
 
-// Lendable returns the names that Args.Lend may have.
+// Lendable returns the names of the results that Args.Lend may contain.
 func (p *Program) Lendable() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -87,8 +87,8 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestMutations changes numbers anywhere in plans and checks that each gives an error or a run, and never a panic or a
-// hang.
+// TestMutations changes random numbers in plans, and checks that each changed plan gives an error or runs, and never
+// panics or hangs.
 func TestMutations(t *testing.T) {
 	count := 3000
 	if testing.Short() {

@@ -11,43 +11,43 @@ import (
 )
 
 // moves lets enqueued runs use the caller's blocks in place, instead of copies in the arena. Kernels are prepared for
-// fixed addresses, so each set of addresses needs separate commands, which a move holds. Each process moves only
-// blocks of its own ranks that no other rank uses, so processes need not coordinate their moves.
+// fixed addresses, so each list of the blocks' addresses needs separate commands; a move holds both. Each process moves
+// only blocks of its own ranks that no other rank uses, so processes need not coordinate their moves.
 type moves struct {
 	im       *image.Image
 	enqueued *enqueued
-	known    []*move // moves of runs that were issued, in the order in which their addresses were first used
-	inGraphs []*move // moves of runs that were captured or recorded; they are released only at the end
-	current  *move   // move of the run that was enqueued last; nil if its blocks are copied
-	missed   int     // number of runs that copied because known was full
+	known    []*move // moves that issued runs have used, in the order of their first use
+	inGraphs []*move // moves that captured or recorded runs use; they are released when the program is closed
+	current  *move   // move of the run that was enqueued last; nil if that run copies its blocks
+	missed   int     // number of runs that copied their blocks because the list known was full
 	off      bool    // set if moves cannot be resolved
 	asked    bool    // set after a run was enqueued
 }
 
-// move holds the addresses of a run's blocks, those of the inputs followed by those of the outputs, and the commands of
-// runs with these addresses.
+// move holds the addresses of a run's blocks, first of the inputs and then of the outputs, and the commands of runs
+// with these addresses.
 type move struct {
 	at      []uintptr         // 0 for a block that is copied
 	in, out []device.Memory   // the memory at these addresses; nil for a block that is copied
 	cmds    *image.Relocation // nil until it is resolved
-	graph   device.Graph      // graph that replays such runs; nil if they copy
+	graph   device.Graph      // graph that replays runs with these addresses; nil if these runs copy their blocks
 	failed  bool              // set if the move could not be resolved
 }
 
 const (
 	mostKnown  = 16  // largest number of moves in known
-	mostGraphs = 4   // largest number of moves that are recorded as graphs
-	mostMissed = 256 // number of runs that copy before known is cleared
+	mostGraphs = 4   // largest number of moves with recorded graphs
+	mostMissed = 256 // number of runs that copy their blocks before the list known is cleared
 )
 
-// region is a range of bytes that a run uses.
+// region is an interval of addresses that a run uses.
 type region struct {
 	at, end uintptr
 	writes  bool
-	block   int // index of the block if it may move; otherwise -1
+	block   int // index of the block if it is movable; otherwise -1
 }
 
-// meets returns the number of regions that share bytes with r.
+// meets returns the number of the given regions that share bytes with r.
 func (r region) meets(all []region) (n int) {
 	for _, o := range all {
 		if r.at < o.end && o.at < r.end {
@@ -81,7 +81,7 @@ func (m *moves) addresses(a Args) []uintptr {
 		if r.block < 0 {
 			continue
 		}
-		others, itself := written, 0 // regions that are only read may share bytes
+		others, itself := written, 0 // regions that the run only reads may share bytes
 		if r.writes {
 			others, itself = regions, 1
 		}
@@ -106,8 +106,8 @@ func (m *moves) find(at []uintptr) *move {
 	return nil
 }
 
-// closest returns the recorded move that uses the largest number of at's blocks in place and copies the others; nil if
-// there is none.
+// closest returns the recorded move that uses the largest number of blocks at their addresses in the list at and copies
+// the other blocks; nil if there is none.
 func (m *moves) closest(at []uintptr) (best *move) {
 	most := 0
 	for _, v := range m.inGraphs {
@@ -128,7 +128,7 @@ func (m *moves) closest(at []uintptr) (best *move) {
 	return best
 }
 
-// shared returns a move with the addresses that all moves in all have in common. For example, weights have the same
+// shared returns a move with the addresses that the given moves have in common. For example, weights have the same
 // addresses in each run while results have other addresses. It returns nil if the moves have no address in common, or
 // if all their addresses are equal.
 func shared(all []*move) *move {
@@ -156,8 +156,8 @@ func shared(all []*move) *move {
 	return v
 }
 
-// of returns the move of a run of f; nil if none of its blocks moves. After the program has been recorded, no further
-// moves are added, because they would have no graph.
+// of returns the move for a run with frame f; nil if the run copies all its blocks. After graphs have been recorded, no
+// further moves are added, because they would have no graph.
 func (m *moves) of(a Args, f *frame, recorded bool) *move {
 	m.asked, m.current = true, nil
 	at := m.addresses(a)
@@ -180,7 +180,7 @@ func (m *moves) of(a Args, f *frame, recorded bool) *move {
 	return m.current
 }
 
-// new returns a move with the given addresses of a run of f.
+// new returns a move with the given addresses, for runs with frame f.
 func (m *moves) new(at []uintptr, f *frame) *move {
 	v := &move{at: at, in: make([]device.Memory, len(m.im.MovableIn)), out: make([]device.Memory, len(m.im.MovableOut))}
 	for n, p := range at {
@@ -195,7 +195,7 @@ func (m *moves) new(at []uintptr, f *frame) *move {
 	return v
 }
 
-// outdated reports whether many runs had other addresses than the known moves.
+// outdated reports whether the addresses of many runs were not among the known moves.
 func (m *moves) outdated() bool { return m.missed >= mostMissed }
 
 // forget releases the known moves. No run may be in flight.
@@ -208,7 +208,7 @@ func (m *moves) forget() {
 	m.known, m.current, m.missed = nil, nil, 0
 }
 
-// keep marks v as used by a graph, so that v is not released.
+// keep marks move v as used by a graph, so that v is not released.
 func (m *moves) keep(v *move) {
 	if !slices.Contains(m.inGraphs, v) {
 		m.known = slices.DeleteFunc(m.known, func(o *move) bool { return o == v })
@@ -216,8 +216,9 @@ func (m *moves) keep(v *move) {
 	}
 }
 
-// resolve resolves the commands of v if necessary, and reports whether they are resolved. If that fails, runs with v's
-// addresses copy their blocks. If the machine does not support moves, all runs of the program copy.
+// resolve resolves the commands of move v if necessary, and reports whether they are resolved. If they cannot be
+// resolved, runs with v's addresses copy their blocks. If the machine does not support moves, all runs of the program
+// copy.
 func (m *moves) resolve(v *move) bool {
 	if v.cmds == nil && !v.failed && !m.off {
 		var err error
@@ -230,7 +231,7 @@ func (m *moves) resolve(v *move) bool {
 	return v.cmds != nil
 }
 
-// capture makes a run of f that becomes part of the caller's graph use its blocks in place.
+// capture makes a run with frame f, which becomes part of the caller's graph, use its blocks in place.
 func (m *moves) capture(a Args, f *frame) {
 	at := m.addresses(a)
 	if at == nil {
@@ -246,8 +247,8 @@ func (m *moves) capture(a Args, f *frame) {
 	}
 }
 
-// use makes a run of f use its blocks at the addresses of v, if possible. replayed reports whether runs are graph
-// launches.
+// use makes a run with frame f use its blocks at the addresses of move v, if possible. replayed reports whether runs
+// are graph launches.
 func (m *moves) use(v *move, f *frame, replayed bool) {
 	switch {
 	case v == nil:
@@ -259,8 +260,8 @@ func (m *moves) use(v *move, f *frame, replayed bool) {
 }
 
 // toRecord returns the moves to record graphs for: the move of the next run, the latest moves whose addresses are still
-// valid memory, and a move of the blocks that these have in common. If together is set, other processes record the same
-// number of graphs; the list is then filled up with nil for graphs that this process does not use.
+// valid memory, and a move with the addresses that these moves have in common. If together is set, all processes must
+// record the same number of graphs; the list is then padded with nil for graphs that this process does not use.
 func (m *moves) toRecord(together bool) (list []*move) {
 	if !m.asked || !slices.Contains(m.im.MovableIn, true) && !slices.Contains(m.im.MovableOut, true) {
 		return nil
@@ -270,7 +271,7 @@ func (m *moves) toRecord(together bool) (list []*move) {
 		if known := m.find(v.at); known != nil {
 			v = known
 		}
-		last = append(last, v) // the latest, because it serves runs that differ in the other addresses
+		last = append(last, v) // the common move is the last one, because it serves runs whose other addresses differ
 	}
 	for _, v := range slices.Backward(last) {
 		if v != nil && !slices.Contains(list, v) && len(list) < mostGraphs && m.there(v) && m.resolve(v) {
@@ -284,7 +285,7 @@ func (m *moves) toRecord(together bool) (list []*move) {
 	return list
 }
 
-// there reports whether there is memory at the addresses of v, at both ends of each block.
+// there reports whether the addresses of move v are valid memory, at both ends of each block.
 func (m *moves) there(v *move) bool {
 	n := 0
 	for _, ios := range [][]plan.IO{m.im.Inputs, m.im.Outputs} {

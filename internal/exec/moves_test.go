@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/exec/image"
 )
 
-// TestMovesShareOne checks that the move of the blocks that all others have in common is recorded
-// once, even if it is already known.
+// TestMovesShareOne checks that the move with the addresses that all other moves have in common is recorded once, even
+// if it is already known.
 func TestMovesShareOne(t *testing.T) {
 	at := func(at ...uintptr) *move { return &move{at: at, cmds: &image.Relocation{}} }
 	m := &moves{asked: true, im: &image.Image{MovableIn: []bool{true, true}}, known: []*move{at(1, 0), at(1, 2), at(1, 3)}}

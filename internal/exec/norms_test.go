@@ -16,12 +16,13 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// These types are a CPU machine whose teams have launches that do an all_reduce with the add and the norm after it.
-// Such a launch reads its residual and weights before it meets the other members, and does not write the plain sum.
+// The following types implement a CPU machine whose teams can fuse an all_reduce with the add and the norm after it
+// into one launch. The fused launch reads its residual and weights before it meets the other members, and does not
+// write the result of the all_reduce.
 type (
 	normMachine struct {
 		device.Machine
-		declines map[string]error // by the method that declines: "supports", "prepares"
+		declines map[string]error // by the name of the method that declines: "supports" or "prepares"
 	}
 	normWorld struct {
 		device.World
@@ -149,7 +150,7 @@ func (t *normTeam) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	return all, nil
 }
 
-// normTable makes the machine's launches run its collectives.
+// normTable returns a table that makes the machine's launches run all collectives.
 func normTable(t *testing.T, ranks int, algorithm string) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	path, err := comm.Path("abacus", ranks)
@@ -163,12 +164,12 @@ func normTable(t *testing.T, ranks int, algorithm string) {
 	}
 }
 
-// normRig is a plan of two ranks whose blocks end in an all_reduce, an add and a norm.
+// normRig builds a plan of two ranks that contains all_reduces followed by an add and a norm.
 type normRig struct {
 	*builder
 	x, h, w, part, sum, total, out int32 // buffers
 	channel                        int32
-	waited                         int // index of a wait for a counter
+	waited                         int // index of a command that waits for a counter
 	eps                            func(rank int) float64
 }
 
@@ -196,7 +197,7 @@ func (r *normRig) reduce(in, out int32) {
 	})
 }
 
-// norm appends a norm with separate weights.
+// norm appends an rms_norm with the weights w.
 func (r *normRig) norm(rank int, out, in int32) {
 	r.compute(rank, "main", ir.OpRMSNorm, r.at(rank, out), r.at(rank, in), r.ref(rank, r.w, 8))
 	r.p.Cmds[len(r.p.Cmds)-1].Attr.Numbers = ir.Reals(r.eps(rank))
@@ -206,7 +207,7 @@ func (r *normRig) add(rank int, out, a, b int32) {
 	r.compute(rank, "main", ir.OpAdd, r.at(rank, out), r.at(rank, a), r.at(rank, b))
 }
 
-// end appends the usual end of a block.
+// end appends an all_reduce, an add and a norm, which usually end a block of layers.
 func (r *normRig) end() {
 	r.reduce(r.part, r.sum)
 	for i := range 2 {
@@ -215,7 +216,7 @@ func (r *normRig) end() {
 	}
 }
 
-// tail appends the end of a block on another stream, which main then waits for.
+// tail appends an all_reduce, an add and a norm on another stream, for which main then waits.
 func (r *normRig) tail(stream string) {
 	r.collective(stream, r.builder.channel(stream), ir.OpAllReduce, func(rank int) plan.CollPart {
 		return plan.CollPart{In: r.at(rank, r.part), Out: r.at(rank, r.sum)}
@@ -251,8 +252,8 @@ func (r *normRig) again() {
 
 func (r *normRig) last() *plan.Coll { return &r.p.Colls[len(r.p.Colls)-1] }
 
-// elsewhere makes each rank's buffer be written by its peer, in a command that ends before the peer's part of the next
-// command does.
+// elsewhere makes each rank write its peer's buffer, in a command that ends before the rank's part of the next command
+// ends.
 func (r *normRig) elsewhere(buf int32, shape ...int64) int32 {
 	got := r.buffer("%got", plan.RoleAlloc, shape...)
 	for i := range 2 {
@@ -557,8 +558,8 @@ func TestNorms(t *testing.T) {
 	}
 }
 
-// TestNormsAsked checks that algorithms that the user names, algorithms that are expected to be faster, and the team's
-// refusals have precedence.
+// TestNormsAsked checks that no fused launch is used if the user names an algorithm, if another algorithm is expected
+// to be faster, or if the team declines.
 func TestNormsAsked(t *testing.T) {
 	r := newNormRig()
 	r.end()
@@ -596,8 +597,8 @@ func TestNormsAsked(t *testing.T) {
 	}
 }
 
-// randomNorms is a plan of all_reduces, adds and norms of random buffers, with other work between them, on streams and
-// ranks that wait for each other.
+// randomNorms returns a random plan of all_reduces, adds and norms, with other work between them, on streams and ranks
+// that wait for each other.
 func randomNorms(rng *rand.Rand) *normRig {
 	r := newNormRig()
 	pool := []int32{r.part, r.sum, r.total, r.out}
@@ -619,7 +620,7 @@ func randomNorms(rng *rand.Rand) *normRig {
 	}
 	for range 2 + rng.IntN(8) {
 		switch rng.IntN(8) {
-		case 0: // a peer writes an operand of the next all_reduce
+		case 0: // the peer writes an operand of the next all_reduce
 			to := pick()
 			from, in, out := another(to), another(to), another(to)
 			total := another(out)
@@ -669,7 +670,7 @@ func randomNorms(rng *rand.Rand) *normRig {
 	return r
 }
 
-// TestNormsRandom runs random plans with and without joined launches and compares the results.
+// TestNormsRandom runs random plans with and without fused launches and compares the results.
 func TestNormsRandom(t *testing.T) {
 	normTable(t, 2, "ll")
 	joined, sums := 0, 0

@@ -5,8 +5,8 @@
 // the trace. During a run, one goroutine goes through the plan's list of commands and issues them; it looks nothing up,
 // and allocates only memory that the machine's own queues need.
 //
-// Begin with Program.Execute (batch.go). A Program consists of these parts; each has its own state and uses only those
-// before it:
+// Begin with Program.Execute (batch.go). A Program consists of the following parts. Each part has its own state and
+// uses only the parts before it:
 //
 //   - a signature (signature.go) checks which arguments are valid;
 //   - a weightCache (weight_cache.go) records which weights are already on the devices;
@@ -42,29 +42,30 @@ import (
 // continue.
 var ErrUnusable = errors.New("the program can no longer run")
 
-// Options selects how a plan is loaded and run; the zero value is usable.
+// Options configures how a plan is loaded and run; the zero value is usable.
 type Options struct {
 	image.Options
 	// Trace adds a Trace to every Result, if the machine can measure times, and makes errors name the command that failed.
 	// On a GPU, tracing costs the host more time than issuing the commands.
 	Trace bool
-	// Ends limits Trace to the first and the last command that each stream has in each part of the plan; the commands
-	// between run untraced, because each mark costs a device several microseconds, and also host time. Ends returns
-	// the number of the part to which a command belongs, or a negative number if it belongs to none. If Ends is nil,
-	// every command is marked.
+	// Ends limits Trace to the first and the last command that each stream has in each part of the plan; commands
+	// between the two are not traced, because each mark costs several microseconds of a device's time, and also host
+	// time. Ends returns the number of the part to which a command belongs, or a negative number if the command belongs
+	// to no part. If Ends is nil, every command is marked.
 	Ends func(cmd int) int
-	// Graph makes every run except the first replay a recording of it, with one launch instead of many calls. It requires
-	// a machine that records graphs, and a plan with its inputs first and its outputs last. A trace of a batch then shows
-	// all runs for inputs and outputs, but only the last run for other commands, and costs the device some time for each
-	// command.
+	// Graph makes every run except the first replay a recorded graph of the run, with one launch instead of many calls.
+	// It requires a machine that records graphs, and a plan with its inputs first and its outputs last. A trace of a
+	// batch then shows all runs for inputs and outputs, but only the last run for other commands, and costs the device
+	// some time for each command.
 	Graph bool
-	// Grace is the time that a run may continue after its context has ended. Then the run is aborted, which makes the
-	// program unusable.
+	// Grace is the time that a run may continue after its context has ended. After Grace the run is aborted, which
+	// makes the program unusable.
 	Grace time.Duration
-	// ProfileRange opens a profiler range around each batch except the first, with the names of statements in it. The
-	// range lasts until the batch has ended.
+	// ProfileRange makes a profiler capture each batch except the first, labelled with the names of statements. The
+	// profiler's range lasts until the batch has ended.
 	ProfileRange bool
-	// Failed, if not nil, is called with the program's flight record when a run fails. It must not use the program.
+	// Failed, if not nil, is called with the program's flight record when a run fails. The function must not use the
+	// program.
 	Failed func(*Flight)
 }
 
@@ -73,9 +74,9 @@ type Program struct {
 	im     *image.Image
 	opts   Options
 	flight flightRecorder
-	peers  *world.World // nil if all ranks belong to this process
-	title  string       // the plan's name with its hash; set only if there are peers
-	gather *gatherer    // nil unless Options.Gather, and there are peers
+	peers  *world.World // the other processes; nil if all ranks belong to this process
+	title  string       // the plan's name with its hash; set only if there are other processes
+	gather *gatherer    // nil unless Options.Gather is set and there are other processes
 
 	mu       sync.Mutex // protects the following fields
 	weights  *weightCache
@@ -87,21 +88,21 @@ type Program struct {
 	issuer   *issuer
 	recorder graphRecorder
 	inputs   *inputChecker
-	fate     error // the value of broken once all users of the world have finished
+	fate     error // set to the value of broken after all users of the world have finished
 	broken   error
 
 	closing atomic.Pointer[closing] // nil until a run has failed
 }
 
 // closing is the state of closing a program that a failed run has made unusable. Work that devices still execute may
-// delay it.
+// delay closing.
 type closing struct {
 	done chan struct{}
 	err  error
 }
 
-// Load prepares p to run on m. ctx bounds the program's life: when it ends, runs are aborted and the program is
-// unusable. On error, everything is released.
+// Load prepares plan p to run on machine m. ctx bounds the program's life: when ctx ends, runs are aborted and the
+// program is unusable. On error, everything is released.
 func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*Program, error) {
 	im, err := image.Build(ctx, m, p, opts.Options)
 	if err != nil {
@@ -168,7 +169,7 @@ func (p *Program) Usable() bool {
 type Stats struct {
 	Commands int   // number of commands of all ranks
 	Arena    int64 // size in bytes of each rank's arena
-	Staging  int64 // number of bytes that collectives reserve on the rank where they reserve most
+	Staging  int64 // size in bytes of the staging of collectives, on the rank where it is largest
 	// Graph is the name of the graph's fastest form; empty if there is no graph, or only one form.
 	Graph string
 }
@@ -226,8 +227,8 @@ func (p *Program) close() error {
 	return err
 }
 
-// breakDown is called when a run has failed. It converts the error to an error that names the program's statement. It
-// also aborts the world, because its state is unknown.
+// breakDown is called when a run has failed. breakDown converts the error to an error that names the program's
+// statement. breakDown also aborts the world, because its state is unknown.
 func (p *Program) breakDown(cause error) error {
 	err := symbolizer{p.im}.explain(cause, p.issuer.replay.ready())
 	if met := p.inputs.met(cause); met != nil {
@@ -315,10 +316,10 @@ func (p *Program) rest(ctx context.Context) error {
 	return err
 }
 
-// do calls f with exclusive use of the world. late is ctx extended by the grace. If the world is abandoned, the program
-// is abandoned too, and f keeps the resources that it uses. The caller holds mu.
+// do calls f with exclusive use of the world. late is a context.Context that ends Options.Grace after ctx. If the world
+// is abandoned, the program is abandoned too, and f keeps the resources that it uses. The caller holds mu.
 func (p *Program) do(ctx context.Context, f func(late context.Context) error) (lost bool, err error) {
-	var ended error // separate from the result, because f may write it after do has returned
+	var ended error // a variable separate from do's result, because f may write it after do has returned
 	late, done := grace.After(ctx, p.opts.Grace)
 	defer done()
 	if gone := p.im.World.Do(late, func() { ended = f(late) }); gone != nil {

@@ -25,7 +25,7 @@ func InputError(wrong []string) error {
 	return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
-// Wrong describes the differences between t and the tensor that io requires.
+// Wrong lists the differences between t and the tensor that io requires; nil if there are none.
 func Wrong(io *plan.IO, t *tensor.Tensor) []string {
 	switch {
 	case t == nil:
@@ -41,9 +41,9 @@ func Wrong(io *plan.IO, t *tensor.Tensor) []string {
 // Header returns a tensor with io's type and shape, without data.
 func Header(io *plan.IO) *tensor.Tensor { return &tensor.Tensor{DType: io.DType, Shape: io.Shape} }
 
-// Cut returns the bytes of t's block. They are t's own bytes if these are contiguous, and otherwise a copy. The copy
-// is stored in spare or, if spare is nil, in new storage. The returned storage is the spare for the next call; it is
-// nil if no copy was needed and spare is nil.
+// Cut returns the bytes of t's block. The result is t's own memory if the block's bytes are contiguous, and otherwise a
+// copy. The copy is stored in the tensor spare or, if spare is nil, in a new tensor. The second result is the spare for
+// the next call; it is nil if no copy was needed and spare is nil.
 func Cut(t *tensor.Tensor, part *plan.IOPart, spare *tensor.Tensor) (data []byte, storage *tensor.Tensor, err error) {
 	if own := tensor.Window(t, part.Lo, part.Ref.Shape); own != nil {
 		return own, spare, nil

@@ -10,21 +10,21 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Receiver receives one output on the host. If several ranks hold the same block, it uses the block of the first rank
-// and compares the others with it. It is reused for later runs.
+// Receiver receives one output on the host. If several ranks hold the same block, the Receiver uses the block of the
+// first rank and compares the other ranks' blocks with it. A Receiver is reused for later runs.
 //
-// Blocks of other processes' ranks may not be received. If some elements of the output are missing for this reason,
-// the output consists of blocks, and there is no global tensor.
+// Blocks of other processes' ranks may not be received. If some elements of the output are missing because of that, the
+// output consists of blocks only, without a global tensor.
 type Receiver struct {
 	io    *plan.IO
-	first []int // by part: the first received part that contains the same block; -1 if the part is not received
-	parts bool  // whether some elements are not received
+	first []int // by part of the output: the first received part with the same block; -1 if the part is not received
+	parts bool  // whether some elements of the output are not received
 
 	whole  *tensor.Tensor   // nil if nothing is received
 	into   *tensor.Tensor   // the caller's tensor, if it passed one
 	blocks []*tensor.Tensor // by part
-	own    []*tensor.Tensor // by part: separate storage, if the part needs it
-	spare  *tensor.Tensor   // storage of whole if it cannot be the caller's tensor
+	own    []*tensor.Tensor // by part of the output: separate memory, if the part needs it
+	spare  *tensor.Tensor   // memory for the global tensor, if the caller's tensor cannot be used
 }
 
 // NewReceiver returns a receiver for an output without absent blocks. receives reports the ranks whose blocks are
@@ -50,7 +50,7 @@ func (r *Receiver) Whole() bool { return !r.parts }
 // IO returns the output.
 func (r *Receiver) IO() *plan.IO { return r.io }
 
-// Skip makes the next run receive nothing, and frees storage.
+// Skip makes the receiver ignore the next run's output, and frees memory.
 func (r *Receiver) Skip() {
 	r.Forget()
 	r.spare = nil
@@ -63,9 +63,9 @@ func (r *Receiver) Forget() {
 	clear(r.blocks)
 }
 
-// Expect prepares for the next run's output. The output is stored in into or, if into is nil, in a new tensor. shared
-// reports that the bytes of into may still be read when blocks arrive. In this case the receiver uses separate
-// storage, and Finish copies from it.
+// Expect prepares for the next run's output. The output is stored in the tensor into or, if into is nil, in a new
+// tensor. shared reports that other operations may still read the memory of into when blocks arrive. If shared is set,
+// the receiver uses separate memory, from which Finish copies.
 func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
 	if r.parts && into != nil {
 		return InputError([]string{fmt.Sprintf(
@@ -93,7 +93,7 @@ func (r *Receiver) Expect(into *tensor.Tensor, shared bool) error {
 	return r.place()
 }
 
-// place chooses the storage of each block.
+// place chooses the memory of each block.
 func (r *Receiver) place() error {
 	for k := range r.io.Parts {
 		part := &r.io.Parts[k]
@@ -120,7 +120,7 @@ func (r *Receiver) place() error {
 // Blocks returns the number of blocks.
 func (r *Receiver) Blocks() int { return len(r.blocks) }
 
-// Block returns the memory for the bytes of part k; nil if it is not received.
+// Block returns the memory for the bytes of part k; nil if part k is not received.
 func (r *Receiver) Block(k int) []byte {
 	if r.blocks[k] == nil {
 		return nil
@@ -129,8 +129,8 @@ func (r *Receiver) Block(k int) []byte {
 }
 
 // Finish joins the received blocks and returns the global tensor; nil if some elements were not received. If several
-// ranks hold the same block, the layout in the signature requires equal bytes (S2, S14). If they differ, Finish returns
-// a *fault.MismatchError.
+// ranks hold the same block, the layout in the signature requires that their bytes are equal (rules S2 and S14). If the
+// bytes differ, Finish returns a *fault.MismatchError.
 func (r *Receiver) Finish() (*tensor.Tensor, error) {
 	for k := range r.io.Parts {
 		part, j := &r.io.Parts[k], r.first[k]
@@ -158,7 +158,7 @@ func (r *Receiver) Finish() (*tensor.Tensor, error) {
 // a part of the global tensor.
 func (r *Receiver) Part(k int) *tensor.Tensor {
 	t := r.blocks[k]
-	if t != nil && t == r.own[k] && !r.parts { // otherwise the next run would reuse the storage
+	if t != nil && t == r.own[k] && !r.parts { // otherwise the next run would reuse the memory
 		return t.Clone()
 	}
 	return t

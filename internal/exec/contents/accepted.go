@@ -118,7 +118,7 @@ func Positions(info *ir.Info, f *ir.Func) map[string]bool {
 
 // Values describes the integers that a program accepts as elements of a parameter.
 type Values struct {
-	Below     int64 // exclusive upper bound; 0 if the program does not limit the elements
+	Below     int64 // exclusive upper bound of the elements; 0 if the program does not limit them
 	Ascending bool  // whether index_copy uses the elements as positions, which must differ from each other
 }
 

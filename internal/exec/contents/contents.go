@@ -2,8 +2,8 @@
 // of take_along, positions of index_copy, lengths of attention, and counts of grouped_linear and of uneven collectives.
 // Kernels check these values too, but only when other kernels may already have updated state.
 //
-// Of follows each such operand through views, casts and copies on its rank to the input that contains it. Operands
-// that are computed, or received from another rank, are not checked.
+// The function Of follows each integer operand of such an op through views, casts and copies on its rank to the input
+// that contains it. Operands that are computed, or received from another rank, are not checked.
 package contents
 
 import (
@@ -18,7 +18,7 @@ import (
 
 // Check checks some elements of one rank's block of an input.
 type Check struct {
-	Input, Part int // index of the input, and of its part
+	Input, Part int // index of the input in the plan, and of the part in the input
 	Rank        int
 	Cmd         int // the first command that requires the check
 	Op          ir.Op
@@ -51,7 +51,7 @@ func Of(p *plan.Plan, inputs []plan.IO) []*Check {
 		if f.writers == nil {
 			f.study()
 		}
-		key := fmt.Sprint(ref, l, len(f.before(i, ref))) // loops contain many commands with equal checks
+		key := fmt.Sprint(ref, l, len(f.before(i, ref))) // unrolled loops contain many commands with equal checks
 		if known[key] {
 			continue
 		}
@@ -120,12 +120,12 @@ func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
 // buffer identifies one rank's part of a buffer.
 type buffer struct{ rank, buf int32 }
 
-// finder finds the inputs that operands are views or copies of.
+// finder finds the input of which an operand is a view or copy.
 type finder struct {
 	p       *plan.Plan
 	inputs  []plan.IO
-	writers map[buffer][]int  // commands except Input that write the buffer, in order; nil before study
-	blocks  map[buffer][2]int // the input and the part in the buffer
+	writers map[buffer][]int  // by buffer: the commands, except Input, that write to it, in order; nil before the call of study
+	blocks  map[buffer][2]int // by buffer: indices of the input, and of the input's part, that it contains
 }
 
 // study records which commands and inputs write each buffer.
@@ -184,7 +184,7 @@ func (f *finder) find(cmd int, ref plan.Ref) *Check {
 	}
 }
 
-// before returns the commands before cmd that write to the buffer of ref.
+// before returns those commands before cmd that write to the buffer of ref.
 func (f *finder) before(cmd int, ref plan.Ref) []int {
 	all := f.writers[buffer{ref.Rank, ref.Buf}]
 	n, _ := slices.BinarySearch(all, cmd)
@@ -233,8 +233,8 @@ func offsets(ref plan.Ref) []int64 {
 	return out
 }
 
-// Wrong returns the error for the bytes of the block; nil if they are valid. If whole is set, the error has the index
-// in the global tensor.
+// Wrong returns an InputError if the block with the given bytes has an invalid element, and otherwise nil. If whole is
+// set, the index in the error is an index in the global tensor.
 func (c *Check) Wrong(block []byte, whole bool) *fault.InputError {
 	l := &c.limit
 	sum, first := int64(0), map[int64]int{}
@@ -278,7 +278,7 @@ func (c *Check) value(block []byte, i int) int64 {
 	return v
 }
 
-// index returns the position of element i in the block, or in the global tensor if whole.
+// index returns the position of element i in the block, or, if whole is set, in the global tensor.
 func (c *Check) index(i int, whole bool) []int64 {
 	part := &c.io.Parts[c.Part]
 	at, index := c.at[i], make([]int64, len(part.Ref.Shape))
@@ -302,14 +302,14 @@ func (c *Check) Same(o *Check) bool {
 	return c.Input == o.Input && c.limit == o.limit && slices.Equal(c.casts, o.casts) && slices.Equal(c.at, o.at)
 }
 
-// Forget makes the check accept everything.
+// Forget makes the check accept every element.
 func (c *Check) Forget() { c.at = nil }
 
 // Name returns the name of the input.
 func (c *Check) Name() string { return c.io.Name }
 
-// Met returns an error for an element of the operand that a kernel has refused. element is the element's index in the
-// operand; negative if unknown.
+// Met returns the error about an element of the checked operand that a kernel has refused. element is the element's
+// index in the operand; negative if unknown.
 func (c *Check) Met(element, value int64, text string) *fault.InputError {
 	e := &fault.InputError{Param: c.io.Name, Rank: c.Rank, Value: value, Low: c.limit.low, High: c.limit.high,
 		Where: c.where, Begun: true}

@@ -18,7 +18,7 @@ type access struct {
 type uses struct {
 	all     []access         // in the order of the plan
 	streams map[int32]bool   // the streams of all uses
-	writers map[written]span // by stream and range, because a loop contains many writes of the same range
+	writers map[written]span // by stream and byte interval, because an unrolled loop contains many writes of the same interval
 }
 
 // written identifies writes of the bytes [lo, hi) by commands of one stream.
@@ -27,19 +27,19 @@ type written struct {
 	lo, hi int64
 }
 
-// span holds the first and the last command of equal writes.
+// span holds the first and the last command that write the same bytes on the same stream.
 type span struct{ first, last int }
 
-// accesses holds the uses of the buffers that the commands of norms access.
+// accesses holds the uses of all buffers that occur in the commands of the candidate Norms.
 type accesses struct {
 	p     *plan.Plan
 	norms map[int32]*Norm
 	of    map[place]*uses
 	late  bool            // whether some waits precede, in the plan, the record that they wait for
-	order map[int][]int32 // see reached; nil until first used
+	order map[int][]int32 // cached results of the method reached; nil until it is first called
 }
 
-// accessesOf returns the uses of the buffers that norms involve.
+// accessesOf returns the uses of the buffers that occur in the commands of norms.
 func accessesOf(p *plan.Plan, norms map[int32]*Norm) *accesses {
 	a := &accesses{p: p, norms: norms, of: map[place]*uses{}}
 	for _, n := range norms {
@@ -82,15 +82,14 @@ func (a *accesses) add(x access) {
 	}
 }
 
-// free reports whether no other command uses the member's sum before the add, and whether the operands that the launch
-// reads early are complete by then.
+// free reports whether one launch can replace a member's part of a Norm: only the add uses the sum of the all_reduce,
+// and the operands that the launch reads early are complete before the all_reduce.
 func (a *accesses) free(m NormMember) bool {
 	return a.unread(m) && a.early(m, m.Residual(a.p)) && a.early(m, a.p.Cmds[m.Norm].Ins[1])
 }
 
-// early reports whether every write of r that precedes the add also precedes the all_reduce: it is a command of this
-// stream, or of a stream that this stream has waited for. Any other write could be ordered only by the all_reduce
-// itself.
+// early reports whether every write of r that precedes the add also precedes the all_reduce: each such write is on this
+// stream, or on a stream that this stream has waited for. Only the all_reduce itself could order any other write.
 func (a *accesses) early(m NormMember, r plan.Ref) bool {
 	lo, hi := r.Span()
 	stream := a.p.Cmds[m.Reduce].Stream
@@ -117,8 +116,9 @@ func (a *accesses) reachedBy(reduce int) []int32 {
 	return a.order[reduce]
 }
 
-// reached returns, for each command in of and each stream, the last command of the stream that is known to precede the
-// command. It considers the order of streams, and those events whose order follows from the list of commands.
+// reached returns, for each command in the list of and each stream, the last command of the stream that is known to
+// precede that command. Known are the order of each stream, and the order by events whose records precede their waits
+// in the plan.
 func reached(p *plan.Plan, of map[int]bool) map[int][]int32 {
 	now, events := make([][]int32, len(p.Streams)), make([][]int32, p.Events)
 	for s := range now {
@@ -144,8 +144,8 @@ func reached(p *plan.Plan, of map[int]bool) map[int][]int32 {
 	return at
 }
 
-// unread reports whether only the add reads the sum before the add. This is the case if only this stream uses its
-// buffer, and the next command that uses these bytes overwrites them.
+// unread reports whether only the add reads the result of the all_reduce. This is the case if only this stream uses the
+// result's buffer, and the next command that uses the result's bytes overwrites them.
 func (a *accesses) unread(m NormMember) bool {
 	sum := m.Part(a.p).Out
 	at := placeOf(sum)
@@ -169,7 +169,7 @@ func (a *accesses) unread(m NormMember) bool {
 	return true
 }
 
-// covers reports whether a write of w overwrites all of r.
+// covers reports whether a write of w overwrites all bytes of r.
 func covers(w, r plan.Ref) bool {
 	wlo, whi := w.Span()
 	rlo, rhi := r.Span()

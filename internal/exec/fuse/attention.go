@@ -5,8 +5,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Attentions calls accept for each attention after which the next command of its stream is attention_lse of the same
-// queries and keys. One launch can compute both, and then multiplies queries and keys once.
+// Attentions calls accept for each attention that is directly followed, on its stream, by an attention_lse of the same
+// queries and keys. One launch can compute both, and then multiplies queries and keys only once.
 func (f *Finder) Attentions(accept func(attention, lse int) error) error {
 	for _, cmds := range f.streams() {
 		for i := 1; i < len(cmds); i++ {
@@ -21,7 +21,7 @@ func (f *Finder) Attentions(accept func(attention, lse int) error) error {
 }
 
 // sums reports whether one launch may compute an attention and the attention_lse after it. Neither result may share
-// bytes with the other or with an operand.
+// bytes with the other result or with an operand.
 func (f *Finder) sums(attention, lse int) bool {
 	a, l := &f.p.Cmds[attention], &f.p.Cmds[lse]
 	return a.Kind == plan.Compute && a.Op == ir.OpAttention && l.Kind == plan.Compute && l.Op == ir.OpAttentionLSE &&

@@ -8,20 +8,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Chain is a sequence of elementwise commands that one kernel can compute. It reads all operands before it stores a
-// result, and it stores only the results that other commands need.
+// Chain is a sequence of elementwise commands that one kernel can compute. The kernel reads all operands before it
+// stores a result, and it stores only the results that other commands need.
 type Chain struct {
 	Members  []int      // command indices, in order
 	Operands []plan.Ref // distinct operands from outside the chain
-	// Args holds the operands of each member: a value i ≥ 0 is Operands[i], and ^i is the result of member i.
+	// Args holds the operands of each member: an entry i ≥ 0 stands for Operands[i], and an entry ^i for the result of
+	// member i.
 	Args [][]int
 	// Stored holds the members, except the last, whose results are stored, as indices in Members.
 	Stored []int
-	// Bytes is the number of bytes that the kernel reads and writes. An element that an operand repeats counts once.
+	// Bytes is the number of bytes that the kernel reads and writes. An element that an operand repeats, because a
+	// stride is 0, counts once.
 	Bytes int64
 }
 
-// Results returns the results that are stored: those of the members Stored, and that of the last member.
+// Results returns the results that are stored: those of the members in Stored, and the result of the last member.
 func (c *Chain) Results(p *plan.Plan) []plan.Ref {
 	var out []plan.Ref
 	for _, i := range append(c.Stored[:len(c.Stored):len(c.Stored)], len(c.Members)-1) {
@@ -31,8 +33,8 @@ func (c *Chain) Results(p *plan.Plan) []plan.Ref {
 }
 
 // Chains divides the elementwise commands of each stream into chains that together read and write the fewest bytes, and
-// calls accept for each chain, in the order of the stream. If accept returns false, the members from the second on are
-// divided into shorter chains. An error ends the search and is returned.
+// calls accept for each chain, in the order of the stream. If accept returns false, the chain's members from the second
+// on are divided into shorter chains. An error ends the search and is returned.
 func (f *Finder) Chains(accept func(*Chain) (bool, error)) error {
 	f.findRelus()
 	for _, run := range f.runs() {
@@ -43,7 +45,7 @@ func (f *Finder) Chains(accept func(*Chain) (bool, error)) error {
 	return nil
 }
 
-// offer calls accept for the chains of one run.
+// offer calls accept for the chains in one of the sequences that the method runs returns.
 func (f *Finder) offer(run []int, accept func(*Chain) (bool, error)) error {
 	for _, c := range f.cut(run) {
 		ok, err := accept(c)
@@ -61,8 +63,8 @@ func (f *Finder) offer(run []int, accept func(*Chain) (bool, error)) error {
 	return nil
 }
 
-// Candidates calls visit for the chains that Chains would find if accept always returned true. It stops if visit
-// returns an error.
+// Candidates calls visit for the chains that Chains would find if accept always returned true. Candidates stops if
+// visit returns an error.
 func (f *Finder) Candidates(visit func(*Chain) error) error {
 	f.findRelus()
 	for _, run := range f.runs() {
@@ -81,8 +83,8 @@ func (f *Finder) take(members []int) {
 	}
 }
 
-// runs returns sequences of commands that follow each other on a stream, belong to no group, may be members of a chain,
-// and have results of one shape.
+// runs returns sequences of commands that may be members of chains: they are consecutive on a stream, belong to no
+// group, and have results of one shape.
 func (f *Finder) runs() [][]int {
 	cmds := f.p.Cmds
 	open := map[int32][]int{} // by stream
@@ -118,7 +120,7 @@ func chains(c *plan.Cmd) bool {
 		len(c.Ins) > 0 && c.Outs[0].Elements() > 0
 }
 
-// cut returns the chains of a run that have several members.
+// cut divides a sequence of commands into chains, and returns the chains with several members.
 func (f *Finder) cut(run []int) []*Chain {
 	if len(run) < 2 {
 		return nil
@@ -136,7 +138,8 @@ func (f *Finder) cut(run []int) []*Chain {
 	return found
 }
 
-// steps returns the commands of a run as steps, and the sizes of the tensors that they read and do not write.
+// steps converts a sequence of commands to Steps, and returns the sizes of the tensors that the commands read but do
+// not write.
 func (f *Finder) steps(run []int) (steps []Step, sizes []int64) {
 	made := map[place]int{} // by buffer: the last step that wrote it
 	type tensor struct {
@@ -155,7 +158,7 @@ func (f *Finder) steps(run []int) (steps []Step, sizes []int64) {
 				s.Args = append(s.Args, ^k)
 				continue
 			}
-			if ok { // a part of a result must be read from memory
+			if ok { // this operand is only a part of a result, so it must be read from memory
 				s.From = max(s.From, k+1)
 			}
 			j := slices.IndexFunc(read[at], func(t tensor) bool { return t.ref.Same(in) })
@@ -167,7 +170,7 @@ func (f *Finder) steps(run []int) (steps []Step, sizes []int64) {
 			s.Args = append(s.Args, read[at][j].id)
 		}
 		at := placeOf(out)
-		if k, ok := made[at]; ok { // one kernel writes a buffer once
+		if k, ok := made[at]; ok { // one kernel may write a buffer only once
 			s.From = max(s.From, k+1)
 		}
 		if private(f.p, at) {
@@ -179,7 +182,8 @@ func (f *Finder) steps(run []int) (steps []Step, sizes []int64) {
 	return steps, sizes
 }
 
-// chain returns the segment of a run that begins with its step first.
+// chain converts the segment that begins with step first to a Chain. run is the sequence of commands from which the
+// steps were made.
 func (f *Finder) chain(run []int, steps []Step, first int, s Segment) *Chain {
 	c := &Chain{Members: run[first : first+s.Steps], Stored: s.Stored, Bytes: s.Bytes}
 	var outside []int
@@ -206,7 +210,7 @@ func (f *Finder) chain(run []int, steps []Step, first int, s Segment) *Chain {
 // operand only if they are the same tensor, so that the thread that overwrites an element is the one that has read it.
 func (f *Finder) fits(c *Chain) bool {
 	if slices.Contains(c.Stored, 0) && f.relus[c.Members[0]] {
-		return false // the GEMM can store this result in place of its own, and the chain would have to read it
+		return false // the GEMM can apply this relu and store its result; as a member of a chain, the relu would have to read the GEMM's result
 	}
 	results := c.Results(f.p)
 	for i, r := range results {
@@ -230,7 +234,7 @@ func (f *Finder) equal(r, o plan.Ref) bool {
 }
 
 // Relus calls accept for each linear or matmul whose result is read only by the relu after it, and that belongs to no
-// accepted group. A GEMM can apply the relu before it rounds.
+// accepted group. A GEMM can apply a relu before it rounds its result.
 func (f *Finder) Relus(accept func(gemm, relu int) error) error {
 	before := map[int32]int{} // by stream: the previous command
 	for i := range f.p.Cmds {
@@ -256,7 +260,7 @@ func (f *Finder) findRelus() {
 	})
 }
 
-// feeds reports whether only a relu reads a GEMM's result.
+// feeds reports whether the given relu is the only reader of a GEMM's result.
 func (f *Finder) feeds(gemm, relu int) bool {
 	b := &f.p.Cmds[gemm]
 	// A GEMM with scales has no epilogue.

@@ -2,7 +2,7 @@ package fuse
 
 import "slices"
 
-// The limits of chains. Longer ones would need too many registers.
+// The limits of chains. Longer chains would need too many registers.
 const (
 	membersMost  = 16
 	operandsMost = 8
@@ -11,12 +11,12 @@ const (
 
 // Step is one of a sequence of elementwise operations on tensors of one shape.
 type Step struct {
-	// Args identifies the operands: a value i ≥ 0 is tensor i, and ^i is the result of step i.
+	// Args identifies the operands: an entry i ≥ 0 stands for tensor i, and an entry ^i for the result of step i.
 	Args []int
-	// Bytes is the size of the result.
+	// Bytes is the size of the step's result in bytes.
 	Bytes int64
-	// Uses is the number of times that operations read the result. A result is stored unless the operations of its
-	// chain read it that often.
+	// Uses is the number of reads of the result by all commands. A result is stored unless all its reads are in its own
+	// chain.
 	Uses int
 	// From is the first step with which a chain that contains this step may begin.
 	From int
@@ -25,16 +25,16 @@ type Step struct {
 // Segment is a part of a sequence of steps that one kernel computes.
 type Segment struct {
 	Steps  int   // number of steps
-	Stored []int // the steps whose results are stored, counted from the first one, without the last step
+	Stored []int // positions, in the segment, of the steps whose results are stored, without the last step
 	Bytes  int64 // number of bytes that the kernel reads and writes
 }
 
 // Cut divides steps into segments such that their kernels together read and write the fewest bytes; of several such
 // divisions it chooses one with the fewest kernels. sizes holds the bytes of the tensors that Args refer to. The steps
-// of a segment are connected: each shares an operand with another, or reads its result. Cut uses a segment of several
-// steps, which begins with step first, only if fits returns true; fits may be nil.
+// of a segment are connected: each step shares an operand with another step, or reads the result of another step. Cut
+// uses a segment of several steps, which begins with step first, only if fits returns true; fits may be nil.
 func Cut(steps []Step, sizes []int64, fits func(first int, s Segment) bool) []Segment {
-	type rest struct { // the best division of the steps from one on
+	type rest struct { // the best division of the steps from a given step on
 		Segment
 		bytes   int64
 		kernels int
@@ -65,21 +65,21 @@ func Cut(steps []Step, sizes []int64, fits func(first int, s Segment) bool) []Se
 	return all
 }
 
-// window is a number of consecutive steps.
+// window is a range of consecutive steps.
 type window struct {
 	all     []Step
 	first   int              // index in all of the window's first step
 	n       int              // number of steps
-	outside []outsider       // values that the steps read and do not compute
+	outside []outsider       // values that the window's steps read and do not compute
 	reads   [membersMost]int // by step: the number of times that later steps of the window read its result
-	group   [membersMost]int // by step: the first of the steps that it is connected with
+	group   [membersMost]int // by step: the first step that it is connected with
 	bytes   int64            // of outside
 }
 
 // outsider is a value as in Step.Args, and the first step that reads it.
 type outsider struct{ value, reader int }
 
-// add adds the next step to the window. sizes is as in Cut.
+// add adds the next step to the window. sizes is the same as in Cut.
 func (w *window) add(sizes []int64) {
 	last := w.n
 	w.n++
@@ -113,12 +113,12 @@ func (w *window) connect(a, b int) {
 	}
 }
 
-// connected reports whether all steps are connected with the first one.
+// connected reports whether all steps are connected with the first step.
 func (w *window) connected() bool {
 	return !slices.ContainsFunc(w.group[:w.n], func(g int) bool { return g != 0 })
 }
 
-// segment returns the window as a segment.
+// segment returns the window as a Segment.
 func (w *window) segment() Segment {
 	last := w.n - 1
 	s := Segment{Steps: w.n, Bytes: w.bytes + w.all[w.first+last].Bytes}

@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// TestCut lists divisions whose bytes are computed by hand. All tensors have the same size, 1.
+// TestCut checks divisions whose numbers of bytes were computed by hand. All tensors have the same size, 1.
 func TestCut(t *testing.T) {
 	always := math.MaxInt
 	step := func(uses int, args ...int) Step { return Step{Args: args, Bytes: 1, Uses: uses} }
 	from := Step{Args: []int{^0}, Bytes: 1, Uses: always, From: 1}
 	for name, c := range map[string]struct {
 		steps []Step
-		want  string // by segment: steps, stored results, bytes
+		want  string // by segment: number of steps, of stored results, and of bytes
 	}{
 		"silu and mul":                {[]Step{step(1, 0), step(always, ^0, 1)}, "[{2 [] 3}]"},
 		"silu is read again":          {[]Step{step(2, 0), step(always, ^0, 1)}, "[{2 [0] 4}]"},
@@ -34,8 +34,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// gradient returns the steps of the gradient of silu(g) · u, of which another command reads dm.0 again. The steps read
-// the tensors dm, u, m.0 and g, and the results dm.0, du and dg are stored.
+// gradient returns the steps of the gradient of silu(g) · u. Another command reads the result dm.0 again. The steps
+// read the tensors dm, u, m.0 and g, and the results dm.0, du and dg are stored.
 func gradient(step func(uses int, args ...int) Step) []Step {
 	return []Step{
 		step(2, 0, 1),             // dm.0
@@ -50,13 +50,13 @@ func gradient(step func(uses int, args ...int) Step) []Step {
 }
 
 // cutEarlier returns six steps that read one tensor and have five results. Only the last step reads the result of the
-// fourth, so a chain of the first four would store it, and two chains of three do not.
+// fourth step. A chain of the first four steps would store this result; two chains of three steps do not.
 func cutEarlier(step func(uses int, args ...int) Step) []Step {
 	always := math.MaxInt
 	return []Step{step(always, 0), step(always, 0), step(always, 0), step(1, 0), step(always, 0), step(always, ^3, 0)}
 }
 
-// TestCutBest compares divisions of random steps with all possible ones.
+// TestCutBest checks that no possible division of random steps is better than that of Cut.
 func TestCutBest(t *testing.T) {
 	several := 0
 	for seed := range uint64(400) {
@@ -108,7 +108,8 @@ func randomSteps(rng *rand.Rand) (steps []Step, sizes []int64) {
 	return steps, sizes
 }
 
-// fewest returns the fewest bytes, and then the fewest kernels, of all divisions of the steps from one on.
+// fewest returns the fewest bytes, and then the fewest kernels, that any division of the steps from a given step on
+// has.
 func fewest(steps []Step, sizes []int64, first int) (bytes int64, kernels int) {
 	if first == len(steps) {
 		return 0, 0
@@ -127,7 +128,7 @@ func fewest(steps []Step, sizes []int64, first int) (bytes int64, kernels int) {
 	return bytes, kernels
 }
 
-// weigh returns the segment of n steps from one on, and whether it may be a kernel.
+// weigh returns the segment of n steps that begins with a given step, and whether one kernel may compute it.
 func weigh(steps []Step, sizes []int64, first, n int) (Segment, bool) {
 	s := Segment{Steps: n}
 	operands, reads, linked, ok := map[int]bool{}, map[int]int{}, map[int][]int{}, true

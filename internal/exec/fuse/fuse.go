@@ -1,9 +1,9 @@
 // Package fuse finds groups of commands of a plan that one launch can execute.
 //
-// It finds six kinds, each from the plan alone: linears with a common operand (Finder.Joints), chains of elementwise
-// commands (Finder.Chains), GEMMs followed by a relu (Finder.Relus), scales followed by a quantize (Finder.Quantizes),
-// attentions followed by attention_lse (Finder.Attentions), and all_reduces followed by an add and a rms_norm (Norms).
-// The caller decides whether the machine has such a launch, and whether it is faster.
+// It finds six kinds of groups, each from the plan alone: linears with a common operand (Finder.Joints), chains of
+// elementwise commands (Finder.Chains), GEMMs followed by a relu (Finder.Relus), scales followed by a quantize
+// (Finder.Quantizes), attentions followed by attention_lse (Finder.Attentions), and all_reduces followed by an add and
+// a rms_norm (Norms). The caller decides whether the machine has such a launch, and whether it is faster.
 //
 // The commands of a group are consecutive on their stream. No other stream can wait for a position between them, so
 // the first commands may be executed as late as the last one. Values that only the group reads need not be stored in
@@ -20,7 +20,7 @@ import (
 // Finder searches one plan for groups.
 type Finder struct {
 	p     *plan.Plan
-	uses  map[place]int // number of uses of each buffer by commands
+	uses  map[place]int // by buffer: number of uses by commands
 	taken map[int]bool  // commands of accepted groups
 	relus map[int]bool  // relus that a GEMM can apply; set before the search for chains
 }
@@ -41,7 +41,7 @@ func NewFinder(p *plan.Plan) *Finder {
 	return f
 }
 
-// Name returns the name of a group, which is made from the ops of its commands: "silu+mul".
+// Name returns the name of a group, which joins the ops of its commands, for example "silu+mul".
 func Name(p *plan.Plan, members []int) string {
 	var names []string
 	for _, m := range members {

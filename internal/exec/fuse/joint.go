@@ -5,15 +5,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// jointMost is the largest number of linears of a Joint: q, k and v.
+// jointMost is the largest number of linears of a Joint: three, for queries, keys and values.
 const jointMost = 3
 
-// Joint is a group of linears that share their input but have different weights. They are consecutive on a stream. No
-// linear of the group reads or writes memory that another linear of the group writes.
+// Joint is a group of linears that share their input but have different weights. The linears are consecutive on a
+// stream. No linear of the group reads or writes memory that another linear of the group writes.
 type Joint struct {
 	Linears []int // command indices, in order
 	// Gate describes a group of two linears after which silu is applied to the first result and multiplied by the
-	// second result. It holds the commands silu and mul if no other command reads the three intermediate results. The
+	// second result. Gate holds the commands silu and mul if no other command reads the three intermediate results. The
 	// launch then stores only the result of the mul. Gate is nil if these conditions do not hold.
 	Gate []int
 }
@@ -22,7 +22,7 @@ type Joint struct {
 func (j *Joint) Members() []int { return append(j.Linears[:len(j.Linears):len(j.Linears)], j.Gate...) }
 
 // Joints calls accept for groups of linears that belong to no accepted group, in the order of each stream. It first
-// tries all consecutive linears, with their gate if they have one, and then fewer of them.
+// tries all consecutive linears, with their gate if they have one, and then fewer linears.
 func (f *Finder) Joints(accept func(*Joint) (bool, error)) error {
 	for _, cmds := range f.streams() {
 		for at := 0; at < len(cmds); {
@@ -67,7 +67,7 @@ func (f *Finder) jointAt(cmds []int, accept func(*Joint) (bool, error)) (int, er
 	return 0, nil
 }
 
-// alike returns the number of commands at the beginning of cmds that are linears and that one launch may execute.
+// alike returns the length of the longest prefix of cmds that consists of linears that one launch may execute.
 func (f *Finder) alike(cmds []int) int {
 	n := 0
 	for n < min(len(cmds), jointMost) && f.joins(cmds[:n], cmds[n]) {
@@ -76,8 +76,8 @@ func (f *Finder) alike(cmds []int) int {
 	return n
 }
 
-// joins reports whether a command is a linear without bias and SM hint, belongs to no group, and may be executed by one
-// launch together with others.
+// joins reports whether a command may be executed by one launch together with other linears: it is a linear without
+// bias and without a number of SMs, and belongs to no group.
 func (f *Finder) joins(others []int, cmd int) bool {
 	c := &f.p.Cmds[cmd]
 	if c.Kind != plan.Compute || c.Op != ir.OpLinear || len(c.Ins) == 3 || c.Attr.SMs != 0 || f.taken[cmd] {
@@ -100,8 +100,8 @@ func (f *Finder) joins(others []int, cmd int) bool {
 	return !f.meets(c.Outs[0], c.Ins...)
 }
 
-// gate returns the silu and the mul that follow the first two of the commands, if these are linears whose results they
-// combine.
+// gate returns the silu and the mul that follow the first two commands, if the first two are linears whose results the
+// silu and the mul combine.
 func (f *Finder) gate(cmds []int) []int {
 	if len(cmds) < 4 || f.alike(cmds[:2]) != 2 || f.taken[cmds[2]] || f.taken[cmds[3]] {
 		return nil
@@ -125,8 +125,8 @@ func (f *Finder) gate(cmds []int) []int {
 	return cmds[2:4]
 }
 
-// meets reports whether a tensor may share bytes with one of the others. They may be in one buffer, or in two buffers
-// that occupy the same bytes at different times.
+// meets reports whether a tensor may share bytes with one of the others. Two tensors may be in one buffer, or in two
+// buffers that occupy the same bytes at different times.
 func (f *Finder) meets(r plan.Ref, others ...plan.Ref) bool {
 	lo, hi := f.span(r)
 	for _, o := range others {
@@ -139,7 +139,7 @@ func (f *Finder) meets(r plan.Ref, others ...plan.Ref) bool {
 	return false
 }
 
-// span returns the range of bytes, in its memory space, from the first element of a tensor to the last.
+// span returns the interval of bytes from the first element of a tensor to the last, in the tensor's memory space.
 func (f *Finder) span(r plan.Ref) (lo, hi int64) {
 	lo, hi = r.Span()
 	at := f.p.Buffers[r.Buf].Offset

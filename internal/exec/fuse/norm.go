@@ -11,8 +11,8 @@ import (
 // Norm is an all_reduce, the add of a residual to its result, and the rms_norm of the sum, which together end a block
 // of a tensor-parallel model. The three commands are consecutive on every member's stream, only the add reads the
 // result of the all_reduce, and the residual and the weights are complete before the all_reduce begins. One launch on
-// each member can therefore replace all three commands. It does not store the result of the all_reduce, and may read
-// residual and weights before the other members have begun.
+// each member can therefore replace all three commands. The launch does not store the result of the all_reduce, and may
+// read residual and weights before the other members have begun.
 type Norm struct {
 	Members []NormMember
 }
@@ -31,7 +31,7 @@ func Norms(p *plan.Plan) map[int32]*Norm {
 	return found
 }
 
-// keep removes the norms for which ok returns false on any member.
+// keep removes the norms for which the function ok returns false for any member.
 func keep(all map[int32]*Norm, ok func(NormMember) bool) {
 	maps.DeleteFunc(all, func(_ int32, n *Norm) bool {
 		return slices.ContainsFunc(n.Members, func(m NormMember) bool { return !ok(m) })

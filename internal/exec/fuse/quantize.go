@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Quantizes calls accept for each scales whose result the next command of its stream, a quantize of the same tensor,
-// reads. One launch can compute both, and then reads the tensor once.
+// Quantizes calls accept for each command scales that is directly followed, on its stream, by a quantize of the same
+// tensor by these scales. One launch can compute both, and then reads the tensor only once.
 func (f *Finder) Quantizes(accept func(scales, quantize int) error) error {
 	for _, cmds := range f.streams() {
 		for i := 1; i < len(cmds); i++ {
@@ -26,9 +26,9 @@ func (f *Finder) Quantizes(accept func(scales, quantize int) error) error {
 	return nil
 }
 
-// ScalesByColumns returns, by rank and buffer, the scales of blocks that only scales, quantize, and linears that multiply
-// the scaled tensor use, always as a whole. They can be stored in another order, since no other command sees it: by
-// columns, the order in which cuBLASLt reads them.
+// ScalesByColumns returns, by rank and buffer, the scales of blocks that only scales, quantize, and linears that
+// multiply the scaled tensor use, always as a whole. These scales can be stored by columns, the order in which cuBLASLt
+// reads scales, because no other command depends on the order.
 func ScalesByColumns(p *plan.Plan) map[[2]int32]bool {
 	whole, other := map[[2]int32]plan.Ref{}, map[[2]int32]bool{}
 	for i := range p.Cmds {

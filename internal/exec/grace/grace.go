@@ -1,5 +1,5 @@
 // Package grace provides contexts that end some time after another context. When a caller cancels an operation,
-// unfinished work usually ends soon. It is aborted only if it has not ended when the later context ends.
+// unfinished work usually ends soon. The work is aborted only if it has not ended when the later context ends.
 package grace
 
 import (
@@ -8,17 +8,17 @@ import (
 )
 
 // Transfer is the time for which copies and trials outside of runs may continue after their context has ended. After
-// that time, the world is abandoned, as in a run. Tests change Transfer.
+// that time, the world is abandoned, as for a run. Tests change Transfer.
 var Transfer = time.Minute
 
-// lateContext is a context that ends some time after another one, for the same reason.
+// lateContext is a context.Context that ends some time after another context, with the same error.
 type lateContext struct {
 	context.Context
 	first context.Context
 }
 
-// After returns a context that ends d after ctx ends, with ctx's error. The caller must call the cancel function, which
-// ends the context at once.
+// After returns a context.Context that ends with ctx's error, after ctx has ended and the time d has passed. The caller
+// must call the cancel function, which ends the context at once.
 func After(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil || d <= 0 {
 		return ctx, func() {}

@@ -15,7 +15,8 @@ import (
 // If the ranks of a plan are distributed over several processes, either all of them load the plan, or none does. The
 // processes compare the plans before they reserve any resources, and exchange the results of the load at its end.
 
-// hash begins the hash of a plan in the texts that processes compare. Errors lack it if more than the hash differs.
+// hash is the text before the hash of a plan in the texts that processes compare. Errors omit the hash if the texts
+// also differ elsewhere.
 const hash = " [plan "
 
 // agreePlan returns an error unless the peers load the same plan, with the same options that affect how it is resolved.
@@ -37,14 +38,14 @@ func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) e
 	what += fmt.Sprintf("%s%.16s]", hash, p.HashString())
 	err := g.Same(ctx, "the plan to load", what)
 	if d := (*world.DisagreeError)(nil); o.MadeOf != nil && errors.As(err, &d) && strings.Contains(d.Values[0].Value, hash) {
-		// Only hashes differ. All processes have the same d, and so do the same here.
+		// Only hashes differ. All processes have the same error d, and therefore take the same branch here.
 		if from := g.SameList(ctx, "the source of the plan", o.MadeOf()); from != nil {
 			// If the calls differ, both errors name the calls.
 			if _, why, _ := strings.Cut(from.Error(), ": "); !strings.HasSuffix(err.Error(), why) {
 				err = fmt.Errorf("%w; %w", err, from)
 			}
 		}
-		_, _ = g.Agree(ctx, "the end of the comparison", nil) // before it ends, no process may abort the comparison of another
+		_, _ = g.Agree(ctx, "the end of the comparison", nil) // no process may abort while another still compares
 	}
 	if err != nil { // so that processes that compare later also get the error
 		g.Abort(err)
@@ -52,7 +53,7 @@ func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) e
 	return err
 }
 
-// loadedBy is the report of a process about its load.
+// loadedBy is the report that a process sends about its load.
 type loadedBy struct {
 	Held            device.Held
 	Err             string `json:",omitempty"`
@@ -60,9 +61,9 @@ type loadedBy struct {
 	Follows         bool   `json:",omitempty"` // Err reports only that another process has abandoned the load
 }
 
-// agreeLoaded returns the result of the load in all processes: the largest memory that one of them has allocated, or an
-// error if any of them failed. All processes return the same kind of error, the worst one, so that either all of them
-// try again, or none.
+// agreeLoaded combines the results of the load in all processes: it returns the largest amount of memory that any
+// process has allocated, or an error if the load failed in any process. All processes return the worst kind of error
+// that occurred, so that either all processes try again, or none does.
 func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err error) (*device.Held, error) {
 	mine := loadedBy{Held: held, Short: errors.Is(err, device.ErrOutOfMemory),
 		TooLarge: errors.Is(err, device.ErrTooLarge), Follows: errors.Is(err, world.ErrWentOn)}
@@ -93,12 +94,12 @@ func agreeLoaded(ctx context.Context, g *world.World, held device.Held, err erro
 	return most, err
 }
 
-// settle makes all processes execute the plan in the same way. They adopt the measurements of one process, and compare
-// the properties that each process has determined. If one process used another algorithm or another size of staging,
-// the others would wait for it forever.
+// settle makes all processes execute the plan in the same way. All processes adopt the measurements of one process, and
+// compare the properties that each process has determined. If one process used another algorithm or another size of
+// staging, the others would wait for it forever.
 func (im *Image) settle(ctx context.Context, g *world.World) error {
 	lines, err := im.World.Settle(ctx)
-	if err != nil { // the other processes report this as a difference
+	if err != nil { // the other processes report the difference
 		lines = []string{err.Error()}
 	}
 	var own []string
@@ -112,11 +113,10 @@ func (im *Image) settle(ctx context.Context, g *world.World) error {
 	return errors.Join(err, g.SameList(ctx, "how the plan runs", append(own, lines...)))
 }
 
-// loadErrors lists the kinds of errors of a load, from the one that is easiest to recover from to the one that is
-// permanent.
+// loadErrors lists the kinds of errors of a load, from the kind that is easiest to recover from to the permanent kind.
 var loadErrors = []error{nil, device.ErrOutOfMemory, errors.New("it could not load the plan"), device.ErrTooLarge}
 
-// kind returns the index in loadErrors.
+// kind returns the index of an error's kind in loadErrors.
 func (l *loadedBy) kind() int {
 	switch {
 	case l.Err == "", l.Follows:

@@ -10,7 +10,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Build resolves p on m. ctx bounds the image's life: when it ends, runs are aborted. On error, everything is released.
+// Build resolves plan p on machine m. ctx bounds the image's life: when ctx ends, runs are aborted. On error,
+// everything is released.
 func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*Image, error) {
 	if most := m.Caps().MaxRanks; p.Ranks > most {
 		return nil, fmt.Errorf("%s needs %d ranks, but this machine has at most %d: %w",
@@ -34,7 +35,7 @@ func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*
 	}
 	b := &builder{machine: m.Name(), im: &Image{Plan: p, World: world, Caps: m.Caps(), opts: opts,
 		Inputs: plan.Held(p.Inputs), Outputs: plan.Held(p.Outputs)}}
-	// When ctx ends, the world is aborted. Driver calls may then take as long as during Close.
+	// When ctx ends, the world is aborted. After that, driver calls may take as long as during Close.
 	if lost := world.Do(context.WithoutCancel(ctx), func() { err = b.build(ctx) }); lost != nil {
 		return nil, lost
 	}
@@ -89,7 +90,7 @@ func (b *builder) build(ctx context.Context) error {
 	return nil
 }
 
-// namesOf returns the names of the inputs whose entry in list is not nil.
+// namesOf returns the names of the inputs whose entry in the given list is not nil.
 func namesOf[T any](im *Image, list []*T) (names []string) {
 	for i, x := range list {
 		if x != nil {

@@ -93,8 +93,8 @@ func (b *builder) designChannels(dispatch *comm.Dispatch) error {
 	return b.countStaging()
 }
 
-// norms returns the all_reduces that a team may run together with the add and the rms_norm after them, if the machine
-// can have teams.
+// norms returns the all_reduces that a team may fuse with the add and the rms_norm after them, if the machine can have
+// teams.
 func (b *builder) norms() map[int32]*fuse.Norm {
 	if len(b.im.World.TeamAlgorithms()) == 0 || b.im.opts.NoChains {
 		return nil
@@ -102,7 +102,8 @@ func (b *builder) norms() map[int32]*fuse.Norm {
 	return fuse.Norms(b.im.Plan)
 }
 
-// normKernel returns the description of such a launch, for the team.
+// normKernel returns the description, for the team, of a launch that fuses an all_reduce with the add and the rms_norm
+// after it.
 func (im *Image) normKernel(n *fuse.Norm) *device.Norm {
 	first := &im.Plan.Cmds[n.Members[0].Norm]
 	k := &device.Norm{Eps: first.Attr.Number(0).Float, Parts: make([]device.NormPart, len(n.Members))}
@@ -116,7 +117,7 @@ func (im *Image) normKernel(n *fuse.Norm) *device.Norm {
 	return k
 }
 
-// countStaging computes the staging memory of collectives on the rank that has most.
+// countStaging computes the size of the staging memory of collectives on the rank where it is largest.
 func (b *builder) countStaging() error {
 	im := b.im
 	staging := make([]int64, im.Plan.Ranks)
@@ -154,7 +155,7 @@ func (im *Image) instance(c *plan.Coll, meets bool) comm.Instance {
 	return in
 }
 
-// placeInstance adds to an error about an instance of a channel the position of its statement in the program.
+// placeInstance adds the position of a collective's statement in the program to an error about that collective.
 func (b *builder) placeInstance(channel int, err error) error {
 	var in *comm.InstanceError
 	if !errors.As(err, &in) {

@@ -82,8 +82,8 @@ func (b *builder) resolve(c *plan.Cmd, out *Command) error {
 	return err
 }
 
-// resolveCopy prepares a kernel for a copy that requests one, if the machine has such a kernel, and otherwise the
-// machine's own copy.
+// resolveCopy prepares a copy command. If the command requests a copy by a kernel, and the machine has such a kernel,
+// it prepares the kernel, and otherwise the machine's usual copy.
 func (b *builder) resolveCopy(c *plan.Cmd, out *Command) error {
 	out.Dst, out.Src = b.im.View(c.Outs[0]), b.im.View(c.Ins[0])
 	d := b.im.World.Device(int(c.Rank))
@@ -98,7 +98,7 @@ func (b *builder) resolveCopy(c *plan.Cmd, out *Command) error {
 	return d.PrepareCopy(out.Dst, out.Src)
 }
 
-// readyStreams passes to each stream the launches that it will execute.
+// readyStreams reports to each stream the launches that it will execute.
 func (b *builder) readyStreams() error {
 	im := b.im
 	lists := map[device.Stream][]device.Launch{}

@@ -130,8 +130,8 @@ func (b *builder) chainKernel(chain *fuse.Chain) device.Kernel {
 	return device.Kernel{Op: op, Ins: b.im.Views(chain.Operands...), Outs: b.im.Views(chain.Results(p)...)}
 }
 
-// launchFor prepares a launch of the kernel that replaces the last member; the other members get no launch. It returns
-// false if the machine declines the kernel.
+// launchFor prepares a launch of the kernel that replaces the last command of a group; the other commands get no
+// launch. The result is false if the machine declines the kernel.
 func (b *builder) launchFor(members []int, kernel func(*builder) device.Kernel) (bool, error) {
 	im := b.im
 	last := members[len(members)-1]
@@ -159,8 +159,8 @@ func (b *builder) together(members []int) *Group {
 	return g
 }
 
-// takeNorms removes the commands that the launches of all_reduces include. It must be called after
-// these launches were prepared.
+// takeNorms removes the commands that the launches of all_reduces include. It must be called after the launches of
+// all_reduces were prepared.
 func (b *builder) takeNorms() {
 	im, joined := b.im, 0
 	for i, n := range b.found {
@@ -193,7 +193,8 @@ func (b *builder) precompile(rank int32, k device.Kernel) {
 	b.im.World.Device(int(rank)).PrepareAhead(k)
 }
 
-// precompileGroups assumes that the machine accepts every chain, and every attention with attention_lse.
+// precompileGroups starts the compilation of groups. It assumes that the machine accepts every chain, and every
+// attention with attention_lse.
 func (b *builder) precompileGroups(finder *fuse.Finder) {
 	if !b.im.Caps.Precompile {
 		return
@@ -281,8 +282,8 @@ func writes(c *plan.Cmd) bool {
 	return slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 })
 }
 
-// repeated returns a matmul's second operand with the batch dimensions of like, the shape of the first operand. If the
-// second operand is a single matrix, it is repeated with stride 0, because devices require operands of equal rank.
+// repeated returns a matmul's second operand with the batch dimensions of the first operand, whose shape is like. If
+// the second operand is a single matrix, it is repeated with stride 0, because devices require operands of equal rank.
 func repeated(b device.View, like []int64) device.View {
 	extra := len(like) - len(b.Shape)
 	if extra <= 0 {

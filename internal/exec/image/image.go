@@ -4,10 +4,10 @@
 // views, prepared launches, streams, events and channels of collectives. After Build has returned, only the internal
 // state of the machine's objects changes until Close.
 //
-// Build works in stages. Each is a function of the results of earlier stages: streams, events and counters (build.go);
-// parameters that can remain on the devices (params.go); locations of buffers (memory.go); channels and pairs
-// (channels.go); launches that execute several commands (groups.go); commands (commands.go). Relocate resolves commands
-// again for single runs (relocate.go).
+// Build works in stages. Each stage is a function of the results of earlier stages: streams, events and counters
+// (build.go); parameters that can remain on the devices (params.go); locations of buffers (memory.go); channels and
+// pairs (channels.go); launches that execute several commands (groups.go); commands (commands.go). Relocate resolves
+// commands again for single runs (relocate.go).
 package image
 
 import (
@@ -49,12 +49,12 @@ func CheckAlgorithm(name, kind string, processes bool) error {
 	return nil
 }
 
-// Options selects how a plan is resolved; the zero value is usable.
+// Options configures how a plan is resolved; the zero value is usable.
 type Options struct {
 	// Logger receives progress messages at debug level; may be nil.
 	Logger *slog.Logger
 	// MaxArena is the largest device memory in bytes that a rank may reserve for its arena and for the staging of
-	// collectives together; 0 means no bound.
+	// collectives together; 0 means no limit.
 	MaxArena int64
 	// Algorithm names the algorithm to try first for collectives that do not pin one. If it is empty, the fastest known
 	// algorithm is used.
@@ -74,12 +74,12 @@ type Options struct {
 	// Timed makes Build fail with a *device.TrialError if there is too little memory to time the algorithms of a GEMM.
 	// Without Timed, the GEMM uses the first algorithm that the library suggests.
 	Timed bool
-	// Store holds the parameters that Weights names, and shares them with other programs; it may be nil. Parameters
-	// that runs are given as weights do not depend on it.
+	// Store holds the parameters that Weights names, and shares them with other programs; it may be nil. Weights that
+	// are arguments of runs do not use the store.
 	Store   *resident.Weights
 	Weights map[string]bool
-	// Resident stores parameters in device tensors, if the plan's commands can use them in place. Runs must then pass
-	// these tensors as arguments, and for inout parameters also as results. The tensors must outlive the image.
+	// Resident stores parameters in device tensors, if the plan's commands can use them in place. Runs must then have
+	// these tensors as arguments and, for inout parameters, also as results. The tensors must outlive the image.
 	Resident map[string]*resident.DeviceTensor
 	// NoChains runs each command by itself, even if the machine could run several as one kernel. The result bits are the
 	// same.
@@ -94,7 +94,7 @@ type Image struct {
 	World device.World
 	Caps  device.Caps
 
-	// Inputs and Outputs are those of the plan, without absent blocks. Blocks of all inputs are numbered
+	// Inputs and Outputs are the plan's inputs and outputs, without absent blocks. Blocks of all inputs are numbered
 	// consecutively, and so are blocks of all outputs.
 	Inputs, Outputs []plan.IO
 	// FirstBlock holds, by parameter, the index of the input's first block. For an input without blocks it is the index of
@@ -102,20 +102,20 @@ type Image struct {
 	FirstBlock map[string]int
 
 	Streams []device.Stream
-	Cmds    []Command // by the index of the plan's command
-	// Own lists, in order, the commands that this process issues: those of its own ranks.
+	Cmds    []Command // resolved commands, by the index of the command in the plan
+	// Own lists, in order, the commands that this process issues: the commands of its own ranks.
 	Own []int
-	// Groups holds the launches that execute several commands, by each of these commands.
+	// Groups maps the index of each command that is executed by a launch of several commands to its Group.
 	Groups map[int]*Group
 
 	// columns holds the buffers of scales that are stored by columns: see fuse.ScalesByColumns.
 	columns map[[2]int32]bool
 
-	// Uploads holds, by input, the commands that upload it, one for each rank, if runs need not repeat the upload because
-	// the input remains unchanged on the devices. It is nil for an input that commands write to.
+	// Uploads holds, by input, the commands that upload it, one for each rank, if runs need not repeat the upload
+	// because the input remains unchanged on the devices. The entry is nil for an input that commands write to.
 	Uploads [][]int
-	// Residents holds, by input, the device tensor that contains it, or nil. Stays reports, by output block, whether it is
-	// already in its device tensor.
+	// Residents holds, by input, the device tensor that contains it, or nil. Stays reports, by output block, whether
+	// the block is computed in its device tensor, so that no copy is needed.
 	Residents []*resident.DeviceTensor
 	Stays     []bool
 	// MovableIn and MovableOut report, by input and output block, whether a run may use the caller's memory for the
@@ -128,37 +128,37 @@ type Image struct {
 	Algorithms []string
 	// Guesses names the GEMMs whose algorithm was not timed (see device.Status).
 	Guesses []string
-	// PassedOver is the reason why an existing tuned table of collectives was not used; empty if it was used.
+	// PassedOver is the reason why an existing tuned table of collectives was not used; empty if the table was used.
 	PassedOver string
 
 	opts     Options
-	held     *device.Held // Held of the process with the largest value, after the load; nil with one process
+	held     *device.Held // the largest Held of all processes, after the load; nil if there is only one process
 	memory   memory
 	channels []*comm.Channel
 }
 
-// Command is a resolved plan.Cmd, with only the data that issuing it needs.
+// Command is a resolved plan.Cmd, with only the data that are needed to issue it.
 type Command struct {
 	Kind     plan.Kind
 	Marked   bool // whether marks bracket the command
 	Stream   device.Stream
-	Launch   device.Launch // Compute: the launch, or nil if there is nothing to compute; Copy: the launch if a kernel copies
+	Launch   device.Launch // for Compute: the launch, or nil if there is nothing to compute; for Copy: the launch, if a kernel copies
 	Dst, Src device.View   // Copy; Input: Dst; Output: Src
 	Event    device.Event
 	Counters device.Counters
 	Elem     int
-	Value    int64 // WaitCounter: the value to wait for in run 0
+	Value    int64 // for WaitCounter: the value to wait for in run 0
 	PerRun   int64
 	Channel  *comm.Channel
 	Seq      int
-	Part     int // Collective: index of the member; Input, Output: index of the block
+	Part     int // for Collective: index of the member; for Input and Output: index of the block
 	Group    *comm.Group
 }
 
 // Group is a group of commands that one launch executes.
 type Group struct {
 	Members []int
-	Name    string // the names of the members' operations: "silu+mul"
+	Name    string // the names of the members' operations, for example "silu+mul"
 	// kernel returns the kernel of the launch, with its operands in a builder's image; nil for a team's launch.
 	kernel func(*builder) device.Kernel
 }
@@ -176,8 +176,8 @@ func (im *Image) Close() error {
 }
 
 // Held returns the memory that the image has allocated. If its world is spread over processes, Held returns the value
-// of the process that had allocated most when the image was loaded, so that all processes decide to unload the same
-// plans.
+// of the process that had allocated the most memory when the image was loaded, so that all processes choose the same
+// plans to unload.
 func (im *Image) Held() device.Held {
 	if im.held != nil {
 		return *im.held
@@ -194,8 +194,8 @@ func (im *Image) ArenaBytes() int64 { return im.memory.arenaBytes(im.Plan) }
 // StagingBytes returns the memory that collectives reserve on the rank that reserves most.
 func (im *Image) StagingBytes() int64 { return im.memory.staging }
 
-// constant reports whether a buffer is in the store. No kernel writes such a buffer; only an upload before the kernels
-// of a run does.
+// constant reports whether a buffer is in the store. No kernel writes a buffer in the store; only an upload before the
+// kernels of a run does.
 func (im *Image) constant(buf int32) bool {
 	for i, w := range im.Shared {
 		if w != nil && im.Inputs[i].Parts[0].Ref.Buf == buf {
@@ -257,18 +257,18 @@ func (im *Image) Views(refs ...plan.Ref) []device.View {
 // memory records where the buffers are on each rank.
 type memory struct {
 	arenas []device.Memory
-	host   []device.Memory // by rank, for Space Host; nil if the rank has no such buffer
+	host   []device.Memory // by rank: memory of buffers in host memory; nil if the rank has no such buffer
 	// lent holds the memory of blocks in the store or in device tensors, and of buffers of a private arena that peers
 	// access.
 	lent    map[place]device.Memory
-	gaps    []gap // gaps that these blocks leave in the plan's arena, by address
+	gaps    []gap // gaps that lent blocks leave in the plan's arena, sorted by offset
 	staging int64 // size of the staging of collectives, on the rank where it is largest
 }
 
 // place identifies a buffer of a rank.
 type place struct{ rank, buf int32 }
 
-// gap is a range of the plan's arena that the image's arena lacks.
+// gap is an interval of bytes of the plan's arena that the image's arena omits.
 type gap struct{ at, bytes int64 }
 
 // arenaBytes returns the size of the image's arena.
@@ -286,15 +286,15 @@ func (m *memory) gapsBelow(at int64) int64 {
 	return sum
 }
 
-// builder is an image under construction, together with data that only the stages of the construction use.
+// builder is an Image under construction, together with data that only the stages of its construction use.
 type builder struct {
 	im      *Image
 	machine string // the machine's name
 
 	events   []device.Event
-	counters [][]device.Counters // by counter of the plan and rank
+	counters [][]device.Counters // indexed by counter of the plan, then by rank
 	pairs    *comm.Pairs
-	found    map[int32]*fuse.Norm // by collective: norms that a team may run as one launch
+	found    map[int32]*fuse.Norm // by collective: all_reduces that a team may fuse with the add and the rms_norm after them
 
 	inputBlocks, outputBlocks map[ioKey]int
 }

@@ -8,11 +8,12 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// Arena returns the memory of a rank in which results may be lent. Only this image's commands use it.
+// Arena returns the memory of a rank that contains the results that may be lent. Only this image's commands use the
+// arena.
 func (im *Image) Arena(rank int) device.Memory { return im.memory.arenas[rank] }
 
-// Lendable returns the names of results that the caller may read in place until the next run. Such a result is dense,
-// is in the arena, is the only input or output in its buffer, is not overwritten, and has no movable blocks. All
+// Lendable returns the names of results that the caller may read in place until the next run. A lendable result is
+// dense, is in the arena, is the only input or output in its buffer, is not overwritten, and has no movable blocks. All
 // processes return the same names.
 func (im *Image) Lendable() (names []string) {
 	bufs, movable := (&builder{im: im}).studyBuffers(), movableNames(im.Outputs, im.MovableOut)
@@ -31,10 +32,10 @@ func (im *Image) Lendable() (names []string) {
 	return names
 }
 
-// stays reports whether result o of a rank, which is at r, is unchanged from the end of a run until the rank begins
-// the next run. Two conditions must hold: no command writes to these bytes after the result is complete, and other
-// ranks write to these bytes only after the rank has begun the run. A collective counts as a write by each member to
-// its own operand. This write begins when the member begins the collective (S5).
+// stays reports whether result o of a rank, which r refers to, is unchanged from the end of a run until the rank begins
+// the next run. Two conditions must hold: no command writes to the result's bytes after the result is complete, and
+// other ranks write to these bytes only after the rank has begun the run. A collective counts as a write by each member
+// to its own operand. The write begins when the member begins the collective (rule S5).
 func stays(p *plan.Plan, o int32, r plan.Ref) bool {
 	behind, read := behindRank(p, r.Rank), false
 	buf := &p.Buffers[r.Buf]
@@ -60,13 +61,13 @@ func stays(p *plan.Plan, o int32, r plan.Ref) bool {
 // element identifies an element of a rank's counter.
 type element struct{ rank, counter, elem int32 }
 
-// behindRank returns which commands begin, in every run, only after a rank has begun that run. These are the rank's
-// own commands, and commands that wait for them through events and counters. A wait for a counter is considered only
-// if all signals of a run are issued by such commands. Otherwise signals for a later run might already have been
-// issued.
+// behindRank returns the commands that begin, in every run, only after the given rank has begun that run. They are the
+// rank's own commands, and commands that wait for these through events and counters. A wait for a counter is considered
+// only if commands of this kind issue all signals of a run to the counter. Otherwise signals for a later run might
+// already have been issued.
 func behindRank(p *plan.Plan, rank int32) []bool {
 	behind := make([]bool, len(p.Cmds))
-	raised := map[element]int64{} // number of signals of a run that such commands issue
+	raised := map[element]int64{} // number of signals of a run that commands after the rank's begin issue
 	for known := map[element]int64(nil); known == nil || !maps.Equal(known, raised); {
 		known, raised = raised, map[element]int64{}
 		streams, events := make([]bool, len(p.Streams)), make([]bool, p.Events)

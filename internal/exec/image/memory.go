@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// layOut chooses the locations of buffers and reserves memory, except for borrowed buffers.
+// layOut chooses the locations of buffers, and reserves memory for all buffers that are not borrowed.
 func (b *builder) layOut(ctx context.Context, params params) error {
 	if err := b.borrow(ctx, params); err != nil {
 		return err
@@ -58,8 +58,8 @@ func (b *builder) shareBuffers() error {
 	return nil
 }
 
-// reached returns the buffers of the arena that commands of other ranks access: symmetric buffers, and those from which
-// a receive copies.
+// reached returns the buffers of the arena that commands of other ranks access: symmetric buffers, and buffers from
+// which a receive copies.
 func reached(p *plan.Plan) (list []int32) {
 	sent := map[int32]bool{}
 	for i := range p.Pairs {
@@ -101,7 +101,7 @@ func (b *builder) afford() error {
 	switch {
 	case most <= 0 || need <= most:
 		return nil
-	case staging == 0: // not known before the arena is allocated
+	case staging == 0: // not yet known, because the arena is allocated first
 		return fmt.Errorf("the plan needs %s of device memory on each rank, without the staging of collectives, %w of %s",
 			tensor.Size(need), ErrBudget, tensor.Size(most))
 	default:
@@ -110,9 +110,9 @@ func (b *builder) afford() error {
 	}
 }
 
-// borrow obtains the memory of weights from the store, and that of residents from their device tensors. The arena is
-// smaller because it does not contain this memory. Only parameters that are used by their own rank alone are borrowed:
-// borrowed memory is accessible neither to peers nor to libraries that run collectives.
+// borrow obtains the memory of weights from the store, and the memory of resident parameters from their device tensors.
+// The arena does not contain the borrowed memory, and is smaller. Only parameters that are used by their own rank alone
+// are borrowed: borrowed memory is accessible neither to peers nor to libraries that run collectives.
 func (b *builder) borrow(ctx context.Context, params params) error {
 	im := b.im
 	im.memory.lent = map[place]device.Memory{}
@@ -156,14 +156,14 @@ func (b *builder) borrowWeight(ctx context.Context, i int) error {
 }
 
 // borrowResident makes input i use the blocks of t, if the plan's commands can work there. Runs then read and update t
-// in place, without copies. If this is not possible, runs copy from t and to t.
+// in place, without copies. Otherwise runs copy from t and to t.
 func (b *builder) borrowResident(i int, t *resident.DeviceTensor) error {
 	im := b.im
 	io := &im.Inputs[i]
 	switch {
 	case len(t.Unlike(io, im.Plan.Ranks)) > 0 || !fills(im.Plan, io),
 		io.Inout && !returnsInPlace(io, im.Outputs),
-		!io.Inout && im.Uploads[i] == nil: // the plan writes an input that is not inout, but t must not change
+		!io.Inout && im.Uploads[i] == nil: // the plan overwrites an input that is not inout, but t must not change
 		return nil
 	}
 	if err := t.Lost(); err != nil {
@@ -202,7 +202,7 @@ func (b *builder) lend(i int, block func(rank int) device.Memory) (bool, error) 
 	return true, nil
 }
 
-// staying returns, by output block, whether it is already in its device tensor.
+// staying returns, by output block, whether the block is computed in its device tensor.
 func staying(im *Image) (stays []bool) {
 	outputs := map[int]bool{}
 	for i, t := range im.Residents {

@@ -11,7 +11,8 @@ type params struct {
 	// uploads holds the commands that upload an input, one for each rank; nil for an input that another command writes to.
 	// While the plan is loaded, nothing else uses a parameter's buffer, so an uploaded parameter remains there.
 	uploads [][]int
-	// shown reports, by input, whether commands of other ranks, or commands that pass it to other ranks, use it.
+	// shown reports, by input, whether the input is used by commands of other ranks or by commands that pass it to
+	// other ranks.
 	shown []bool
 }
 
@@ -19,7 +20,7 @@ type params struct {
 func studyParams(p *plan.Plan, inputs, outputs []plan.IO) params {
 	out := params{uploads: make([][]int, len(inputs)), shown: make([]bool, len(inputs))}
 	written := make([]bool, len(inputs))
-	of := map[int32]int{} // by buffer: the input that it contains
+	of := map[int32]int{} // by buffer: the input that the buffer contains
 	for i := range inputs {
 		for _, part := range inputs[i].Parts {
 			if j, two := of[part.Ref.Buf]; two && j != i {
@@ -56,11 +57,11 @@ func studyParams(p *plan.Plan, inputs, outputs []plan.IO) params {
 	return out
 }
 
-// staysOnRank reports whether a command that uses only the given refs of an input works on its own rank only. Such a
-// command is a computation, a copy within the rank, or the download of an inout parameter as the result.
+// staysOnRank reports whether a command uses an input, by the given refs, only on the command's own rank. Such a
+// command is a computation, a copy within the rank, or the download of an inout parameter's result.
 func staysOnRank(c *plan.Cmd, refs []plan.Ref, input *plan.IO, outputs []plan.IO) bool {
 	switch c.Kind {
-	case plan.Compute: // its operands are on the command's own rank
+	case plan.Compute: // operands of a computation are on the command's own rank
 		return true
 	case plan.Copy:
 		return !slices.ContainsFunc(refs, func(r plan.Ref) bool { return r.Rank != c.Rank })
@@ -88,13 +89,13 @@ func returnsInPlace(io *plan.IO, outputs []plan.IO) bool {
 	})
 }
 
-// outputOf returns the index of the output that belongs to an inout parameter; -1 if the parameter is not inout.
+// outputOf returns the index of the output with the new value of an inout parameter; -1 if the parameter is not inout.
 func outputOf(io *plan.IO, outputs []plan.IO) int {
 	return slices.IndexFunc(outputs, func(o plan.IO) bool { return io.Inout && o.Name == io.Name })
 }
 
 // lendable reports whether an input's buffer can be outside the arena: every rank has a block that only this rank uses,
-// and no other buffer shares its bytes.
+// and no other buffer shares the block's bytes.
 func lendable(p *plan.Plan, io *plan.IO, shown bool) bool {
 	if shown || len(io.Parts) != p.Ranks || p.Ranks == 0 {
 		return false

@@ -11,7 +11,7 @@ import (
 )
 
 // A block of an input or output is movable if only computations and copies of the same rank use its buffer. Peers and
-// channels then do not use its address, and a run may use the caller's memory in its place.
+// channels then do not use the block's address, so a run may use the caller's memory instead.
 
 // Relocation holds the commands of runs that use the caller's memory for some movable blocks.
 type Relocation struct {
@@ -22,14 +22,14 @@ type Relocation struct {
 	launches []device.Launch
 }
 
-// Release releases the launches. No issued run may still use them.
+// Release releases the launches. No issued run may still use these commands.
 func (r *Relocation) Release() {
 	for _, l := range r.launches {
 		l.Release()
 	}
 }
 
-// findMovable returns which blocks of inputs and of outputs are movable.
+// findMovable reports, for each block of inputs and of outputs, whether it is movable.
 func (b *builder) findMovable() (in, out []bool) {
 	im := b.im
 	bufs := b.studyBuffers()
@@ -68,7 +68,7 @@ func movableNames(ios []plan.IO, movable []bool) (names []string) {
 // use records how a plan uses a buffer.
 type use struct {
 	ios   int  // number of inputs and outputs in the buffer
-	shown bool // whether the buffer is used by anything except computations and copies of its own rank
+	shown bool // whether a command other than a computation or copy of the buffer's own rank uses the buffer
 }
 
 func (b *builder) studyBuffers() []use {
@@ -106,8 +106,9 @@ func (im *Image) relocatable(i int) bool {
 	return (kind == plan.Compute || kind == plan.Copy) && (g == nil || g.kernel != nil)
 }
 
-// Relocate resolves the commands of runs whose input and output blocks are in the given memories, by block index; nil
-// means that the block remains in the arena. The blocks must be movable, and the memories must be aligned like buffers.
+// Relocate resolves the commands of runs whose input and output blocks are in the given memories. The memories are
+// indexed by block; nil means that the block remains in the arena. The blocks must be movable, and the memories must be
+// aligned like buffers.
 func (im *Image) Relocate(in, out []device.Memory) (*Relocation, error) {
 	at := *im
 	at.memory.lent = maps.Clone(im.memory.lent)
@@ -154,8 +155,9 @@ func (im *Image) Relocate(in, out []device.Memory) (*Relocation, error) {
 	return r, nil
 }
 
-// relocate resolves command i, or the launch of its group, if it uses a relocated buffer and r does not contain it yet;
-// otherwise it returns no command. last is the index of the command, or of the group's last command.
+// relocate resolves command i, or the launch of its group, if it uses a relocated buffer and r does not yet contain the
+// result. Otherwise it returns no command. last is the index of the command or, for a group, of the group's last
+// command.
 func (b *builder) relocate(i int, r *Relocation) (last int, cmd *Command, err error) {
 	im, c := b.im, &b.im.Plan.Cmds[i]
 	moved := func(ref plan.Ref) bool { return r.moved[place{ref.Rank, ref.Buf}] }
