@@ -11,8 +11,8 @@ import (
 
 func shareBytes(a, b *tensor.Tensor) bool { return tensor.ShareBytes(a.Data, b.Data) }
 
-// TestReceives checks that results are received directly into their destination, a tensor of the caller or a new one,
-// unless the batch uses that tensor for something else.
+// TestReceives checks that results are received directly into their destination, a tensor of the caller or a new
+// tensor, unless the batch also uses the caller's tensor otherwise.
 func TestReceives(t *testing.T) {
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
 	in := chunkedInputs(t, 2, 1)
@@ -67,7 +67,8 @@ func TestReceives(t *testing.T) {
 }
 
 // TestReceivesInPlace checks that a tensor that is both an argument and the destination of a result receives the result
-// directly only if each rank has a different part of it, and the same part in both.
+// directly only if no two ranks have the same part of the tensor, and each rank has the same part of argument and
+// result.
 func TestReceivesInPlace(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(p *Program)
@@ -127,8 +128,8 @@ func TestReceivesInPlace(t *testing.T) {
 	}
 }
 
-// TestSharedMemory checks that an argument that a run updates in place must not share memory with another one, whether
-// they are in host memory or at addresses.
+// TestSharedMemory checks that an argument that a run updates in place must not share memory with another argument,
+// whether the arguments are in host memory or at device addresses.
 func TestSharedMemory(t *testing.T) {
 	b := newBuilder(2, ir.F32)
 	for _, name := range []string{"k", "v", "x"} {

@@ -19,14 +19,14 @@ const longRun = 50 * time.Millisecond
 // graphRecorder records a program as a graph, and selects the graph's fastest form.
 type graphRecorder struct {
 	issuer *issuer
-	peers  bool  // whether other processes record it too
-	first  int64 // number of the run as which all processes record the graph; 0 if not yet known
+	peers  bool  // whether other processes record the program too
+	first  int64 // run number with which all processes record the graph; 0 if not yet known
 	backup backup
 	moves  *moves
 	lender *lender
 }
 
-// runNumber returns the number of the run that graphs are recorded as.
+// runNumber returns the run number with which graphs are recorded.
 func (g *graphRecorder) runNumber() int64 {
 	if !g.peers {
 		return g.issuer.run
@@ -37,13 +37,13 @@ func (g *graphRecorder) runNumber() int64 {
 	return g.first
 }
 
-// wanted reports whether the graph must be recorded now, which is after the first run.
+// wanted reports whether the graph must be recorded now. It is recorded after the first run.
 func (g *graphRecorder) wanted() bool {
 	r := g.issuer.replay
 	return r != nil && r.graph == nil && g.issuer.run > 0
 }
 
-// record records the graph before the first run that can use it, which is the run of f. The world is idle.
+// record records the graph before the first run that can use the graph, the run with frame f. The world is idle.
 func (g *graphRecorder) record(ctx context.Context, f *frame) error {
 	if !g.wanted() {
 		return nil
@@ -60,10 +60,11 @@ func (g *graphRecorder) record(ctx context.Context, f *frame) error {
 	return g.recordMoves(ctx)
 }
 
-// capture records a run of f as a graph. If f is nil, all its blocks are in the arena.
+// capture records a run with frame f as a graph. If f is nil, all blocks of the run are in the arena.
 func (g *graphRecorder) capture(f *frame) (device.Graph, error) {
 	graph, err := g.issuer.im.World.Capture(func() error {
-		// Commands have marks so that faults of later launches can be located. The run of such a fault is not known.
+		// Commands have marks so that faults of later launches can be located. The number of the run in which a launch
+		// fails is not known.
 		return g.issuer.some(g.issuer.replay.body, 0, g.runNumber(), f)
 	})
 	if err != nil {
@@ -107,7 +108,7 @@ func (g *graphRecorder) chooseForm(ctx context.Context, f *frame) error {
 	if len(names) < 2 {
 		return nil
 	}
-	if g.lender.lent { // the caller's streams may still read the result, and trials would not wait for them
+	if g.lender.lent { // the caller's streams may still read a lent result, and trials would not wait for these streams
 		return r.keep(len(names) - 1)
 	}
 	err := g.backup.take(ctx)
@@ -123,13 +124,13 @@ func (g *graphRecorder) chooseForm(ctx context.Context, f *frame) error {
 	if err = g.tryForms(ctx, f); err == nil {
 		err = g.backup.restore(ctx)
 	}
-	if err != nil && len(g.backup.copies) > 0 { // a failed world may still access them
+	if err != nil && len(g.backup.copies) > 0 { // a failed world may still access the copies
 		return &SpoiledError{err}
 	}
 	return errors.Join(err, g.backup.give())
 }
 
-// tryForms measures the forms of the graph, and selects the fastest.
+// tryForms measures the forms of the graph, and selects the fastest form.
 func (g *graphRecorder) tryForms(ctx context.Context, f *frame) error {
 	r, im := g.issuer.replay, g.issuer.im
 	names := r.graph.Forms()

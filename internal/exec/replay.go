@@ -9,12 +9,12 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// replay is a recorded run. Its graph contains the commands between the inputs and the outputs. Inputs and outputs are
-// issued one by one, since their host memory differs from run to run.
+// replay is a recorded run. The graph of a replay contains the commands between the inputs and the outputs. Inputs and
+// outputs are issued one by one, since their host memory differs from run to run.
 //
-// One graph serves all runs, although the value that a wait for a counter needs depends on the run's number. Launches
-// follow each other. If a run waits for a signal of the previous run, that signal has therefore always been issued.
-// Every other wait is for a signal of the same run.
+// One graph serves all runs, although the counter value for which a command waits depends on the number of the run.
+// Launches follow each other. A signal of the previous run for which a run waits has therefore always been issued. All
+// other waits are for signals of the same run.
 type replay struct {
 	graph         device.Graph // nil until it is recorded
 	form          string       // name of the selected form, if there are several
@@ -33,10 +33,10 @@ func newReplay(im *image.Image) (*replay, error) {
 	return r, nil
 }
 
-// cut partitions the commands of this process's ranks into body and outputs. It requires that inputs, other commands
-// and outputs follow each other in this order on each rank. The order between ranks does not matter, because other
-// ranks do not access a rank's parameters and finished results. Waits and records between inputs belong to the body:
-// they keep their relative order, and inputs wait for the whole previous launch.
+// cut partitions the commands of this process's ranks into body and outputs. On each rank, inputs must come first, then
+// other commands, then outputs. The order between ranks does not matter, because other ranks do not access a rank's
+// parameters and finished results. Waits and records between inputs belong to the body: they keep their relative order,
+// and inputs wait for the whole previous launch.
 func (r *replay) cut(pl *plan.Plan, own []int) error {
 	worked, ended := make([]bool, pl.Ranks), make([]bool, pl.Ranks)
 	for _, i := range own {
@@ -72,13 +72,13 @@ func orders(k plan.Kind) bool {
 // ready reports whether runs are replayed from now on.
 func (r *replay) ready() bool { return r != nil && r.graph != nil }
 
-// keep discards all forms of the graph except form i.
+// keep discards all forms of the graph except the form with index i.
 func (r *replay) keep(i int) error {
 	r.form = r.graph.Forms()[i]
 	return r.graph.Keep(i)
 }
 
-// keepOf makes graph, which records the same commands, keep only the form that was the fastest.
+// keepOf makes another graph of the same commands keep only the form that was the fastest.
 func (r *replay) keepOf(graph device.Graph) error {
 	if i := slices.Index(graph.Forms(), r.form); i >= 0 {
 		return graph.Keep(i)

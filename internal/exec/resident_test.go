@@ -36,7 +36,7 @@ func doubling(params ...string) *plan.Plan {
 }
 
 // TestResident checks that a plan that can work in a device tensor does so, copies nothing and has no space for the
-// tensor in its arena, and that other plans copy. The results must be the same.
+// tensor in its arena, and that other plans copy. Both kinds of plans must give the same results.
 func TestResident(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan     func() *plan.Plan
@@ -110,8 +110,8 @@ func TestResident(t *testing.T) {
 	}
 }
 
-// TestResidentOnly checks that a program that works in a device tensor does not run with other arguments for it, nor
-// with another use of that tensor.
+// TestResidentOnly checks that a program that works in a device tensor refuses runs with another argument for that
+// parameter, and runs that use the tensor a second time.
 func TestResidentOnly(t *testing.T) {
 	dev, s := tensorsOn(cpu.Concurrent)
 	plain := loadOn(t, dev, doubling("x"), Options{})
@@ -158,8 +158,8 @@ func TestResidentOnly(t *testing.T) {
 	}
 }
 
-// TestResidentWritten checks that a program that writes to a parameter that is not inout does not work in its device
-// tensor, because the caller must not see these writes.
+// TestResidentWritten checks that a program that overwrites a parameter that is not inout does not work in the
+// parameter's device tensor, because the caller must not see these writes.
 func TestResidentWritten(t *testing.T) {
 	b := newBuilder(2, ir.F32)
 	x, y := b.input("x", false, 3), b.result("y", false, 3)
@@ -193,8 +193,8 @@ func TestResidentWritten(t *testing.T) {
 	}
 }
 
-// TestResidentTrials checks that the forms of a graph are measured by complete runs that leave resident tensors
-// unchanged, and that they are not measured if there is no memory for a copy of these tensors. If a trial fails, the
+// TestResidentTrials checks that the forms of a graph are measured by complete runs, after which resident tensors are
+// restored, and that they are not measured if there is no memory for a copy of these tensors. If a trial fails, the
 // tensor is lost with an error that has the reason, and all memory of the copies is freed.
 func TestResidentTrials(t *testing.T) {
 	broken := errors.New("broken")

@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// long is a plan of about n commands on 4 ranks: computations, reductions, events.
+// long returns a plan of about n commands on 4 ranks, with computations, reductions and events.
 func long(n int) *plan.Plan {
 	const ranks = 4
 	b := newBuilder(ranks, ir.F32)

@@ -17,8 +17,8 @@ import (
 // signature checks arguments against a program's requirements.
 type signature struct{ im *image.Image }
 
-// check returns an error that lists all faults in the names, types, shapes and locations of tensors of the first run
-// that has a fault.
+// check checks the names, types, shapes and locations of tensors, and returns an error that lists all faults of the
+// first run that has any.
 func (s signature) check(batch []Args, weights *Weights, ins []int) error {
 	filled := map[*resident.DeviceTensor]bool{} // device tensors that earlier runs of the batch write
 	for i, a := range batch {
@@ -91,7 +91,8 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 	return wrong
 }
 
-// meant returns a hint if a name differs from that of a parameter only in a % before it or in its case; "" otherwise.
+// meant returns a hint if a name differs from the name of a parameter only in case or by a % before it; otherwise it
+// returns "".
 func (s signature) meant(name string) string {
 	for _, io := range s.im.Inputs {
 		if strings.EqualFold(strings.TrimPrefix(name, "%"), io.Name) {
@@ -102,7 +103,7 @@ func (s signature) meant(name string) string {
 }
 
 // hasPart reports whether a rank of this process has a block of an input. It also returns true if no rank of any
-// process has one.
+// process has a block of the input.
 func (s signature) hasPart(io *plan.IO) bool {
 	local := func(part plan.IOPart) bool { return s.im.World.Local(int(part.Ref.Rank)) }
 	return len(io.Parts) == 0 || slices.ContainsFunc(io.Parts, local)
@@ -195,8 +196,8 @@ func (s signature) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wron
 	return wrong
 }
 
-// wrongResidents returns the faults in the use of resident device tensors. A run reads and writes the contents of a
-// resident in place, so it must not use the tensor in any other way.
+// wrongResidents returns the faults in the use of resident device tensors. A run reads and writes a resident device
+// tensor in place, so it must not use the tensor in any other way.
 func (s signature) wrongResidents(a Args) (wrong []string) {
 	for i, t := range s.im.Residents {
 		if io := &s.im.Inputs[i]; t != nil && !a.UsesOnlyAs(t, io.Name, io.Inout) {
@@ -263,8 +264,8 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 	return wrong
 }
 
-// wrongInto returns the faults of arguments in host memory that the run updates in place and that share memory with
-// each other. Arguments that are only read are copied before the run writes.
+// wrongInto returns a fault for each argument in host memory that the run updates in place and that shares memory with
+// another such argument. Arguments that are only read are copied before the run writes.
 func (s signature) wrongInto(a Args) (wrong []string) {
 	if len(a.Into) < 2 {
 		return nil
@@ -285,8 +286,8 @@ func (s signature) wrongInto(a Args) (wrong []string) {
 	return wrong
 }
 
-// wrongUpdates returns the faults of an enqueued run that updates arguments at addresses which share memory with each
-// other. Runs that update none return at once.
+// wrongUpdates returns a fault if an enqueued run updates arguments at addresses that share memory with each other. It
+// returns immediately if the run updates no argument.
 func (s signature) wrongUpdates(a Args) (wrong []string) {
 	updates := false
 	for name := range a.OutAt {
@@ -323,10 +324,10 @@ func (s signature) wrongUpdates(a Args) (wrong []string) {
 }
 
 // sharedInto returns the tensors for outputs that share bytes with another tensor of the batch. Arguments of a run may
-// be read while outputs of an earlier run arrive. Arguments of one rank may be read while outputs of another rank
-// arrive. A single run may update a tensor in place if every rank has a different part of it. In this case spoils is
-// set, because the argument may be lost if the run fails. skip reports which blocks are on the devices before the runs
-// begin.
+// be read while outputs of an earlier run arrive. Within a run, arguments of one rank may be read while outputs of
+// another rank arrive. A single run may update a tensor in place if no two ranks have the same part of the tensor. In
+// this case the result spoils is true, because the argument may be lost if the run fails. skip reports which blocks are
+// on the devices before the runs begin.
 func (s signature) sharedInto(
 	batch []Args, weights *Weights, ins []int, skip []bool,
 ) (shared map[*tensor.Tensor]bool, spoils bool) {
@@ -372,7 +373,7 @@ func (s signature) sharedInto(
 	return shared, spoils
 }
 
-// updates reports whether a run may write an output to the tensor that it reads as the given input.
+// updates reports whether a run may write an output to the tensor from which it reads the given input.
 func (s signature) updates(input string, t *tensor.Tensor, into map[string]*tensor.Tensor) bool {
 	for output, o := range into {
 		if o == t && s.inPlace(input, output) {

@@ -23,7 +23,7 @@ type storing struct {
 	// worlds holds all worlds that were opened, in order.
 	worlds []*storingWorld
 	lacks  bool // whether it cannot lend memory
-	fails  int  // number of allocations until one fails; 0 for none
+	fails  int  // number of allocations until one fails; 0 if none fails
 	took   []device.Memory
 	// closing is called before a world is closed; may be nil.
 	closing func()
@@ -91,7 +91,7 @@ func sharedWeights(p *Program) (n int) {
 	return n
 }
 
-// stored loads a plan with a store for w and the parameters in more.
+// stored loads a plan with a store for the parameter w and the parameters in more.
 func stored(t *testing.T, m device.Machine, s *resident.Weights, p *plan.Plan, more ...string) *Program {
 	t.Helper()
 	weights := map[string]bool{"w": true}
@@ -101,7 +101,7 @@ func stored(t *testing.T, m device.Machine, s *resident.Weights, p *plan.Plan, m
 	return loadOn(t, m, p, Options{Options: image.Options{Store: s, Weights: weights}})
 }
 
-// taller is chunked with one more statement, so that the two plans differ.
+// taller is the plan chunked with one more command, so that the two plans differ.
 func taller(ranks int) *plan.Plan {
 	p := chunked(ranks, "")
 	at := slices.IndexFunc(p.Buffers, func(b plan.Buffer) bool { return b.Role == plan.RoleOutput })
@@ -115,7 +115,7 @@ func taller(ranks int) *plan.Plan {
 }
 
 // TestStore checks that programs with one store have one copy of a weight, which is uploaded once and freed with the
-// last of them, and that their arenas are smaller by it.
+// last of these programs, and that the programs' arenas do not contain the weight.
 func TestStore(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) { testStore(t, mode) })
@@ -136,7 +136,7 @@ func testStore(t *testing.T, mode cpu.Mode) {
 		t.Errorf("the store holds %d bytes, want %d", got, 2*w)
 	}
 	in := chunkedInputs(t, 2, 1)
-	known := map[*tensor.Tensor]*Weights{} // so that programs recognize the weights
+	known := map[*tensor.Tensor]*Weights{} // the same value for all batches, so that programs recognize the weights
 	run := func(prog *Program, what string, x uint64, w, was *tensor.Tensor, lasts bool) {
 		t.Helper()
 		in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", x, 10, 3)}
@@ -161,7 +161,7 @@ func testStore(t *testing.T, mode cpu.Mode) {
 	first := in["w"]
 	was := first.Clone()
 	run(one, "the first", 2, first, was, true)
-	clear(first.Data) // not allowed: the tensor was uploaded for both
+	clear(first.Data) // callers must not do this; it shows that the tensor was uploaded for both programs
 	run(two, "the second, by what the first uploaded", 3, first, was, true)
 	second := ints(t, ir.F32, "w", 9, 8, 3)
 	own := second.Clone()
@@ -217,7 +217,7 @@ func TestStoreFault(t *testing.T) {
 		t.Error("the program ran after a fault")
 	}
 	for i := range in["w"].Len() {
-		in["w"].SetFloat64(i, 1) // shows if it is read again
+		in["w"].SetFloat64(i, 1) // shows whether the tensor is read again
 	}
 	results, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in))
 	if err != nil {
@@ -229,8 +229,8 @@ func TestStoreFault(t *testing.T) {
 }
 
 // TestStoreDeclines checks that weights are used in place where possible, that others are in the arena, and that the
-// results are right. It covers machines that cannot lend memory, and plans that write a parameter, show it to peers,
-// lack it on some rank, or have another value at its address.
+// results are right. The cases are machines that cannot lend memory, and plans that write a parameter, access it from
+// peers, have no block of it on some rank, or have another value in the same memory.
 func TestStoreDeclines(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan  func() *plan.Plan
@@ -327,7 +327,8 @@ func TestStoreDeclines(t *testing.T) {
 	}
 }
 
-// TestStoreShort checks that, wherever a load runs out of memory, nothing remains allocated and the next load succeeds.
+// TestStoreShort checks that, whichever allocation of a load fails for lack of memory, nothing remains allocated and
+// the next load succeeds.
 func TestStoreShort(t *testing.T) {
 	m := &storing{Machine: cpu.New(cpu.Options{})}
 	s := resident.NewWeights(m)

@@ -66,7 +66,7 @@ func class(c *plan.Cmd) trace.Class {
 	return trace.Sync
 }
 
-// profiled returns the name that a profiler shows for the work of a mark, or of the graph for mark -1.
+// profiled returns the name that a profiler shows for the work of a mark; mark -1 stands for the graph.
 func (s symbolizer) profiled(id int64) string {
 	if id < 0 {
 		return s.im.Plan.Func + " as one graph"
@@ -98,8 +98,8 @@ func (s symbolizer) name(c *plan.Cmd) string {
 	return c.Kind.String()
 }
 
-// between names the statement of mark id, or those of all marks from id to last if last is greater. replayed reports
-// whether runs are graph launches.
+// between returns text that names the statement of mark id or, if last is greater, the statements of all marks from id
+// to last. replayed reports whether runs are graph launches.
 func (s symbolizer) between(id, last int64, replayed bool) string {
 	switch {
 	case id < 0 && replayed:
@@ -138,8 +138,8 @@ func (s symbolizer) explain(err error, replayed bool) error {
 	return &fault.RunError{Rank: -1, Message: message, Err: err}
 }
 
-// failedAt returns the error of a run for which one statement is known as the cause. why is the part of the error err
-// that the message shows.
+// failedAt returns the error of a run for which one statement is known as the cause. why is the part of error err that
+// the message contains.
 func failedAt(rank int, stream, statement string, why, err error) error {
 	return &fault.RunError{Rank: rank, Stream: stream, Statement: statement, Err: err,
 		Message: fmt.Sprintf("rank %d, stream %s: %s: %v", rank, stream, statement, why)}

@@ -52,9 +52,9 @@ func (t idleTeam) Prepare(device.Tuning, *device.Collective) ([]device.Launch, e
 func (idleTeam) Bytes() int64 { return 1 << 20 }
 func (idleTeam) Close() error { return nil }
 
-// TestTeams checks that a plan's collectives are run as the options and the program's text require on a machine with
-// its own launches: an algorithm that declines is skipped, one that does nothing gives a wrong result, and the memory
-// of teams counts against the budget.
+// TestTeams checks that the options and the program's text determine the algorithms on a machine with launches for
+// whole collectives. An algorithm that declines is skipped, an algorithm that does nothing gives a wrong result (and so
+// was used), and the memory of teams counts against the budget.
 func TestTeams(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	m := teamMachine{cpu.New(cpu.Options{})}

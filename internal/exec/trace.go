@@ -9,15 +9,15 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// tracer passes the marks of the plan's streams to the recorder. Marks on other streams, the side streams of groups,
-// are used only for errors.
+// tracer passes the marks of the plan's streams to the recorder. Marks on the side streams of groups are used only for
+// errors.
 type tracer struct {
 	symbols  symbolizer
-	records  map[int32]int // by event: the command that records it
+	records  map[int32]int // by event: index of the command that records the event
 	streams  map[streamKey]bool
 	recorder *trace.Recorder
-	// cmds is the number of commands. The marks of a graph are those of run 0; replayed is the offset to the marks of the
-	// run that was launched last.
+	// cmds is the number of commands. A graph reports the marks of run 0. replayed is the difference between these
+	// marks and the marks of the run that was launched last.
 	cmds     int64
 	replayed atomic.Int64
 }
@@ -43,7 +43,7 @@ func observe(im *image.Image) *tracer {
 	return t
 }
 
-// markedOf returns the commands that marks bracket, so that errors can be located.
+// markedOf returns the commands to enclose in Begin and End marks, so that errors can be located.
 func markedOf(im *image.Image) []bool {
 	marked := make([]bool, len(im.Cmds))
 	for i := range im.Cmds {
@@ -94,7 +94,7 @@ func (t *tracer) Ended(rank int, stream string, id int64, ns int64) {
 	}
 }
 
-// ofRun returns the mark that includes the number of the run.
+// ofRun returns the mark of a replayed command with the number of its run included.
 func (t *tracer) ofRun(id int64) int64 {
 	if id < t.cmds {
 		return id + t.replayed.Load()
@@ -124,7 +124,7 @@ func (t *tracer) traces(first int64, n int) []*trace.Trace {
 	return list
 }
 
-// describe returns the event of a mark, without its times.
+// describe returns the trace event of a mark, without its times.
 func (t *tracer) describe(id int64) trace.Event {
 	e := t.symbols.describe(id)
 	p := t.symbols.im.Plan

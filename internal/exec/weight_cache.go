@@ -10,23 +10,24 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// weightCache records the inputs that stay on the devices between runs. These are weights that no command writes.
+// weightCache records the inputs that stay on the devices between runs. The inputs that stay are weights that no
+// command writes.
 type weightCache struct {
 	im     *image.Image
 	all    []int // indices of all inputs
 	inputs []int // indices of this process's commands that upload inputs
-	// contents holds, by input, the contents of its device memory.
+	// contents holds, by input, the contents of the input's device memory.
 	contents []*resident.Contents
-	// skip reports, by input block, which blocks the runs of this batch do not upload.
+	// skip reports, by input block, that the runs of this batch do not upload the block.
 	skip    []bool
 	settled settled
 }
 
 // settled records that the weights of a batch were checked and are on the devices.
 type settled struct {
-	// of holds the weights; the zero value if there are none.
+	// of points to the weights that were checked; the zero value if there are none.
 	of weak.Pointer[Weights]
-	// changes is the value of resident.Changes at that time.
+	// changes is the value of resident.Changes at the time of the check.
 	changes uint64
 	// rest lists the inputs that are not weights, or that are uploaded for each run.
 	rest []int
@@ -52,8 +53,8 @@ func newWeightCache(im *image.Image) *weightCache {
 	return c
 }
 
-// unsettled returns the inputs of a batch that must be checked. rest reports whether all other inputs are unchanged
-// since the previous batch.
+// unsettled returns the inputs of a batch that must be checked. The result rest reports whether all other inputs are
+// unchanged since the previous batch.
 func (c *weightCache) unsettled(batch []Args, weights *Weights) (ins []int, rest bool) {
 	s := &c.settled
 	if weights != nil && s.of == weak.Make(weights) && s.changes == resident.Changes() &&
@@ -64,8 +65,8 @@ func (c *weightCache) unsettled(batch []Args, weights *Weights) (ins []int, rest
 	return c.all, false
 }
 
-// decide determines which blocks the runs of a batch do not upload: those that remain on the devices and are the same
-// in all runs. The device memory of the other inputs is marked as changed.
+// decide determines the blocks that the runs of a batch do not upload: blocks that remain on the devices and are the
+// same in all runs. The device memory of the other inputs is marked as changed.
 func (c *weightCache) decide(batch []Args, weights *Weights, ins []int) {
 	for _, i := range ins {
 		name := c.im.Inputs[i].Name
@@ -84,7 +85,7 @@ func (c *weightCache) decide(batch []Args, weights *Weights, ins []int) {
 }
 
 // missing returns the first input, from index i on, that stays on the devices and has not been uploaded yet. It also
-// returns the input's tensor, which it gets from take. The index is -1 if there is no such input.
+// returns the input's tensor, which it gets from the function take. The index is -1 if there is no such input.
 func (c *weightCache) missing(i int, take func(name string) *tensor.Tensor) (int, *tensor.Tensor) {
 	for ; i < len(c.im.Inputs); i++ {
 		io := &c.im.Inputs[i]
@@ -118,8 +119,8 @@ func (c *weightCache) settle(batch []Args, weights *Weights) {
 	c.settled = s
 }
 
-// uploads returns the commands by which the batch's runs upload inputs. It may include commands for blocks that are on
-// the devices.
+// uploads returns the commands by which the batch's runs upload inputs. The list may include commands for blocks that
+// are already on the devices.
 func (c *weightCache) uploads() []int {
 	if c.settled.of != (weak.Pointer[Weights]{}) {
 		return c.settled.inputs

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// big is larger than one write.
+// big is a content that is written in several pieces.
 var big = bytes.Repeat([]byte("new content\n"), 20_000)
 
 // writeBig writes big in pieces.
@@ -30,7 +30,7 @@ func writeBig(w io.Writer) error {
 	return nil
 }
 
-// steps lists the operations that it takes to write a file.
+// steps lists the file system operations by which a file is written.
 func steps(t *testing.T, sync bool) (ops []string) {
 	w := writer{sync: sync, before: func(op string) error { ops = append(ops, op); return nil }}
 	if err := w.write(filepath.Join(t.TempDir(), "file"), writeBig); err != nil {
@@ -52,7 +52,7 @@ func oldOrNew(t *testing.T, what, dir string, old []byte) {
 	}
 }
 
-// TestWriteFails lets each operation of the file system fail, with the errors of full, broken and protected file
+// TestWriteFails makes each operation of the file system fail, with the errors of full, broken and protected file
 // systems. The file must have its old or its new content, and no other file may be left.
 func TestWriteFails(t *testing.T) {
 	for _, sync := range []bool{true, false} {
@@ -93,8 +93,8 @@ func writeFails(t *testing.T, sync bool) {
 	}
 }
 
-// TestWriteKilled kills a process at each operation. The file must have its old or its new content, and the next
-// process that writes it must leave no other file.
+// TestWriteKilled kills a process that writes a file at each of its file system operations. The file must have its old
+// or its new content, and the next process that writes it must leave no other file.
 func TestWriteKilled(t *testing.T) {
 	if at, err := strconv.Atoi(os.Getenv("HOCKET_TEST_KILLED_AT")); err == nil {
 		made := 0
@@ -136,8 +136,8 @@ func TestWriteKilled(t *testing.T) {
 	}
 }
 
-// TestWriteWatched checks that another process that writes the same file never takes a file being written for an
-// abandoned one, at whatever time it looks.
+// TestWriteWatched checks that another process that writes the same file never takes a file that is being written for
+// an abandoned file, at whatever time it looks.
 func TestWriteWatched(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	looks := 0
@@ -146,7 +146,7 @@ func TestWriteWatched(t *testing.T) {
 		if err != nil || op == "create" {
 			return err
 		}
-		for _, name := range list { // otherwise this process would leave it alone
+		for _, name := range list { // otherwise this process would not remove the file
 			unfinished.Delete(name)
 			defer unfinished.Store(name, nil)
 		}
@@ -165,7 +165,7 @@ func TestWriteWatched(t *testing.T) {
 	}
 }
 
-// TestWriteBeside checks that files that this or another process is writing are left alone.
+// TestWriteBeside checks that files that this or another process is writing are not removed.
 func TestWriteBeside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	err := Write(path, func(w io.Writer) error {

@@ -11,9 +11,9 @@ import (
 // CacheVariable is the environment variable that names the folder of hocket's caches.
 const CacheVariable = "HOCKET_CACHE"
 
-// CacheFolder returns the folder of hocket's caches: the one that HOCKET_CACHE names, or else "hocket" in the user's
-// cache folder. Links in the path of the folder are set by the user and are resolved here. Links below the folder are
-// not followed.
+// CacheFolder returns the folder of hocket's caches: the folder that HOCKET_CACHE names, or else "hocket" in the user's
+// cache folder. Symbolic links in the path of the folder are resolved, because the user has set them. Symbolic links
+// below the folder are not followed.
 func CacheFolder() (dir string, named bool, err error) {
 	if dir = os.Getenv(CacheVariable); dir != "" {
 		return resolve(dir), true, nil
@@ -31,7 +31,7 @@ func UserFolder() (string, error) {
 	return filepath.Join(resolve(dir), "hocket"), nil
 }
 
-// resolve resolves the links in the part of a path that exists.
+// resolve resolves the symbolic links in the existing part of a path.
 func resolve(dir string) string {
 	if to, err := filepath.EvalSymlinks(dir); err == nil {
 		return to
@@ -42,7 +42,7 @@ func resolve(dir string) string {
 	return dir
 }
 
-// ReadKept is Read for a path that hocket chooses. See WriteKept.
+// ReadKept is like Read, for a path that hocket has chosen, such as a path in its cache. See WriteKept.
 func ReadKept(path string, most int64) ([]byte, error) {
 	if err := checkKept(path); err != nil {
 		return nil, err
@@ -55,8 +55,8 @@ func ReadKept(path string, most int64) ([]byte, error) {
 	return readAll(f, path, most)
 }
 
-// checkKept returns an error if the folder of path may contain files of other users, or if the folder may be elsewhere
-// than its path says.
+// checkKept returns an error if the folder of path may contain files of other users, or if a symbolic link in its path
+// may lead elsewhere.
 func checkKept(path string) error {
 	dir := filepath.Dir(path)
 	for _, d := range []string{filepath.Dir(dir), dir} {
@@ -68,7 +68,7 @@ func checkKept(path string) error {
 	return CheckOwn(dir)
 }
 
-// openOwn opens a regular file that belongs to the user or root. It does not follow a link and does not wait.
+// openOwn opens a regular file that belongs to the user or root. It does not follow a symbolic link, and does not wait.
 func openOwn(path string, flags int) (*os.File, error) {
 	info, err := os.Lstat(path)
 	switch {
@@ -119,7 +119,7 @@ func IsAt(f *os.File, path string) bool {
 }
 
 // OpenLock opens the file of a lock and creates it if it does not exist. Locks are empty. A file that is not empty is
-// not a lock and is left alone.
+// not a lock and is not changed.
 func OpenLock(path string) (*os.File, error) {
 	if err := checkKept(path); err != nil {
 		return nil, err
@@ -135,8 +135,8 @@ func OpenLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// RemoveFolder removes a folder and the files in it if made reports that hocket made each of them and all of them
-// belong to the user of the process. It leaves a folder that contains anything else unchanged.
+// RemoveFolder removes a folder and the files in it if all files belong to the user of the process and the function
+// made reports for each file that hocket made it. It leaves a folder that contains anything else unchanged.
 func RemoveFolder(dir string, made func(fs.FileInfo) bool) error {
 	list, err := os.ReadDir(dir)
 	if err != nil {

@@ -18,8 +18,8 @@ func kept(path, s string) error {
 	return WriteKept(path, func(w io.Writer) error { _, err := io.WriteString(w, s); return err })
 }
 
-// TestKeptRefuses puts things that hocket did not make at the paths of a cache. Each operation must return an error
-// without waiting, and nothing may change.
+// TestKeptRefuses puts files, links and folders that hocket did not make at the paths of a cache. Each operation must
+// return an error without waiting, and must change nothing.
 func TestKeptRefuses(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -72,7 +72,7 @@ func TestKeptRefuses(t *testing.T) {
 	}
 }
 
-// tree lists everything below a folder: names, kinds and contents.
+// tree returns the names, kinds and contents of everything below a folder.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -163,7 +163,8 @@ func TestWriteForeignLink(t *testing.T) {
 	}
 }
 
-// TestReadBelow checks that links may lead anywhere below the folder but not out of it, and that pipes are refused.
+// TestReadBelow checks that symbolic links may lead anywhere below the folder but not out of the folder, and that pipes
+// are refused.
 func TestReadBelow(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -4,5 +4,5 @@ package files
 
 import "os"
 
-// lock does nothing: no locks are known for this system.
+// lock does nothing, because file locks are not implemented for this system.
 func lock(*os.File) (held, others bool) { return false, false }

@@ -2,14 +2,14 @@ package files
 
 import "fmt"
 
-// Mapping is the content of a regular file. If the system can map files, they are read only when they are used, so the
-// file must not become shorter in the meantime.
+// Mapping is the content of a regular file. If the system can map files, bytes are read from the file only when they
+// are used, so the file must not become shorter in the meantime.
 type Mapping struct {
 	Bytes []byte // must not be modified
 	unmap func() error
 }
 
-// Close unmaps the file. Bytes must not be used after that.
+// Close unmaps the file. The slice Bytes must not be used after Close.
 func (m *Mapping) Close() error {
 	unmap := m.unmap
 	m.Bytes, m.unmap = nil, nil

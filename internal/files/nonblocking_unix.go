@@ -5,8 +5,8 @@ package files
 import "syscall"
 
 const (
-	// nonblocking lets the open call of a pipe return at once.
+	// nonblocking is the flag that makes opening a pipe return without waiting.
 	nonblocking = syscall.O_NONBLOCK
-	// nofollow lets the open call of a link fail.
+	// nofollow is the flag that makes opening a symbolic link fail.
 	nofollow = syscall.O_NOFOLLOW
 )

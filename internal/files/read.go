@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 )
 
-// Errors about files that are larger than the limit wrap ErrTooLarge.
+// ErrTooLarge is wrapped by errors about files that are larger than the limit.
 var ErrTooLarge = errors.New("the file is too large")
 
-// Open opens a regular file and returns its size. It refuses anything else before it opens it, because opening a pipe
-// waits for its writer, and reading a device may never end.
+// Open opens a regular file and returns its size. Open refuses other kinds of files without opening them, because
+// opening a pipe waits for a writer, and reading a device may never end.
 func Open(path string) (*os.File, int64, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -36,7 +36,8 @@ func Open(path string) (*os.File, int64, error) {
 	return f, info.Size(), nil
 }
 
-// Begin returns at most the first n bytes of a regular file. It returns fewer if the file cannot be read.
+// Begin returns at most the first n bytes of a regular file. It returns fewer bytes if the file is shorter or cannot be
+// read.
 func Begin(path string, n int) []byte {
 	f, _, err := Open(path)
 	if err != nil {
@@ -58,8 +59,8 @@ func regular(path string, info fs.FileInfo) error {
 	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("not a regular file (%s)", info.Mode().Type())}
 }
 
-// Read returns the content of a regular file of at most most bytes. For a larger file it reads nothing, and the error
-// wraps ErrTooLarge.
+// Read returns the content of a regular file that is not larger than most bytes. For a larger file it reads nothing,
+// and the error wraps ErrTooLarge.
 func Read(path string, most int64) ([]byte, error) {
 	f, _, err := Open(path)
 	if err != nil {
@@ -98,7 +99,7 @@ func ReadBelow(dir, name string, most int64) ([]byte, error) {
 	return readAll(f, path, most)
 }
 
-// readAll reads at most most bytes. path is for errors.
+// readAll reads all of r, but returns an error if there are more than most bytes. path is for errors.
 func readAll(f *os.File, path string, most int64) ([]byte, error) {
 	if info, err := f.Stat(); err == nil && info.Size() > most {
 		return nil, tooLarge(path, most)

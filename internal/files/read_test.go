@@ -46,7 +46,7 @@ func TestReadOdd(t *testing.T) {
 			t.Errorf("%s: %v", device, err)
 		}
 	}
-	if _, err := os.Stat("/proc/self/status"); err == nil { // its size is reported as 0
+	if _, err := os.Stat("/proc/self/status"); err == nil { // the system reports its size as 0
 		if b, err := Read("/proc/self/status", 1<<20); err != nil || len(b) == 0 {
 			t.Errorf("%d bytes of a file without a size: %v", len(b), err)
 		}

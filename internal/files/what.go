@@ -6,8 +6,9 @@ import (
 	"regexp"
 )
 
-// kinds are the kinds of files that commands read, by what their beginnings contain, and the commands that take them.
-// A byte that is not UTF-8, such as the first of a pickle, is matched as one that is not ASCII.
+// kinds lists the kinds of files that commands read: a pattern for the beginning of a file, and a description with the
+// commands that accept the file. A byte that is not UTF-8, such as the first byte of a pickle, is matched as a
+// character that is not ASCII.
 var kinds = []struct {
 	begins *regexp.Regexp
 	what   string
@@ -26,8 +27,8 @@ var kinds = []struct {
 	{regexp.MustCompile(`Start \(ns\)|cuda_gpu_trace|(?m)^(\S+ +){4}.*ncclDevKernel`), "what nsys stats prints: hocket trace explains it"},
 }
 
-// What says of which kind a file is, as its beginning shows, and which commands take it: "a timeline: hocket trace
-// explains it". It returns "" for unknown kinds.
+// What describes a file by its first bytes: its kind, and the commands that accept it, for example "a timeline: hocket
+// trace explains it". It returns "" for unknown kinds.
 func What(begin []byte) string {
 	begin = begin[:min(len(begin), 1<<14)]
 	if len(begin) > 8 && begin[8] == '{' && binary.LittleEndian.Uint64(begin) < 1<<30 && bytes.Contains(begin, []byte("data_offsets")) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWhat checks that files of the repository, and the beginnings of other files, are named.
+// TestWhat checks that the function What recognizes files of the repository, and the beginnings of other files.
 func TestWhat(t *testing.T) {
 	weights := `{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`
 	begins := map[string]string{
@@ -39,7 +39,8 @@ func TestWhat(t *testing.T) {
 	}
 }
 
-// TestBegin: a file may be shorter than what is read of it, and only regular files are read.
+// TestBegin checks that Begin reads files that are shorter than the requested number of bytes, and reads only regular
+// files.
 func TestBegin(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(path, []byte("abc"), 0o600); err != nil {

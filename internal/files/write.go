@@ -1,6 +1,6 @@
-// Package files opens, writes and deletes files safely. It never waits to open a file: pipes and devices are refused.
-// Files are read up to a size limit. A file is written completely or not at all. Two kinds of paths have different
-// rules:
+// Package files opens, writes and deletes files safely. It never waits when it opens a file, because pipes and devices
+// are refused. Files are read up to a size limit. A file is written completely or not at all. Two kinds of paths have
+// different rules:
 //
 //   - Paths that the user names (Open, Read, Map, Write) may be links, as in other programs, but nothing is written
 //     through a link of another user.
@@ -24,31 +24,32 @@ import (
 	"syscall"
 )
 
-// Write writes a path that the user names, completely or not at all. write fills a temporary file next to path, which
-// replaces path once it is on disk. The file gets the permissions that os.Create would set. If path is a link of the
-// user or root, the file that it leads to is written. If path is a device, or a pipe that a process reads, Write
-// writes to it directly. Errors contain path.
+// Write writes the file at a path that the user names, completely or not at all. The function write fills a temporary
+// file next to path, which replaces path once it is on disk. The file gets the permissions that os.Create would set. If
+// path is a symbolic link that belongs to the user or root, the link's target is written. If path is a device, or a
+// pipe that a process reads, Write writes to it directly. Errors contain path.
 func Write(path string, write func(io.Writer) error) error {
 	return writer{sync: true}.write(path, write)
 }
 
-// WriteKept is Write for a path that hocket chooses. It creates the folder. It fails if the folder is a link, belongs
-// to another user or can be written by others, or if path is not a regular file.
+// WriteKept is like Write, for a path that hocket has chosen, such as a path in its cache. It creates the folder. It
+// fails if the folder is a symbolic link, belongs to another user or can be written by other users, or if path is not a
+// regular file.
 func WriteKept(path string, write func(io.Writer) error) error {
 	return writer{sync: true, kept: true}.write(path, write)
 }
 
-// WriteUnsynced is WriteKept without waiting for the disk. If the machine crashes, the file may be cut short. Use it
-// for files that are checked when they are read and can be made again.
+// WriteUnsynced is like WriteKept, but does not wait until the file is on disk. If the machine crashes, the file may be
+// incomplete. Use WriteUnsynced for files that are checked when they are read and can be written again.
 func WriteUnsynced(path string, b []byte) error {
 	return writer{kept: true}.write(path, func(w io.Writer) error { _, err := w.Write(b); return err })
 }
 
-// writer writes files. Tests set before, which is called with the name of each file system operation before the
-// operation, and can make the operation fail.
+// writer writes files. Tests set the field before. This function is called before each file system operation, with the
+// operation's name, and can make the operation fail.
 type writer struct {
 	sync   bool
-	kept   bool // hocket chose the path: see WriteKept
+	kept   bool // whether hocket chose the path: see WriteKept
 	before func(op string) error
 }
 
@@ -74,7 +75,7 @@ func (w writer) check(path string) error {
 		var f *os.File
 		if f, err = w.beside(to); err == nil {
 			err = f.Close()
-			if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) { // after the file is closed, another process may remove it
+			if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) { // ignore errors: after the file is closed, another process may remove it
 				err = errors.Join(err, e)
 			}
 		}
@@ -88,11 +89,11 @@ func (w writer) check(path string) error {
 // destination is the target of a write.
 type destination struct {
 	path string
-	mode fs.FileMode // the mode of the existing file; 0 if there is none
-	odd  bool        // not a regular file, so it must not be replaced by one
+	mode fs.FileMode // mode of the existing file; 0 if the file does not exist
+	odd  bool        // whether path is not a regular file, so that a regular file must not replace it
 }
 
-// destination finds the file to write for path.
+// destination finds the file to write for path, which may be a symbolic link.
 func (w writer) destination(path string) (destination, error) {
 	if !w.kept {
 		return follow(path)
@@ -113,10 +114,11 @@ func (w writer) destination(path string) (destination, error) {
 	return destination{path: path, mode: info.Mode().Perm()}, ours(path, info)
 }
 
-// mostLinks is how many links in a row are followed. It is the same number as in Linux.
+// mostLinks is the largest number of symbolic links that are followed one after another. The number is the same as in
+// Linux.
 const mostLinks = 40
 
-// follow resolves the links of path. The resulting file need not exist.
+// follow resolves path if it is a symbolic link, and links to which the link leads. The resulting file need not exist.
 func follow(path string) (destination, error) {
 	for range mostLinks {
 		info, err := os.Lstat(path)
@@ -166,8 +168,9 @@ func isTemporary(path, name string) bool {
 
 var errTaken = errors.New("another process took the temporary file for an abandoned one")
 
-// beside creates a temporary file that will replace another file, in the same folder. It removes temporary files of
-// processes that have ended. The new file stays locked while it is open, so that other processes do not remove it.
+// beside creates a temporary file that will replace another file, in that file's folder. It also removes temporary
+// files of processes that have ended. The new file stays locked while it is open, so that other processes do not remove
+// it.
 func (w writer) beside(d destination) (f *os.File, err error) {
 	w.removeLeft(d.path)
 	for range 3 {
@@ -182,7 +185,7 @@ func (w writer) beside(d destination) (f *os.File, err error) {
 		if err != nil {
 			return nil, err
 		}
-		// Until it is locked, another process may consider the file abandoned.
+		// Until the file is locked, another process may consider it abandoned.
 		if _, others := lock(f); others {
 			err = errTaken
 		} else if _, err = os.Lstat(f.Name()); err == nil {
@@ -194,13 +197,13 @@ func (w writer) beside(d destination) (f *os.File, err error) {
 		return nil, err
 	}
 	if d.mode != 0 {
-		_ = f.Chmod(d.mode) // not all file systems have modes
+		_ = f.Chmod(d.mode) // an error is ignored, because some file systems have no modes
 	}
 	return f, nil
 }
 
-// removeLeft removes the temporary files for path of processes that ended before they finished. It leaves every file
-// that hocket cannot have made: see isTemporary and ours.
+// removeLeft removes the temporary files for path of processes that ended before they finished. It does not remove
+// files that hocket cannot have made: see isTemporary and ours.
 func (w writer) removeLeft(path string) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -212,7 +215,7 @@ func (w writer) removeLeft(path string) {
 		return
 	}
 	defer f.Close()
-	names, _ := f.Readdirnames(-1) // the entries that could be read
+	names, _ := f.Readdirnames(-1) // list contains the entries that could be read
 	for _, name := range names {
 		if !isTemporary(base, name) {
 			continue
@@ -247,8 +250,8 @@ func (w writer) write(path string, write func(io.Writer) error) error {
 	return nil
 }
 
-// fill writes to a pipe or a device. A pipe that no process reads is an error, since opening it would wait for a
-// reader.
+// fill writes to a pipe or a device. A pipe that no process reads gives an error, because opening the pipe would wait
+// for a reader.
 func (w writer) fill(d destination, write func(io.Writer) error) error {
 	f, err := os.OpenFile(d.path, os.O_WRONLY|nonblocking, 0)
 	if errors.Is(err, syscall.ENXIO) {
@@ -269,7 +272,7 @@ func (w writer) fill(d destination, write func(io.Writer) error) error {
 var unfinished sync.Map
 
 // RemoveUnfinished removes the temporary files that Write and the other functions are writing. These functions then
-// fail. It is for a process that ends without waiting for them.
+// fail. It is meant for a process that exits without waiting for these functions.
 func RemoveUnfinished() {
 	unfinished.Range(func(name, _ any) bool {
 		os.Remove(name.(string))
@@ -288,7 +291,7 @@ func (w writer) replace(d destination, write func(io.Writer) error) error {
 	}
 	unfinished.Store(name, nil)
 	defer unfinished.Delete(name)
-	if err = w.fillFile(f, write); err == nil { // still locked, so that others do not remove it
+	if err = w.fillFile(f, write); err == nil { // the file is still locked, so that other processes do not remove it
 		err = w.do("rename", func() error { return os.Rename(f.Name(), d.path) })
 	}
 	if err != nil {
@@ -333,7 +336,7 @@ func (w writer) fillFile(f *os.File, write func(io.Writer) error) error {
 	return err
 }
 
-// stepped is a file that calls before for each write.
+// stepped is a file that calls the writer's function before for each write.
 type stepped struct {
 	w writer
 	f *os.File

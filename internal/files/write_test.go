@@ -18,8 +18,8 @@ func text(path, s string) error {
 	return Write(path, func(w io.Writer) error { _, err := io.WriteString(w, s); return err })
 }
 
-// TestWriteFollows checks that a link stays, that the file it leads to is written completely, and that a file keeps its
-// permissions.
+// TestWriteFollows checks that writing to a symbolic link leaves the link and writes its target completely, and that a
+// file keeps its permissions.
 func TestWriteFollows(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("links take rights there")
@@ -119,7 +119,7 @@ func TestWriteOdd(t *testing.T) {
 	}
 }
 
-// TestRemoveUnfinished checks that unfinished files are removed and the old file stays.
+// TestRemoveUnfinished checks that unfinished temporary files are removed, and that the old file stays.
 func TestRemoveUnfinished(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
@@ -146,8 +146,8 @@ func TestRemoveUnfinished(t *testing.T) {
 	}
 }
 
-// TestOneWay checks that only this package writes files that users keep. So the tests of this package, with full and
-// broken file systems, cover results, traces, tables, sources and caches.
+// TestOneWay checks that only this package writes files that users keep. Therefore the tests of this package, with full
+// and broken file systems, cover results, traces, tables, sources and caches.
 func TestOneWay(t *testing.T) {
 	writes := regexp.MustCompile(`\bos\.(Create|CreateTemp|WriteFile|Rename|OpenFile|RemoveAll)\(`)
 	others := map[string]string{

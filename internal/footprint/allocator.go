@@ -5,24 +5,23 @@ import (
 	"slices"
 )
 
-// Allocator simulates torch's caching allocator for one pool of one stream. It rounds sizes up,
-// cuts blocks from segments, allocates the best-fitting free block, and merges neighbouring free
-// blocks. A block that other streams use is freed once their events have passed; events are polled
-// when memory is next allocated.
+// Allocator simulates torch's caching allocator for one pool of one stream. The allocator rounds sizes up, splits
+// segments into blocks, allocates the best-fitting free block, and merges neighbouring free blocks. A block that other
+// streams use is freed once their events have passed; events are polled when memory is next allocated.
 type Allocator struct {
 	blocks   []*block // free blocks, by size and then address
-	waiting  []wait   // in the order of the calls of Free
+	waiting  []wait   // blocks that other streams still use, in the order of the calls of Free
 	next     int64    // address of the next segment
 	Reserved int64
-	// Held is the number of bytes that the program has allocated. Waiting is the number of bytes that it has freed but
-	// that other streams still use.
+	// Held is the number of bytes that the program has allocated. Waiting is the number of bytes that the program has
+	// freed but that other streams still use.
 	Held, Waiting          int64
 	ReservedPeak, HeldPeak int64
 	WaitingPeak            int64
 	Segments               int
 	Curve                  []Point
 	settings               Settings
-	tails                  map[bool]*block // last block of the expandable segment of each pool; the key says whether it is the small pool
+	tails                  map[bool]*block // last block of the expandable segment of each pool; the key true stands for the pool of small blocks
 	allocs                 int64
 	trace                  recorder
 }
@@ -39,7 +38,7 @@ type block struct {
 	small       bool   // belongs to the small pool
 	prev, next  *block // neighbours in the segment
 	asked       int64
-	freed       int64 // value of the allocation counter when the block was freed
+	freed       int64 // number of allocations so far when the block was freed
 	site        string
 }
 
@@ -51,7 +50,7 @@ type wait struct {
 // These constants are from c10/cuda/CUDACachingAllocator.cpp.
 const (
 	roundTo     = 512
-	smallSize   = 1 << 20  // the largest block of the small pool
+	smallSize   = 1 << 20  // size of the largest block in the pool of small blocks
 	smallBuffer = 2 << 20  // segments of the small pool
 	largeBuffer = 20 << 20 // segments for blocks below minLarge
 	minLarge    = 10 << 20
@@ -60,7 +59,7 @@ const (
 
 func rounded(n int64) int64 { return max(roundTo, (n+roundTo-1)/roundTo*roundTo) }
 
-// segmentFor returns the size of the segment that is reserved for a block.
+// segmentFor returns the size of the segment that is reserved for a block of n bytes.
 func segmentFor(n int64) int64 {
 	switch {
 	case n <= smallSize:
@@ -82,8 +81,8 @@ func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 		if b.bytes < n || b.small != small {
 			return false
 		}
-		// A block that is too large to be split is used only for requests that are also too large to be split, and that
-		// are at most largeBuffer smaller than the block.
+		// A block that is too large to be split is used only for requests that are also above the limit for splitting,
+		// and that are at most largeBuffer bytes smaller than the block.
 		return small || most == 0 || !(n < most && b.bytes >= most) && !(n >= most && b.bytes >= n+largeBuffer)
 	})
 	switch {
@@ -189,8 +188,7 @@ func (a *Allocator) collect(now float64) {
 	}
 }
 
-// Free frees a block. The argument until is the time at which other streams finish using the block, or 0 if no other
-// stream uses it.
+// Free frees a block. until is the time at which other streams finish using the block, or 0 if no other stream uses it.
 func (a *Allocator) Free(b *block, now, until float64) {
 	a.Held -= b.bytes
 	a.trace.add("free_requested", b.addr, b.bytes, b.site, now)

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/planner/pack"
 )
 
-// Instance is a packing problem in minimalloc's CSV format. Each line is a buffer: its size, and
-// the half-open interval of steps in which it is live.
+// Instance is a packing problem in minimalloc's CSV format. Each line describes a buffer: its size, and the half-open
+// interval of steps in which it is live.
 type Instance struct {
 	IDs   []string
 	Items []pack.Item
@@ -22,7 +22,7 @@ type Instance struct {
 // time, and the size of its file in bytes.
 const (
 	mostRows  = 1 << 20
-	mostPairs = 1 << 28 // the first packings examine each pair a few times, in one or two nanoseconds each
+	mostPairs = 1 << 28 // the first packings examine each pair of buffers a few times, which takes one or two nanoseconds each time
 	mostCSV   = 64 << 20
 )
 
@@ -103,8 +103,8 @@ func ReadCSV(r io.Reader) (*Instance, error) {
 	}
 }
 
-// csvSteps limits the steps of the search for a packing. Including the first packings, the search then takes about
-// eight seconds.
+// csvSteps limits the steps of the search for a packing. With this limit, the search takes about eight seconds,
+// including the first packings.
 const csvSteps = 600e6
 
 // Pack packs the instance and reports on the packing.

@@ -1,6 +1,6 @@
-// Package footprint explains the use of memory. It reports the memory that a plan needs, compared with a lower bound
-// for any plan. It analyses snapshots of torch's caching allocator. It simulates the caching allocator for the program
-// of a plan.
+// Package footprint explains the use of memory. The package reports the memory that a plan needs, compared with a lower
+// bound for any plan. It also analyses snapshots of torch's caching allocator, and simulates the caching allocator for
+// the program of a plan.
 package footprint
 
 import (
@@ -10,12 +10,12 @@ import (
 
 // Report is the memory that a plan needs on each rank, in bytes.
 type Report struct {
-	// Peak is the largest end offset of a buffer, parameters included.
+	// Peak is the largest end offset of all buffers, parameters included.
 	Peak int64 `json:"peak"`
-	// Bound is the most memory that can be live at once in any interleaving of the streams. No
-	// layout is smaller.
+	// Bound is the largest number of bytes that can be live at once in some interleaving of the streams. No layout is
+	// smaller.
 	Bound int64 `json:"bound"`
-	// Sequential is the most memory that is live at once if the program runs in text order.
+	// Sequential is the largest number of bytes that are live at once if the program runs in text order.
 	Sequential int64 `json:"sequential"`
 	// Reserved is the size of the arena, the memory reserved on the device.
 	Reserved   int64   `json:"reserved"`
@@ -29,7 +29,7 @@ type Report struct {
 type Held struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	Line  int32  `json:"line"` // of the program text; 0 if unknown
+	Line  int32  `json:"line"` // line of the program text that defines the buffer; 0 if unknown
 }
 
 // OfPlan reports on a plan.
@@ -55,8 +55,8 @@ func gap(peak, bound int64) float64 {
 	return 100 * float64(peak-bound) / float64(bound)
 }
 
-// Life is the place and lifetime of a buffer on a rank: it is live from the rank's command Begin to
-// its command End, inclusive.
+// Life is the offset and lifetime of a buffer on a rank: the buffer is live from the rank's command Begin to its
+// command End, inclusive.
 type Life struct {
 	plan.Buffer
 	Line       int32

@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/ir/checker"
 )
 
-// snapshotOf reads the snapshot that a pickle of value is, one for each device.
+// snapshotOf pickles value, and reads the result as snapshots, one for each device.
 func snapshotOf(t *testing.T, value fields) []*Snapshot {
 	t.Helper()
 	var b bytes.Buffer
@@ -89,8 +89,7 @@ func TestSnapshots(t *testing.T) {
 		if len(all) != 1 || x.ReservedPeak != c.reserved || x.AllocatedPeak != c.allocated || x.Waiting != c.waiting {
 			t.Errorf("%s: %d devices, %+v; want %+v", c.file, len(all), x, c)
 		}
-		// The bound consists of eight weights, the input, a workspace of 32 MiB and two
-		// activations.
+		// The bound is the sum of eight weights, the input, a workspace of 32 MiB and two activations.
 		if want := int64(8*8192*8192*2 + 3*4096*8192*2 + 32<<20); x.Bound != want || x.Peak != want {
 			t.Errorf("%s: a plan takes %d, bound %d; want %d", c.file, x.Peak, x.Bound, want)
 		}
@@ -112,9 +111,8 @@ func recorded(t *testing.T, name string) *Snapshot {
 	return all[0]
 }
 
-// TestRecordedPeaks checks that the peaks computed from snapshots equal those that torch counted in
-// the same runs. Waiting memory, and its part in graph pools, can only be computed from the
-// snapshots.
+// TestRecordedPeaks checks that the peaks computed from snapshots equal the peaks that torch counted in the same runs.
+// torch does not count waiting memory, nor its part in graph pools; they can only be computed from the snapshots.
 func TestRecordedPeaks(t *testing.T) {
 	const activation = 4096 * 8192 * 2
 	for name, want := range map[string]struct{ reserved, allocated, waiting, private, privateWaiting int64 }{
@@ -134,8 +132,8 @@ func TestRecordedPeaks(t *testing.T) {
 	}
 }
 
-// TestPrivatePools checks that segments of private pools are counted, also if another version of
-// torch writes pool ids differently.
+// TestPrivatePools checks that segments of private pools are counted, and that pool ids are read in the form of other
+// versions of torch, too.
 func TestPrivatePools(t *testing.T) {
 	segment := func(addr int64, pool ...any) fields {
 		f := fields{
@@ -158,8 +156,7 @@ func TestPrivatePools(t *testing.T) {
 	}
 }
 
-// TestSimulationAgreesWithSnapshots checks that the simulation reserves what torch reserved, within
-// 5 %.
+// TestSimulationAgreesWithSnapshots checks that the simulation reserves as much memory as torch did, within 5 %.
 func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	p := forumPlan(t, 8)
 	for _, c := range []struct {
@@ -176,8 +173,7 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 			t.Errorf("%s: %d bytes reserved, torch reserved %.0f", c.policy, s.ReservedPeak, c.want)
 		}
 	}
-	// Within a capture the host's speed does not matter: the simulation matches the recording but
-	// for small blocks.
+	// Within a capture the host's speed does not matter: the simulation matches the recording except for small blocks.
 	for policy, name := range map[string]string{"captured": "record_stream-graph-of-5",
 		"captured-caching": "sync-graph-of-5"} {
 		s, err := Simulate(p, policy, Speed{})
@@ -190,8 +186,7 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 				x.AllocatedPeak, x.Waiting)
 		}
 	}
-	// Waiting memory depends on the host's speed: if the host is slower than the device, nothing
-	// waits.
+	// Waiting memory depends on the host's speed: if the host is slower than the device, no memory waits.
 	slow, err := Simulate(p, "deferred-free", Speed{HostSec: 10e-3})
 	if err != nil {
 		t.Fatal(err)
@@ -309,9 +304,9 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestSimulatedTrace checks that the trace of a simulation is a snapshot whose peaks equal those
-// that the simulation counted, and that it names the program's statements. In a steady state no
-// segment is reserved.
+// TestSimulatedTrace checks that the trace of a simulation is a snapshot whose peaks equal those that the simulation
+// counted, and that it names the program's statements. In the steady state, that is in later runs, no segment is
+// reserved.
 func TestSimulatedTrace(t *testing.T) {
 	p := forumPlan(t, 8)
 	for _, policy := range []string{"caching", "deferred-free", "captured", "captured-caching",

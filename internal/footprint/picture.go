@@ -11,8 +11,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Picture returns the layout of rank 0's memory in the form that pages and pictures show. The argument title names the
-// strategy.
+// Picture returns the layout of rank 0's memory as data for pages and pictures. The argument title names the strategy.
 func Picture(title string, p *plan.Plan, r *Report) *report.MemoryPlan {
 	ranks := "ranks"
 	if p.Ranks == 1 {
@@ -37,7 +36,8 @@ func Picture(title string, p *plan.Plan, r *Report) *report.MemoryPlan {
 }
 
 const (
-	// mostHeld is the maximum number of buffers that a page lists, and mostSites is the maximum number of call sites.
+	// mostHeld is the largest number of buffers that a page lists, and mostSites is the largest number of call sites
+	// that it lists.
 	mostHeld, mostSites = 12, 100
 )
 
@@ -77,7 +77,7 @@ func (x *Explanation) verdict() string {
 	return s + "."
 }
 
-// NewCurve returns the curve of the values that of returns for the points.
+// NewCurve returns the curve of the values that the function of returns for the points.
 func NewCurve(name string, points []Point, of func(Point) int64) report.Curve {
 	c := report.Curve{Name: name}
 	for _, p := range points {

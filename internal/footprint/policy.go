@@ -20,12 +20,12 @@ func Policies() []string { return []string{"caching", "deferred-free", "captured
 type Settings struct {
 	expandable bool
 	maxSplit   int64   // maximum size of blocks that may be split, in bytes; 0 for no limit
-	threshold  float64 // threshold of garbage collection, as a fraction of memory; 0 for none
-	memory     int64   // bytes that the process may use; threshold is a fraction of it
+	threshold  float64 // threshold of garbage collection, as a fraction of memory; 0 for no garbage collection
+	memory     int64   // number of bytes that the process may use; threshold is a fraction of this number
 }
 
-// Expandable reports whether segments can grow. If they can, the number of segments does not show whether reserved
-// memory grows.
+// Expandable reports whether segments can grow. If segments can grow, the number of segments does not show whether
+// reserved memory grows.
 func (s *Settings) Expandable() bool { return s.expandable }
 
 // ParsePolicy reads a policy and, optionally, settings in the syntax of PYTORCH_CUDA_ALLOC_CONF:
@@ -64,19 +64,19 @@ func ParsePolicy(text string) (policy string, s Settings, err error) {
 		}
 	}
 	if s.threshold > 0 && s.memory == 0 {
-		return "", s, errors.New("garbage_collection_threshold is a part of what the process may take: give that by memory_mb; torch collects only after set_per_process_memory_fraction")
+		return "", s, errors.New("garbage_collection_threshold is a fraction of the memory that the process may use: set memory_mb; torch collects only after set_per_process_memory_fraction")
 	}
 	return policy, s, nil
 }
 
-// Speed is the speed of host and device. The zero value is an H100 whose host runs Python.
+// Speed describes the speed of host and device. The zero value stands for an H100 whose host runs Python.
 type Speed struct {
 	HostSec   float64 // seconds that the host needs to issue one op; 0 means 220 µs
-	FlopsSec  float64 // FLOP/s of GEMMs; 0 for 650e12
-	MemorySec float64 // bytes per second that other ops read and write; 0 for 2.5e12
-	LinkSec   float64 // bytes per second that a collective delivers to a rank; 0 for 200e9
-	Workspace int64   // bytes of the GEMM workspace, which the program holds; 0 for 32 MiB, -1 for none
-	Runs      int     // number of runs back to back; 0 for 5
+	FlopsSec  float64 // FLOP/s of GEMMs; 0 means 650e12
+	MemorySec float64 // bytes per second that other ops read and write; 0 means 2.5e12
+	LinkSec   float64 // bytes per second that a collective delivers to a rank; 0 means 200e9
+	Workspace int64   // bytes of the GEMM workspace, which stays allocated; 0 means 32 MiB, -1 means no workspace
+	Runs      int     // number of runs back to back; 0 means 5
 }
 
 func (s *Speed) fill() {
@@ -97,15 +97,15 @@ func (s *Speed) fill() {
 	}
 }
 
-// Simulation is the memory that a simulated caching allocator reserves for a plan's program. It is
-// a model, not a measurement.
+// Simulation is the memory that a simulated caching allocator reserves for a plan's program. The numbers are computed
+// by a model, and are not measured.
 type Simulation struct {
 	Policy        string  `json:"policy"`
 	ReservedPeak  int64   `json:"reserved_peak"`
 	AllocatedPeak int64   `json:"allocated_peak"`
 	Waiting       int64   `json:"waiting_for_streams"`
 	Segments      int     `json:"segments"`
-	HostAhead     float64 `json:"host_ahead_ms"` // time by which the host is ahead of the device at the end of the last run
+	HostAhead     float64 `json:"host_ahead_ms"` // time between the host's end of the last run and the device's end of that run
 	// ByRun is the number of segments that were reserved in each run. An allocator in steady state reserves no
 	// segments.
 	ByRun    []int     `json:"segments_by_run"`
@@ -113,9 +113,9 @@ type Simulation struct {
 	Snapshot *Snapshot `json:"-"` // snapshot with the trace
 }
 
-// Simulate runs rank 0's ops of a plan, in issue order, on a simulation of torch's caching
-// allocator. Each buffer is allocated before its first use, and the host frees it after its last
-// one. The host proceeds at its own speed, independent of the device. The policies are:
+// Simulate runs rank 0's ops of a plan, in issue order, on a simulation of torch's caching allocator. Each buffer is
+// allocated before its first use, and the host frees it after its last use. The host proceeds at its own speed,
+// independent of the device. The policies are:
 //
 //   - "deferred-free": collectives run on a second stream, which waits for main, and for which main
 //     waits. The buffers of collectives are recorded on the second stream (record_stream). When the
@@ -175,16 +175,15 @@ type simulator struct {
 	captured bool
 	a        Allocator
 	at       map[int32]*block // by buffer
-	recorded map[int32]bool   // buffers that the second stream uses
-	last     map[int32]int32  // by buffer: rank 0's last command that uses it
+	recorded map[int32]bool   // set of buffers that the second stream uses
+	last     map[int32]int32  // by buffer: rank 0's last command that uses the buffer
 	results  []dropped        // results of this run, kept by a captured program
 	earlier  []dropped        // results of the previous run
 	// host, main and comm are the current times of the host and of the two streams.
 	host, main, comm float64
 }
 
-// dropped is a block that the program no longer needs, and the time at which other streams finish
-// using it.
+// dropped is a block that the program no longer needs, and the time at which other streams finish using that block.
 type dropped struct {
 	b     *block
 	until float64
@@ -246,14 +245,14 @@ func (m *simulator) endRun() {
 	m.earlier, m.results = m.results, nil
 }
 
-// run advances the streams by one op.
+// run executes one op: it advances the time of the host and of the op's stream.
 func (m *simulator) run(c *plan.Cmd) {
 	d := m.seconds(c)
 	if c.Kind != plan.Collective || !m.deferred {
 		if gemm(c) && m.speed.Workspace > 0 {
 			m.a.trace.site = "gemm:0 workspace"
 			m.a.Alloc(m.speed.Workspace, m.host)
-			m.speed.Workspace = 0 // the workspace is allocated only once
+			m.speed.Workspace = 0 // the GEMM workspace is allocated only once
 		}
 		m.main = max(m.main, m.host) + d
 		return

@@ -14,7 +14,7 @@ type recorder struct {
 	events   []Event
 	segments []Segment // currently reserved
 	used     map[*block]bool
-	site     string // call site of the next allocation: "forum.hkt:11 %h[6]"
+	site     string // call site of the next allocation, for example "forum.hkt:11 %h[6]"
 }
 
 func (r *recorder) add(action string, addr, bytes int64, site string, now float64) {
@@ -22,7 +22,7 @@ func (r *recorder) add(action string, addr, bytes int64, site string, now float6
 		Site: site})
 }
 
-// recordBase is the address of the first segment. It is not zero, because zero is no valid address.
+// recordBase is the address of the first segment. The address is not zero, because zero is not a valid address.
 const recordBase = 1 << 40
 
 // segment records that a segment was reserved, or returned to the device.

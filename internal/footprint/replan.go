@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// plan packs the lifetimes of a trace. A lifetime extends from alloc to free_requested, which follows the last use in
-// the order of the host. All memory that was allocated before the trace is treated as one block.
+// plan packs the lifetimes of a trace. A lifetime extends from a block's event alloc to its event free_requested, which
+// follows the last use in host order. All memory that was allocated before the trace is treated as one block.
 func (s *Snapshot) plan(x *Explanation) {
 	var items []pack.Item
 	open := map[int64]int{}
@@ -66,11 +66,11 @@ func (x *Explanation) base(s *Snapshot) int64 {
 	return max(bytes, 0)
 }
 
-// Planned reports whether a plan was made. It is not made if more than 2^28 pairs of allocations
-// are live at the same time.
+// Planned reports whether a plan was made. No plan is made if more than 2^28 pairs of allocations are live at the same
+// time.
 func (x *Explanation) Planned() bool { return !x.NoHistory && x.Peak >= x.Bound }
 
-// WriteEnd writes the amounts of a snapshot without history. Columns are separated by tabs.
+// WriteEnd writes the amounts of memory in a snapshot without history. Columns are separated by tabs.
 func (x *Explanation) WriteEnd(w io.Writer) {
 	fmt.Fprintf(w, "device %d\t\tno history: these are the amounts at the end\n", x.Device)
 	for _, row := range []struct {
@@ -78,10 +78,10 @@ func (x *Explanation) WriteEnd(w io.Writer) {
 		n    int64
 		what string
 	}{
-		{"reserved", x.ReservedPeak, "of the device"},
-		{"allocated", x.AllocatedPeak, "held by the program"},
+		{"reserved", x.ReservedPeak, "by the allocator"},
+		{"allocated", x.AllocatedPeak, "by the program"},
 		{"waiting", x.Waiting, "freed, and waiting for other streams (record_stream)"},
-		{"free", x.Free, "of the segments, neither held nor waiting"},
+		{"free", x.Free, "in segments, neither allocated nor waiting"},
 	} {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", row.name, tensor.Size(row.n), row.what)
 	}

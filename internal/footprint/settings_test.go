@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestSettings compares each setting of PYTORCH_CUDA_ALLOC_CONF with the default. Sizes are in MiB.
+// TestSettings checks the effect of each setting of PYTORCH_CUDA_ALLOC_CONF, compared with the default. Sizes are in
+// MiB.
 func TestSettings(t *testing.T) {
 	reserved := func(text string, sizes ...int64) int64 {
 		t.Helper()
@@ -25,20 +26,20 @@ func TestSettings(t *testing.T) {
 		sizes    []int64
 		want     int64
 	}{
-		// By default a free block of 100 serves a request of 30. With max_split_size_mb:64, blocks
-		// of 64 and more are not split.
+		// By default a free block of 100 MiB serves a request for 30 MiB. With max_split_size_mb:64, blocks of 64 MiB
+		// and more are not split.
 		{"", []int64{100, 30}, 100},
 		{",max_split_size_mb:64", []int64{100, 30}, 100 + 30},
-		{",max_split_size_mb:64", []int64{100, 90}, 100},      // the free block is less than 20 MiB larger: used whole
-		{",max_split_size_mb:64", []int64{100, 70}, 100 + 70}, // the free block is 30 MiB larger: not used
-		// For 30 and then 50, two segments are reserved, or one segment grows in pages of 20 to 40,
-		// then 60.
+		{",max_split_size_mb:64", []int64{100, 90}, 100},      // the free block is less than 20 MiB larger, so it is used whole
+		{",max_split_size_mb:64", []int64{100, 70}, 100 + 70}, // the free block is 30 MiB larger, so it is not used
+		// For 30 MiB and then 50 MiB, two segments are reserved, or one segment grows in pages of 20 MiB, first to 40
+		// and then to 60 MiB.
 		{"", []int64{30, 50}, 30 + 50},
 		{",expandable_segments:True", []int64{30, 50}, 60},
 		{",expandable_segments:True", []int64{50, 30}, 60},
 		{",expandable_segments:False", []int64{30, 50}, 30 + 50},
-		// Half of 200 may be reserved. When a segment of 90 is requested, the older of the free
-		// segments, 60 and 80, is returned.
+		// Half of 200 MiB may be reserved. When a segment of 90 MiB is requested, the older of the two free segments
+		// (60 and 80 MiB) is returned to the device.
 		{"", []int64{60, 80, 90}, 60 + 80 + 90},
 		{",garbage_collection_threshold:0.5,memory_mb:200", []int64{60, 80, 90}, 80 + 90},
 		{",garbage_collection_threshold:0.9,memory_mb:200", []int64{60, 80, 90}, 60 + 80 + 90},
@@ -49,8 +50,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestSettingsDoNotFreeWhatWaits checks that no setting frees memory that waits for other streams
-// (the question of nvFuser's issue 4466).
+// TestSettingsDoNotFreeWhatWaits checks that no setting frees memory that waits for other streams, which nvFuser's
+// issue 4466 asks.
 func TestSettingsDoNotFreeWhatWaits(t *testing.T) {
 	p := forumPlan(t, 8)
 	plain, err := Simulate(p, "deferred-free", Speed{})
@@ -77,7 +78,7 @@ func TestWrongPolicies(t *testing.T) {
 		"caching,max_split_size_mb:20":      `max_split_size_mb cannot be "20"`,
 		"caching,expandable_segments:maybe": `expandable_segments cannot be "maybe"`,
 		"caching,garbage_collection_threshold:1.5,memory_mb:1": `garbage_collection_threshold cannot be "1.5"`,
-		"caching,garbage_collection_threshold:0.5":             "give that by memory_mb",
+		"caching,garbage_collection_threshold:0.5":             "set memory_mb",
 		"caching,memory_mb:NaN":                                `memory_mb cannot be "NaN"`,
 	} {
 		if _, _, err := ParsePolicy(text); err == nil || !strings.Contains(err.Error(), want) {

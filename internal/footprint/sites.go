@@ -11,9 +11,10 @@ import (
 	"hocket.example/hocket/internal/pickle"
 )
 
-// SiteBytes is the total size of the blocks that one call site allocated.
+// SiteBytes is the number and total size of the blocks that one call site allocated.
 type SiteBytes struct {
-	// Site is the call site in the program: "train.py:31 forward". It is empty if the snapshot does not contain it.
+	// Site is the call site in the program, for example "train.py:31 forward". Site is empty if the snapshot does not
+	// contain the call site.
 	Site   string `json:"site"`
 	Bytes  int64  `json:"bytes"`
 	Blocks int    `json:"blocks"`
@@ -35,7 +36,7 @@ func (d *snapshotReader) siteOf(v any) string {
 	if !ok || len(l.Items) == 0 {
 		return ""
 	}
-	if site, ok := d.sites[l]; ok { // torch pickles a stack once for all events that share it
+	if site, ok := d.sites[l]; ok { // torch writes a stack only once for all events that share it
 		return site
 	}
 	site, rank := "", 0
@@ -78,15 +79,15 @@ func ofLibrary(file string) bool {
 		!strings.Contains(file, "site-packages")
 }
 
-// ledger tracks which blocks wait for other streams, by the call site that allocated them.
+// ledger tracks the blocks that wait for other streams, by the call site that allocated them.
 type ledger struct {
-	site    map[int64]string // call site of the block at an address
+	site    map[int64]string // by address of a block: the block's call site
 	waiting map[string]SiteBytes
 }
 
 func newLedger(s *Snapshot) *ledger {
 	l := &ledger{site: map[int64]string{}, waiting: map[string]SiteBytes{}}
-	held := map[int64]string{} // at the end of the trace: blocks allocated before the trace that no event mentions
+	held := map[int64]string{} // blocks that were allocated before the trace and that no event of the trace mentions
 	for _, g := range s.Segments {
 		at := g.Addr
 		for _, b := range g.Blocks {
@@ -116,7 +117,7 @@ func (l *ledger) add(site string, bytes int64, blocks int) {
 	l.waiting[site] = w
 }
 
-// bySite returns the waiting bytes of each call site, largest first.
+// bySite returns the waiting bytes of each call site, the largest number first.
 func (l *ledger) bySite() []SiteBytes {
 	var list []SiteBytes
 	for _, w := range l.waiting {

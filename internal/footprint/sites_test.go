@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestWaitingBySite checks that waiting bytes are counted by the call that allocated them, at the
-// moment when most bytes wait.
+// TestWaitingBySite checks the number of waiting bytes for each call that allocated some, at the moment when the most
+// bytes wait.
 func TestWaitingBySite(t *testing.T) {
 	frames := func(list ...any) []any { return list }
 	frame := func(file string, line int64, name string) fields {
@@ -67,8 +67,8 @@ func TestWaitingWithoutStacks(t *testing.T) {
 	}
 }
 
-// TestNoHistory explains a snapshot whose device has a segment of 16 MiB and no trace. At its end 4 MiB are allocated and 3
-// wait, so 16 − 4 − 3 = 9 MiB are free. Lifetimes are unknown, so there is no plan.
+// TestNoHistory explains a snapshot whose device has a segment of 16 MiB and no trace. At the end of the run, 4 MiB are
+// allocated and 3 MiB wait, so 16 − 4 − 3 = 9 MiB are free. Lifetimes are unknown, so there is no plan.
 func TestNoHistory(t *testing.T) {
 	const mib = int64(1 << 20)
 	segment := fields{
@@ -107,9 +107,9 @@ func TestOtherFiles(t *testing.T) {
 	}
 }
 
-// TestWaitingBefore explains a snapshot that begins while three blocks of 2 MiB wait: two events complete their
-// frees, and the third waits until the end. In the trace a block of 1 MiB is freed at once, and so never waits. So 6
-// MiB in 3 blocks wait at most, and the picture says the same as the sentence.
+// TestWaitingBefore explains a snapshot that begins while three blocks of 2 MiB wait: two events complete their frees,
+// and the third waits until the end. A block of 1 MiB in the trace is freed without waiting. At most 6 MiB in 3 blocks
+// wait, and picture and text agree.
 func TestWaitingBefore(t *testing.T) {
 	const mib = int64(1 << 20)
 	event := func(action string, addr, size int64) fields {

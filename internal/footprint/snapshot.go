@@ -21,7 +21,7 @@ type Snapshot struct {
 	Events   []Event
 }
 
-// Segment is a range of memory that the allocator reserved, and its blocks.
+// Segment is a range of memory that the allocator has reserved, with the blocks in it.
 type Segment struct {
 	Addr, Bytes, Stream int64
 	// Private segments belong to the pool of a captured graph or of a torch.cuda.MemPool. Only
@@ -43,7 +43,7 @@ type Event struct {
 	Action              string
 	Addr, Bytes, Stream int64
 	MicroSec            int64
-	// Site is the program's call site, in the form of SiteBytes.Site.
+	// Site is the call site in the program, in the form of SiteBytes.Site.
 	Site string
 }
 
@@ -239,17 +239,17 @@ func (d *snapshotReader) event(dev int64, v any, k int) {
 // Explanation is the result of Snapshot.Explain.
 type Explanation struct {
 	Device int64 `json:"device"`
-	// NoHistory reports that the snapshot has no trace of the device. Then all amounts are those at its end, and there is
-	// no plan.
+	// NoHistory reports that the snapshot has no trace of the device. Without a trace, all amounts are the amounts at
+	// the end, and there is no plan.
 	NoHistory bool `json:"no_history,omitempty"`
-	// ReservedPeak is the most memory that the allocator had reserved. AllocatedPeak is the most
-	// that the program had allocated.
+	// ReservedPeak is the largest number of bytes that the allocator had reserved. AllocatedPeak is the largest number
+	// of bytes that the program had allocated.
 	ReservedPeak  int64 `json:"reserved_peak"`
 	AllocatedPeak int64 `json:"allocated_peak"`
-	// Waiting is the most memory that the program had freed but that waited for other streams
+	// Waiting is the largest number of bytes that the program had freed but that still waited for other streams
 	// (record_stream).
 	Waiting int64 `json:"waiting_for_streams"`
-	// WaitingBySite divides Waiting by call site, largest first.
+	// WaitingBySite splits Waiting by call site, the largest number first.
 	WaitingBySite []SiteBytes `json:"waiting_by_site,omitempty"`
 	// Free is the number of bytes in segments that are neither allocated nor waiting at the end. Rounding is the number
 	// of bytes by which blocks exceed their requested sizes.
@@ -263,15 +263,15 @@ type Explanation struct {
 	Kept int64 `json:"kept"`
 	// Ignored is the number of events of the trace by their action, for actions that are not known. Sums may lack them.
 	Ignored map[string]int `json:"ignored_actions,omitempty"`
-	// Blocks is the number of allocations traced.
+	// Blocks is the number of allocations in the trace.
 	Blocks int `json:"blocks"`
-	// Bound is the most memory that was live at once: a plan for the same lifetimes needs at least this much. Peak is
-	// the size of the plan that was found, or 0 if no plan was made (see Planned).
+	// Bound is the largest number of bytes that were live at once: a plan for the same lifetimes needs at least this
+	// much. Peak is the size of the plan that was found, or 0 if no plan was made (see Planned).
 	Bound  int64  `json:"bound"`
 	Peak   int64  `json:"peak"`
 	AtPeak []Held `json:"at_peak"`
-	// Curve is the state before the first event and after each. The field At of its points is the number of allocations
-	// so far. It has no point between the two events of a block that does not wait.
+	// Curve is the state of the allocator before the first event and after each event. The field At of a point is the
+	// number of allocations so far. Curve has no point between the two events that free a block without waiting.
 	Curve []Point `json:"-"`
 }
 
@@ -281,7 +281,7 @@ type Explanation struct {
 func (s *Snapshot) Explain() *Explanation {
 	x := &Explanation{Device: s.Device, NoHistory: len(s.Events) == 0}
 	var reserved, allocated, waiting int64
-	blocks := 0 // the number of blocks that wait
+	blocks := 0 // number of blocks that wait
 	for _, g := range s.Segments {
 		reserved += g.Bytes
 		if g.Private {
@@ -368,7 +368,7 @@ func (x *Explanation) Together() bool {
 	})
 }
 
-// change returns by how many bytes an event changes the reserved, allocated and waiting memory.
+// change returns the changes, in bytes, of reserved, allocated and waiting memory by an event.
 func (e *Event) change() (reserved, allocated, waiting int64) {
 	switch e.Action {
 	case "segment_alloc", "segment_map":

@@ -15,7 +15,8 @@ import (
 // mostListed is the largest number of buffers in the table.
 const mostListed = 12
 
-// WriteText writes the peak, the bound and the largest buffers at the bound. whose precedes the number of bytes.
+// WriteText writes the peak, the bound and the largest buffers at the bound. The text whose is written before the
+// peak's number of bytes.
 func (r *Report) WriteText(w io.Writer, whose string) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "peak\t%s\t%s%d bytes, %d buffers\n", tensor.Size(r.Peak), whose, r.Peak, r.Buffers)
@@ -39,7 +40,7 @@ func (r *Report) WriteText(w io.Writer, whose string) {
 	_ = tw.Flush()
 }
 
-// WriteText writes the peaks of a device, and the call sites of what waits for other streams.
+// WriteText writes the peaks of a device, and the call sites of the blocks that wait for other streams.
 func (x *Explanation) WriteText(w io.Writer) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if x.NoHistory {
@@ -48,24 +49,24 @@ func (x *Explanation) WriteText(w io.Writer) {
 		return
 	}
 	fmt.Fprintf(tw, "device %d\t\tof one rank: %d allocations traced\n", x.Device, x.Blocks)
-	fmt.Fprintf(tw, "reserved\t%s\tthe most that the allocator had of the device\n", bothUnits(x.ReservedPeak))
-	fmt.Fprintf(tw, "allocated\t%s\tthe most that the program held\n", bothUnits(x.AllocatedPeak))
+	fmt.Fprintf(tw, "reserved\t%s\tthe most memory that the allocator had reserved\n", bothUnits(x.ReservedPeak))
+	fmt.Fprintf(tw, "allocated\t%s\tthe most memory that the program had allocated\n", bothUnits(x.AllocatedPeak))
 	fmt.Fprintf(tw,
-		"waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n",
+		"waiting\t%s\tthe most memory that was freed but waited for other streams (record_stream)\n",
 		bothUnits(x.Waiting))
 	if !x.Together() {
 		fmt.Fprint(tw, "\t\tthese three peaks are at different moments, and do not add up\n")
 	}
-	fmt.Fprintf(tw, "free\t%s\tof the segments at the end, neither held nor waiting\n", tensor.Size(x.Free))
+	fmt.Fprintf(tw, "free\t%s\tin segments at the end, neither allocated nor waiting\n", tensor.Size(x.Free))
 	if x.Private > 0 {
-		fmt.Fprintf(tw, "private\t%s\tof the segments at the end, for a captured graph or a MemPool alone\n",
+		fmt.Fprintf(tw, "private\t%s\tin segments at the end that only a captured graph or a MemPool uses\n",
 			tensor.Size(x.Private))
 	}
 	if x.PrivateWaiting > 0 {
-		fmt.Fprintf(tw, "held back\t%s\tof these, given back and waiting at the end: no event passes within a capture\n",
+		fmt.Fprintf(tw, "held back\t%s\tof the private bytes: freed, but waiting at the end, because no event passes within a capture\n",
 			tensor.Size(x.PrivateWaiting))
 	}
-	fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", tensor.Size(x.Rounding))
+	fmt.Fprintf(tw, "rounding\t%s\tby which blocks exceed the requested sizes\n", tensor.Size(x.Rounding))
 	for _, action := range slices.Sorted(maps.Keys(x.Ignored)) {
 		fmt.Fprintf(tw, "ignored\t%d\tevents of the unknown action %s: the sums may lack them\n", x.Ignored[action],
 			names.Quoted(action))
@@ -73,7 +74,7 @@ func (x *Explanation) WriteText(w io.Writer) {
 	if x.Planned() {
 		fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",
 			bothUnits(x.Peak), tensor.Size(x.Bound))
-		fmt.Fprintf(tw, "cost\t%s\treserved minus what a plan needs\n", bothUnits(max(0, x.ReservedPeak-x.Peak)))
+		fmt.Fprintf(tw, "cost\t%s\treserved memory minus the memory that a plan needs\n", bothUnits(max(0, x.ReservedPeak-x.Peak)))
 	} else {
 		fmt.Fprintf(tw, "a plan\tnone\ttoo many allocations are live at once: %s\n", tensor.Size(x.Bound))
 	}
@@ -88,12 +89,12 @@ const mostCalls = 8
 func (x *Explanation) writeWaiting(w io.Writer) {
 	if len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		fmt.Fprintln(w,
-			"recorded without stacks: _record_memory_history() with its defaults has the calls that allocated what waits")
+			"recorded without stacks: with its default arguments, _record_memory_history() also records the calls that allocated waiting memory")
 	}
 	if len(x.WaitingBySite) == 0 || len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		return
 	}
-	fmt.Fprintln(w, "waiting at its peak, by the call that allocated it (change the record_stream on what it made):")
+	fmt.Fprintln(w, "waiting memory at its peak, by the call that allocated it (change the record_stream of its result):")
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for k, s := range x.WaitingBySite {
 		if k == mostCalls {
@@ -114,7 +115,7 @@ const WaitingAdvice = `waiting blocks were recorded on a stream (record_stream) 
   hocket memory examples/forum.hkt --dim B=8192    predicts another batch; give L= and D= of your layers, too
 `
 
-// bothUnits writes large numbers of bytes in torch's GB, too.
+// bothUnits returns a number of bytes as text; large numbers also in GB, which torch prints.
 func bothUnits(n int64) string {
 	if n < 1e8 {
 		return tensor.Size(n)

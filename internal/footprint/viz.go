@@ -71,7 +71,7 @@ func vizRank(p *plan.Plan, rank int32) (segment fields, events []any) {
 		all(ends[i], "free_requested", where)
 		all(ends[i], "free_completed", where)
 	}
-	// At the end the arena contains the parameters.
+	// At the end of a run, only the parameters are live in the arena.
 	var blocks []any
 	free := int64(0)
 	block := func(at, size int64, state string, frames []any) {

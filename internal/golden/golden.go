@@ -1,4 +1,5 @@
-// Package golden compares results of tests with files in testdata. With -update a test rewrites its files instead.
+// Package golden compares results of tests with files in testdata. With the flag -update, a test rewrites these files
+// instead.
 package golden
 
 import (
@@ -37,9 +38,9 @@ func File(t testing.TB, path, got string) {
 	}
 }
 
-// Each runs a subtest for each file that matches pattern. It passes the text before the first mark to say, together
-// with the file's name without extension. The file must consist of this text and the result of say, which begins with
-// the mark.
+// Each runs a subtest for each file that matches pattern. It calls the function say with the file's name without
+// extension, and with the file's text before the first mark. The file must consist of this text and the result of say,
+// which begins with the mark.
 func Each(t *testing.T, pattern, mark string, say func(t *testing.T, name, source string) string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

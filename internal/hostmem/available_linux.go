@@ -10,13 +10,13 @@ import (
 	"syscall"
 )
 
-// Available returns the number of bytes that can be allocated without swapping; 0 if unknown. It is the smallest of
-// three numbers: the available memory of the machine, the memory that the limits of the process's control groups (of
-// both versions) leave, and the address space that the process's limit leaves.
+// Available returns the number of bytes that can be allocated without swapping; 0 if unknown. The result is the
+// smallest of three numbers: the available memory of the machine, the unused part of the memory limits of the process's
+// control groups (of both versions), and the unused part of the process's limit of address space.
 func Available() int64 { return available("/", addressSpace()) }
 
-// available is Available with the system files below root. addresses is the limit of the address space; 0 if there is
-// none.
+// available is Available, with system files that are read below the folder root. addresses is the limit of the address
+// space; 0 if there is none.
 func available(root string, addresses int64) int64 {
 	free := int64(0)
 	least := func(left int64) {
@@ -60,9 +60,9 @@ func addressSpace() int64 {
 	return int64(l.Cur)
 }
 
-// groupsOf lists the control groups in a /proc/…/cgroup file, and their ancestors, since each may have a limit. second
-// holds groups of cgroup version 2, and first groups of the memory controller of version 1. In a container there is
-// often only the root, "/".
+// groupsOf lists the control groups in a /proc/…/cgroup file, and their ancestors, because each group may have a limit.
+// second holds groups of cgroup version 2, and first groups of the memory controller of version 1. In a container there
+// is often only the root, "/".
 func groupsOf(text string) (second, first []string) {
 	own, older := "/", "/"
 	for line := range strings.Lines(text) {
@@ -86,7 +86,7 @@ func above(group string) (groups []string) {
 	return append(groups, "/")
 }
 
-// leftOfFirst is leftOf for cgroup version 1, where a very large number means no limit.
+// leftOfFirst is leftOf for cgroup version 1, in which a very large limit means no limit.
 func leftOfFirst(group string) int64 {
 	limit := readNumber(filepath.Join(group, "memory.limit_in_bytes"))
 	if limit <= 0 || limit > 1<<60 {
@@ -96,9 +96,9 @@ func leftOfFirst(group string) int64 {
 	return max(limit-max(used, 0), 1)
 }
 
-// leftOf returns how much memory the limit of a control group leaves; 0 if it has no limit. The
-// group's usage includes cached files, which are dropped when memory is needed. They are not
-// counted as used here, as in MemAvailable.
+// leftOf returns the number of bytes that processes of a control group may still allocate; 0 if the group has no limit.
+// The group's usage includes cached files, which are dropped when memory is needed. Cached files do not count as used
+// here, as in MemAvailable of /proc/meminfo.
 func leftOf(group string) int64 {
 	limit := readNumber(filepath.Join(group, "memory.max"))
 	if limit <= 0 {

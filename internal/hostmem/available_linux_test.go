@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestLeftOf checks that a control group's limit leaves the memory that its processes do not use,
-// and that cached files do not count as used.
+// TestLeftOf checks that leftOf returns the part of a control group's limit that its processes do not use, and that
+// cached files do not count as used.
 func TestLeftOf(t *testing.T) {
 	for name, c := range map[string]struct {
 		max, current, stat string
@@ -21,7 +21,7 @@ func TestLeftOf(t *testing.T) {
 			800},
 		"no statistics":   {"1000", "400", "", 600},
 		"nothing is left": {"1000", "1000", "anon 1000", 1},
-		"files only":      {"1000", "300", "inactive_file 400", 1000}, // the two files were read at different times
+		"files only":      {"1000", "300", "inactive_file 400", 1000}, // usage and cached files were read at different times
 	} {
 		dir := t.TempDir()
 		for file, text := range map[string]string{"memory.max": c.max, "memory.current": c.current,
@@ -60,8 +60,8 @@ func TestGroupsOf(t *testing.T) {
 	}
 }
 
-// TestAvailable checks that the result is the least of what the host, the control groups of both
-// versions, and the limit of the address space leave.
+// TestAvailable checks that the result is the smallest of the available memory of the host, of the control groups of
+// both versions, and of the address space.
 func TestAvailable(t *testing.T) {
 	const page = 1 << 12
 	files := map[string]string{

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/fault"
 )
 
-// large is the smallest request, in bytes, that Check compares with the free memory: reading its size takes longer than
-// a smaller allocation.
+// large is the smallest request, in bytes, that Check compares with the free memory. Reading the amount of free memory
+// takes longer than a smaller allocation.
 const large = 64 << 20
 
 // Check returns an error that wraps fault.ErrOutOfMemory if a request of the given number of bytes is large and exceeds

@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/fault"
 )
 
-// TestCheck checks that a request larger than the free memory is an error, unless memory that is freed first suffices.
+// TestCheck checks that a request larger than the free memory gives an error, unless enough memory can be freed first.
 func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name                 string

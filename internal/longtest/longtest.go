@@ -1,5 +1,5 @@
-// Package longtest sets how many cases tests run: few for every change, or, with `make long`, all, with cases drawn
-// from a new seed each time. Test binaries that import it collect garbage less often.
+// Package longtest sets the number of cases that tests run: a few for every change or, with `make long`, all cases,
+// drawn from a new seed each time. Test binaries that import it collect garbage less often.
 package longtest
 
 import (
@@ -14,7 +14,7 @@ import (
 var seed string
 
 // The live heap of most tests is a few megabytes, so by default Go collects garbage many times a second, which takes a
-// fourth of the processors' time. Tests that limit the memory of a process set GOGC themselves.
+// quarter of the processors' time. Tests that limit the memory of a process set GOGC themselves.
 func init() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -24,7 +24,7 @@ func init() {
 // On reports whether this is a long run.
 func On() bool { return seed != "" }
 
-// Of returns how many of something a test does: so many in each run, or all in a long one.
+// Of returns a number of cases: usual in a usual run of the tests, and all in a long run.
 func Of(usual, all int) int {
 	if On() {
 		return all
@@ -32,22 +32,23 @@ func Of(usual, all int) int {
 	return usual
 }
 
-// Seed is what a test draws its cases from: 0, or in a long run the seed of that run, which
-// a failure shows.
+// Seed returns the seed from which a test draws its cases: 0 or, in a long run, the seed of that run, which the log of
+// a failed test contains.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	if !On() {
 		return 0
 	}
 	n := parse(t, seed)
-	t.Logf("drawn from seed %d; again with: make long SEED=%[1]d", n)
+	t.Logf("cases drawn from seed %d; to repeat them: make long SEED=%[1]d", n)
 	return n
 }
 
-// seedVariable holds the seed of Drawn.
+// seedVariable is the environment variable that sets the seed that Drawn returns.
 const seedVariable = "HOCKET_TEST_SEED"
 
-// Drawn is a seed that is new in each run, for a test that tries some of very many cases, and that a failure shows.
+// Drawn returns a seed that is new in each run, for a test that tries a few of very many cases. The log of a failed
+// test contains the seed.
 func Drawn(t testing.TB) uint64 {
 	t.Helper()
 	if On() {
@@ -57,7 +58,7 @@ func Drawn(t testing.TB) uint64 {
 	if s := os.Getenv(seedVariable); s != "" {
 		n = parse(t, s)
 	}
-	t.Logf("drawn from seed %d; again with %s=%[1]d", n, seedVariable)
+	t.Logf("cases drawn from seed %d; to repeat them, set %s=%[1]d", n, seedVariable)
 	return n
 }
 

@@ -27,7 +27,7 @@ type Plan struct {
 	plan   *plan.Plan
 }
 
-// Of lowers and plans a checked program for the binding b.
+// Of lowers a checked program for the binding b, and plans it.
 func Of(p *ir.Program, opts compile.Options, b ir.Binding) (*Plan, error) {
 	u, err := compile.Of(p, opts)
 	if err != nil {
@@ -44,8 +44,8 @@ func Of(p *ir.Program, opts compile.Options, b ir.Binding) (*Plan, error) {
 	return &Plan{Report: r, title: cmp.Or(opts.Strategy, "sequential"), unit: u, plan: pl}, nil
 }
 
-// Wait is a wait that Fit inserted: the first write of the buffer Behind waits for the last use of the buffer Before.
-// MicroSec is the predicted cost of the wait in microseconds.
+// Wait is a wait that Fit has inserted: the first write of the buffer Behind waits for the last use of the buffer
+// Before. MicroSec is the predicted cost of the wait in microseconds.
 type Wait struct {
 	Before   string  `json:"before"`
 	Behind   string  `json:"behind"`
@@ -62,8 +62,8 @@ type Fit struct {
 
 // Fit inserts waits into the plan until it needs at most budget bytes. It considers pairs of large buffers that can be
 // live at the same time, and selects the pair whose wait has the lowest predicted cost per byte saved. The selection is
-// greedy, so a better set of waits may exist. The changed plan is proved like any other. If waits are not sufficient,
-// the error wraps image.ErrBudget and p is the smallest plan that was found.
+// greedy, so a better set of waits may exist. The changed plan is proved like any other plan. If waits are not
+// sufficient, the error wraps image.ErrBudget and p is the smallest plan that was found.
 func (p *Plan) Fit(ctx context.Context, budget int64) (*Fit, error) {
 	q, waits, before, after, serr := p.unit.Squeeze(ctx, p.plan, budget)
 	if serr != nil && !errors.Is(serr, compile.ErrBudget) {

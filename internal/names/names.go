@@ -11,7 +11,7 @@ import (
 // as control characters that affect a terminal or end a line, are escaped as in a Go string,
 // without the quotes. Readers of profiles, records and snapshots pass every name through it.
 func Quoted(name string) string {
-	plain := func(s string) int { // the number of bytes before the first unprintable character
+	plain := func(s string) int { // number of bytes before the first unprintable character
 		for i, r := range s {
 			if _, n := utf8.DecodeRuneInString(s[i:]); !strconv.IsPrint(r) || r == utf8.RuneError && n == 1 {
 				return i

@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// Version is the version of hocket. The command, the library, the Python package and the files of a release read it
-// from here; it is stated nowhere else.
+// Version is the version of hocket. The command, the library, the Python package and the files of a release read the
+// version from here; it is stated nowhere else.
 const Version = "0.1.0"
 
 const modulePath = "hocket.example/hocket"
@@ -21,7 +21,8 @@ type Build struct {
 	Platform string `json:"platform"` // as linux/amd64
 }
 
-// This returns the build of the running program. Of a program of another module only Go and Platform are known.
+// The function This returns the build of the running program. For a program of another module, only Go and Platform are
+// set.
 func This() Build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -45,7 +46,7 @@ func of(info *debug.BuildInfo) Build {
 		set[s.Key] = s.Value
 	}
 	b := Build{Go: info.GoVersion, Platform: set["GOOS"] + "/" + set["GOARCH"]}
-	if info.Main.Path == modulePath { // otherwise the commit is that of another module
+	if info.Main.Path == modulePath { // for another module, the commit would be that module's
 		b.Commit, b.Modified = set["vcs.revision"], set["vcs.modified"] == "true"
 	}
 	return b
@@ -63,8 +64,8 @@ func (b Build) String() string {
 	return text
 }
 
-// Agrees reports whether two files can be of one build: of the same commit, without changes. Builds without a commit
-// agree with none.
+// Agrees reports whether two files can be from one build, that is from the same commit without changes. A build without
+// a commit agrees with no build.
 func (b Build) Agrees(o Build) bool {
 	return b.Commit != "" && b.Commit == o.Commit && !b.Modified && !o.Modified
 }

@@ -19,7 +19,7 @@ func TestBuild(t *testing.T) {
 	for _, tc := range []struct {
 		build  Build
 		text   string
-		agrees bool // with a build of the commit
+		agrees bool // agrees with a build of the commit
 	}{
 		{build(modulePath, clean), Version + "+4f2c81a90b7d", true},
 		{build(modulePath, changed), Version + "+4f2c81a90b7d.modified", false},
@@ -41,7 +41,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// TestFile reads this test's own program.
+// TestFile checks File with the program of this test.
 func TestFile(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -56,7 +56,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// TestVersion holds Version to a form that semantic versioning and pip write alike.
+// TestVersion checks that Version has a form that is the same in semantic versioning and in pip.
 func TestVersion(t *testing.T) {
 	if !regexp.MustCompile(`^(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}$`).MatchString(Version) {
 		t.Errorf("the version is %q, want three numbers with dots between them", Version)

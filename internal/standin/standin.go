@@ -14,24 +14,24 @@ import (
 type Call struct {
 	Grid, Block [3]int64
 	Shared      int64
-	Args        []Arg // in the order of the kernel's parameters
+	Args        []Arg // arguments, in the order of the kernel's parameters
 }
 
 // Arg is an argument: a tensor or a number.
 type Arg struct {
 	Tensor *tensor.Tensor // nil if the argument is a number
-	// Writes says that the kernel may write Tensor. If the kernel does not read it, its elements
-	// are initially NaNs, or the largest integers.
+	// Writes reports that the kernel may write Tensor. If the kernel does not read the tensor, its elements are
+	// initially NaNs, or the largest integers.
 	Writes bool
-	// Err is used by the evaluator. For a tensor that the kernel reads, it is the largest error that each element may
-	// have on a machine. For a tensor that the kernel writes, it is initially nil; a function that computes error
-	// bounds sets it.
+	// Err holds error bounds, which only the reference evaluator uses. For a tensor that the kernel reads, Err is the
+	// largest error that each element may have on a machine. For a tensor that the kernel writes, Err is initially nil;
+	// a function that computes error bounds sets it.
 	Err   []float64
 	Int   int64
 	Float float64
 }
 
-// Func computes the results of a kernel.
+// Func is a Go function that computes the results of a kernel.
 type Func func(*Call) error
 
 var (

@@ -81,7 +81,7 @@ func Window(t *Tensor, lo, n []int64) []byte {
 	if slices.Contains(n, 0) {
 		return t.Data[:0:0]
 	}
-	last := len(n) - 1 // the last axis on which the box is smaller than the tensor
+	last := len(n) - 1 // last axis along which the box is smaller than the tensor
 	for last >= 0 && n[last] == t.Shape[last] {
 		last--
 	}
@@ -110,8 +110,8 @@ func inside(t *Tensor, lo, n []int64) error {
 	return nil
 }
 
-// copyRuns copies the runs of elements that are contiguous in both tensors, one for each index of
-// the axes before them. The box is not empty.
+// copyRuns copies the box in pieces that are contiguous in both tensors. There is one piece for each index of the axes
+// before the contiguous ones. The box is not empty.
 func copyRuns(dst *Tensor, dstLo []int64, src *Tensor, srcLo, n []int64) {
 	size := src.DType.Size()
 	ds, ss := Strides(dst.Shape), Strides(src.Shape)

@@ -53,10 +53,10 @@ func TestBoxes(t *testing.T) {
 	}
 }
 
-// TestLargeBoxes compares them on boxes that several goroutines copy, cut along each axis.
+// TestLargeBoxes is TestBoxes for boxes so large that several goroutines copy parts of them, split along each axis.
 func TestLargeBoxes(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(5))
-	for _, c := range [][3][]int64{ // the shape of a tensor, the start of a box of it, the box's extents
+	for _, c := range [][3][]int64{ // shape of a tensor, start of a box in it, and extents of the box
 		{{1, 3, 500_000}, {0, 1, 7}, {1, 2, 499_990}},
 		{{1, 2, 700_000}, {0, 1, 3}, {1, 1, 699_000}},
 		{{700, 2000}, {1, 900}, {699, 1100}},
@@ -79,7 +79,7 @@ func TestLargeBoxes(t *testing.T) {
 func checkBox(t *testing.T, x, y, box *Tensor, lo, n []int64) {
 	t.Helper()
 	strides, boxStrides := Strides(x.Shape), Strides(n)
-	first, last := int64(-1), int64(-1) // first and last element of the box
+	first, last := int64(-1), int64(-1) // indices of the first and the last element of the box
 	for i := range x.Len() {
 		in, j := true, int64(0)
 		for a := range n {

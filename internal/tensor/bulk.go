@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// The bulk conversions work like the builtin copy: they convert as many elements as fit in both
-// slices, return that number, and leave the rest of dst unchanged. Elements are rounded as Round
-// does. An invalid element type converts nothing. src and dst must not overlap.
+// The bulk conversions work like the builtin function copy: they convert as many elements as fit in both slices, return
+// that number, and leave the rest of dst unchanged. Elements are rounded as by the function Round. For an invalid
+// element type, no element is converted. src and dst must not overlap.
 
 // ToFloat32 converts elements of type dt in src to float32.
 func ToFloat32(dst []float32, src []byte, dt ir.DType) int { return decode(dst, src, dt) }
@@ -17,8 +17,8 @@ func ToFloat32(dst []float32, src []byte, dt ir.DType) int { return decode(dst, 
 // ToFloat64 converts elements of type dt in src to float64.
 func ToFloat64(dst []float64, src []byte, dt ir.DType) int { return decode(dst, src, dt) }
 
-// ToInt64 converts elements of type dt in src to int64; floats are rounded as by Round(ir.I64, v).
-// It is meant for i32 and i64.
+// ToInt64 converts elements of type dt in src to int64; floats are rounded as by Round(ir.I64, v). ToInt64 is meant for
+// i32 and i64.
 func ToInt64(dst []int64, src []byte, dt ir.DType) int {
 	n := count(len(dst), len(src), dt)
 	le := binary.LittleEndian
@@ -88,8 +88,8 @@ func FromFloat64(dst []byte, src []float64, dt ir.DType) int {
 	return n
 }
 
-// FromInt64 converts int64 values to elements of type dt in dst, rounding as SetInt64 does. It is
-// meant for i32 and i64.
+// FromInt64 converts int64 values to elements of type dt in dst, rounding as SetInt64 does. FromInt64 is meant for i32
+// and i64.
 func FromInt64(dst []byte, src []int64, dt ir.DType) int {
 	n := count(len(src), len(dst), dt)
 	t := Tensor{DType: dt, Data: dst}
@@ -99,8 +99,7 @@ func FromInt64(dst []byte, src []int64, dt ir.DType) int {
 	return n
 }
 
-// count returns how many elements fit both in n values and in a buffer of the given number of
-// bytes.
+// count returns the smaller of n and the number of elements in a buffer of the given number of bytes.
 func count(n, bytes int, dt ir.DType) int {
 	if !valid(dt) {
 		return 0
@@ -146,7 +145,7 @@ func decode[F float32 | float64](dst []F, src []byte, dt ir.DType) int {
 	return n
 }
 
-// encode writes element types that are rounded the same way from float32 and from float64.
+// encode converts to element types for which rounding from float32 and from float64 is the same code.
 func encode[F float32 | float64](dst []byte, src []F, dt ir.DType) {
 	le := binary.LittleEndian
 	switch dt {

@@ -70,13 +70,13 @@ func TestBulkAgreesWithElements(t *testing.T) {
 	}
 }
 
-// same compares bits; all NaNs are equal.
+// same reports whether two values have the same bits; all NaNs count as equal.
 func same(a, b float64) bool {
 	return math.Float64bits(a) == math.Float64bits(b) || a != a && b != b
 }
 
-// TestBulkLengths checks that the shorter side determines how much is converted, and that the rest
-// is unchanged.
+// TestBulkLengths checks that the shorter slice determines the number of converted elements, and that the other
+// elements are unchanged.
 func TestBulkLengths(t *testing.T) {
 	for _, dt := range ir.DTypes() {
 		src := make([]byte, 3*dt.Size()+dt.Size()-1)

@@ -7,12 +7,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Element access by the row-major index of the element, 0 ≤ i < Len(). An index out of range
-// panics, as for a slice. Loops over many elements are faster with the typed views or the bulk
-// conversions.
+// The following methods access one element, by its row-major index 0 ≤ i < Len(). An index out of range panics, as for
+// a slice. Loops over many elements are faster with the typed views or the bulk conversions.
 
-// Float64 returns element i. It is exact, except that i64 values beyond 1<<53 are rounded to
-// nearest.
+// Float64 returns element i. The conversion is exact, except that i64 values beyond 1<<53 are rounded to nearest.
 func (t *Tensor) Float64(i int64) float64 {
 	switch b := t.at(i); t.DType {
 	case ir.F32:
@@ -60,8 +58,8 @@ func (t *Tensor) Int64(i int64) int64 {
 	}
 }
 
-// SetInt64 stores the element nearest to v: i32 saturates, floats round to
-// nearest even, without passing through a float64 first.
+// SetInt64 stores v in element i. i32 saturates; floats are rounded once to nearest, ties to even, without a conversion
+// to float64 first.
 func (t *Tensor) SetInt64(i, v int64) {
 	switch b := t.at(i); t.DType {
 	case ir.F32:

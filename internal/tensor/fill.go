@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Seeded inputs depend only on the seed, the name of the tensor, and the row-major index of the
-// element in the whole tensor. They are the same in every version of this package, and in every
-// sharding each rank gets a slice of the same tensor.
+// Seeded inputs depend only on the seed, the name of the tensor, and the row-major index of the element in the whole
+// tensor. Seeded inputs are the same in every version of this package, and with every sharding: each rank gets a slice
+// of the same tensor.
 //
 //	mix(z)     = z ^= z>>30; z *= 0xbf58476d1ce4e5b9; z ^= z>>27; z *= 0x94d049bb133111eb; z ^ z>>31
 //	key        = mix(mix(seed + g) ^ FNV-1a-64(name)),  g = 0x9e3779b97f4a7c15
@@ -125,7 +125,7 @@ func fillRand(t *Tensor, s stream) {
 	each(t, func(i int64) { t.SetFloat64(i, float64(int64(s.word(i)>>(63-b))-unit)/float64(unit)) })
 }
 
-// significand returns the bits of a float's significand, including the hidden one. The numbers are
+// significand returns the number of bits of a float type's significand, including the hidden bit. The numbers are
 // written out here because generated inputs must never change.
 func significand(dt ir.DType) uint {
 	switch dt {

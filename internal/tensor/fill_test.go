@@ -34,8 +34,8 @@ func floats(x *Tensor) []float64 {
 	return v
 }
 
-// TestFillGolden compares the generator with values that another program computed from its
-// description. If it fails, mend the generator, never the values.
+// TestFillGolden compares the generator with values that another program computed from its description. If the test
+// fails, correct the generator, never the values.
 func TestFillGolden(t *testing.T) {
 	for _, c := range []struct {
 		dt         ir.DType
@@ -79,8 +79,8 @@ func TestFillShapes(t *testing.T) {
 	}
 }
 
-// TestFillAscending checks that the first element of each row is random, that each further one is
-// larger by one, and that elements beyond the bound are -1.
+// TestFillAscending checks that the first element of each row is random, that each further element is larger by one,
+// and that elements beyond the bound are -1.
 func TestFillAscending(t *testing.T) {
 	draw := func(below int64, shape ...int64) []float64 {
 		t.Helper()
@@ -102,7 +102,7 @@ func TestFillAscending(t *testing.T) {
 		}
 	}
 	for first := range 6 {
-		if n := firsts[float64(first)]; n < 25 || n > 75 { // 50 are expected; the limits are more than 3.8 standard deviations away
+		if n := firsts[float64(first)]; n < 25 || n > 75 { // 50 such elements are expected; the limits are more than 3.8 standard deviations away
 			t.Errorf("%d of 300 rows begin with %d, want 25 to 75", n, first)
 		}
 	}
@@ -125,7 +125,7 @@ func TestFillAscending(t *testing.T) {
 func TestFillDistribution(t *testing.T) {
 	const n = 1 << 14
 	for _, dt := range ir.DTypes() {
-		half := math.Nextafter(0, 1) // half the step between values, since the last value is one step below 1
+		half := math.Nextafter(0, 1) // the mean is half a step below 0, because the largest value is one step below 1
 		if dt.IsFloat8() {
 			half = map[ir.DType]float64{ir.F8E4M3: 0x1p-5, ir.F8E5M2: 0x1p-4}[dt]
 		}
@@ -252,7 +252,7 @@ func FuzzSpec(f *testing.F) {
 	})
 }
 
-// TestFillLarge checks that several goroutines produce the same elements as one.
+// TestFillLarge checks that several goroutines produce the same elements as one goroutine.
 func TestFillLarge(t *testing.T) {
 	for _, dt := range []ir.DType{ir.BF16, ir.F32, ir.I64} {
 		for _, kind := range []SpecKind{SpecInts, SpecRand, SpecArange} {

@@ -9,7 +9,7 @@ import (
 // float8 is a floating-point format of 8 bits: a sign, an exponent, and mantissa bits below it.
 type float8 struct {
 	mantissa, bias uint32
-	over           uint32 // the code for values that are too large: infinity if the format has it, else NaN
+	over           uint32 // code for values that are too large: infinity if the format has infinity, else NaN
 	values         [256]float32
 }
 
@@ -48,7 +48,7 @@ func (f *float8) fromFloat32(v float32) byte {
 	switch shift := 23 - f.mantissa; {
 	case v != v:
 		code = 0x7f
-	case mag < (128-f.bias)<<23: // subnormal: adding this power of two rounds v to a multiple of the least subnormal
+	case mag < (128-f.bias)<<23: // subnormal result: adding this power of two rounds v to a multiple of the smallest subnormal number
 		unit := (128 - f.bias + shift) << 23
 		code = math.Float32bits(math.Float32frombits(mag)+math.Float32frombits(unit)) - unit
 	default:

@@ -7,10 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// nearest8 returns the code of the number nearest to v, searching all numbers of the format. It
-// derives them from the definition: the numbers of every exponent, and the next one after the
-// largest, which stands for all values that are too large. If two are equally near, the even code
-// wins.
+// nearest8 returns the code of the number nearest to v, searching all numbers of the format. The numbers are derived
+// from the definition of the format: the numbers of every exponent, and one number after the largest, which stands for
+// all values that are too large. If two numbers are equally near, the even code is returned.
 func nearest8(v float64, mantissa, bias int, top, over byte) byte {
 	sign := byte(0)
 	if math.Signbit(v) {

@@ -9,10 +9,9 @@ import (
 	"slices"
 )
 
-// SHA256 returns a hash of named tensors in hexadecimal. It hashes, for each tensor in bytewise
-// order of the names, a line of text and the tensor's bytes. The line is "NAME DTYPE EXTENT
-// EXTENT…" with single spaces and a final newline; the bytes are row-major and little-endian.
-// docs/language.md documents this.
+// SHA256 returns a hash of named tensors in hexadecimal. The hash covers, for each tensor in bytewise order of the
+// names, a line of text and the tensor's bytes. The line is "NAME DTYPE EXTENT EXTENT…" with single spaces and a final
+// newline; the bytes are row-major and little-endian. docs/language.md documents this.
 func SHA256(tensors []Named) string {
 	h := sha256.New()
 	byName := func(a, b Named) int { return cmp.Compare(a.Name, b.Name) }

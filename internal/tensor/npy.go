@@ -12,11 +12,12 @@ import (
 
 const (
 	npyMagic = "\x93NUMPY"
-	// maxNpyHeader is the maximum size of a header in bytes. It is much larger than the header of any numeric array.
+	// maxNpyHeader is the maximum size of a header in bytes. The limit is much larger than the header of any numeric
+	// array.
 	maxNpyHeader = 1 << 20
 )
 
-// npyDTypes maps the npy type codes that the package reads. npy has no code for bf16.
+// npyDTypes maps the npy type codes that the package reads. The npy format has no code for bf16.
 var npyDTypes = map[string]ir.DType{"<f4": ir.F32, "<f2": ir.F16, "<f8": ir.F64, "<i4": ir.I32, "<i8": ir.I64}
 
 // npyHeader is the parsed header of an npy file.
@@ -114,7 +115,7 @@ func readNpyHeader(r io.ReaderAt, size int64) (npyHeader, error) {
 	return h, nil
 }
 
-// npyHeaderText returns the dictionary and the offset of the data.
+// npyHeaderText returns the text of the header's dictionary, and the offset of the data in the file.
 func npyHeaderText(r io.ReaderAt, size int64) (text string, data int64, err error) {
 	pre := make([]byte, min(max(size, 0), 12))
 	if err := readAt(r, pre, 0); err != nil {

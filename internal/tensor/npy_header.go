@@ -10,8 +10,8 @@ import (
 //
 //	{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
 //
-// which must have these three keys, once each, in any order. It accepts only the literals that such
-// a dictionary needs.
+// which must have these three keys, once each, in any order. The parser accepts only the Python literals that occur in
+// such a dictionary.
 func parseNpyHeader(text string) (npyHeader, error) {
 	var h npyHeader
 	p := npyParser{text: text}
@@ -156,7 +156,7 @@ func (p *npyParser) integer() (int64, error) {
 	return int64(v), nil
 }
 
-// str reads a quoted string without escapes: valid headers need none.
+// str reads a quoted string without escapes, which do not occur in valid headers.
 func (p *npyParser) str() (string, error) {
 	q := p.peek()
 	if q != '\'' && q != '"' {
@@ -182,7 +182,7 @@ func (p *npyParser) expect(c byte) error {
 	return nil
 }
 
-// peek skips spaces and returns the next byte; 0 at the end.
+// peek skips spaces and returns the next byte, or 0 at the end of the text.
 func (p *npyParser) peek() byte {
 	for ; p.pos < len(p.text); p.pos++ {
 		switch c := p.text[p.pos]; c {

@@ -91,7 +91,7 @@ func TestNpyWriteRefuses(t *testing.T) {
 	}
 }
 
-// TestNpyForms reads other spellings of a header that Python accepts.
+// TestNpyForms checks headers in other spellings that Python also accepts.
 func TestNpyForms(t *testing.T) {
 	four := []byte{0, 0, 0x80, 0x3f}
 	for _, header := range []string{
@@ -112,7 +112,7 @@ func TestNpyForms(t *testing.T) {
 	}
 }
 
-// TestNpyFortran compares with the definition of column-major order: the first index varies
+// TestNpyFortran checks arrays in Fortran order against the definition of column-major order: the first index varies
 // fastest.
 func TestNpyFortran(t *testing.T) {
 	for _, c := range []struct {

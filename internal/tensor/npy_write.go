@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// WriteNpy writes t as an npy file in C order: version 1.0, or 2.0 if the header is too long for
-// that. It refuses bf16 tensors, since npy has no code for the type.
+// WriteNpy writes t as an npy file in C order: version 1.0, or 2.0 if the header is too long for that. It refuses bf16
+// tensors, because the npy format has no code for bf16.
 func WriteNpy(w io.Writer, t *Tensor) error {
 	if err := t.Check(); err != nil {
 		return err
@@ -31,7 +31,7 @@ func WriteNpy(w io.Writer, t *Tensor) error {
 	return err
 }
 
-// WriteNpyFile writes an npy file atomically.
+// WriteNpyFile writes an npy file completely or not at all.
 func WriteNpyFile(path string, t *Tensor) error {
 	return files.Write(path, func(w io.Writer) error { return WriteNpy(w, t) })
 }
@@ -45,8 +45,7 @@ func npyDescr(dt ir.DType) string {
 	return ""
 }
 
-// writeNpyHeader returns all bytes before the data. The data starts at a multiple of 64, as the
-// format requires.
+// writeNpyHeader returns all bytes before the data. The data starts at a multiple of 64 bytes, as the format requires.
 func writeNpyHeader(descr string, shape []int64) ([]byte, error) {
 	var dict strings.Builder
 	fmt.Fprintf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr)

@@ -8,10 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Round returns the element of type dt nearest to v, ties to even, as a float64. Floats that are
-// too large become infinity; f8e4m3 has no infinity, so they become NaN. NaN stays NaN. Integers
-// saturate, and NaN becomes 0, as in NVIDIA's conversions. The largest i64 is returned as 1<<63,
-// the nearest float64.
+// Round returns the element of type dt nearest to v, ties to even, as a float64. Floats that are too large become
+// infinity, or NaN in f8e4m3, which has no infinity. NaN stays NaN. Integers saturate, and NaN becomes 0, as in
+// NVIDIA's conversions. The largest i64 is returned as 1<<63, the nearest float64.
 func Round(dt ir.DType, v float64) float64 {
 	switch dt {
 	case ir.F32:
@@ -31,7 +30,7 @@ func Round(dt ir.DType, v float64) float64 {
 	return v
 }
 
-// bf16ToFloat32 is exact: a bf16 is the upper half of a float32.
+// bf16ToFloat32 is exact, because a bf16 is the upper half of a float32.
 func bf16ToFloat32(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
 func bf16FromFloat32(v float32) uint16 {
@@ -39,8 +38,8 @@ func bf16FromFloat32(v float32) uint16 {
 	if v != v {
 		return uint16(u>>16) | 0x0040 // a quiet NaN; the payload bits may all be in the discarded half
 	}
-	// Add half of the last kept place, minus one if that place is even. A carry into the exponent
-	// is correct, up to infinity.
+	// Add half a unit of the last remaining place, minus one if the bit in that place is even. A carry into the
+	// exponent is correct, up to infinity.
 	return uint16((u + 0x7fff + u>>16&1) >> 16)
 }
 
@@ -50,9 +49,9 @@ func f16ToFloat32(b uint16) float32   { return float16.Frombits(b).Float32() }
 func f16FromFloat32(v float32) uint16 { return float16.Fromfloat32(v).Bits() }
 func f16FromFloat64(v float64) uint16 { return f16FromFloat32(oddFloat32(v)) }
 
-// oddFloat32 rounds to odd: an inexact result is the neighbour whose last bit is set. The bit
-// records that digits were lost. A second rounding, to at least two bits fewer, therefore gives the
-// same result as rounding once.
+// oddFloat32 rounds to odd: if v is not exactly representable, the result is the neighbour whose last bit is set. That
+// bit records that v was not exact. A second rounding, to at least two bits fewer, therefore gives the same result as
+// rounding once.
 func oddFloat32(v float64) float32 {
 	f := float32(v)
 	if float64(f) == v || v != v {
@@ -65,7 +64,7 @@ func oddFloat32(v float64) float32 {
 	return math.Float32frombits(u | 1)
 }
 
-// oddFloat64 rounds an int64 to odd in the same way; a float64 is up to 10 bits too short for it.
+// oddFloat64 rounds an int64 to odd, like oddFloat32; a float64 has up to 10 bits too few for an int64.
 func oddFloat64(v int64) float64 {
 	const lost = 1<<10 - 1
 	if exact := int64(1) << 53; (-exact <= v && v <= exact) || v&lost == 0 {

@@ -44,7 +44,7 @@ func (h halfFormat) value(b uint16) float64 {
 	return sign * math.Ldexp(float64(m+1<<h.mantissa), e-h.bias-h.mantissa)
 }
 
-// TestHalfAllPatterns decodes each of the 65536 bit patterns and encodes the result.
+// TestHalfAllPatterns checks that each of the 65536 bit patterns is the same after it was decoded and encoded.
 func TestHalfAllPatterns(t *testing.T) {
 	for _, h := range halves {
 		for i := range 1 << 16 {
@@ -82,7 +82,7 @@ func TestHalfTies(t *testing.T) {
 			lo := h.value(b)
 			hi := h.value(b + 1)
 			if b+1 == inf {
-				hi = 2*lo - h.value(b-1) // values overflow from the midpoint to the next number after the largest
+				hi = 2*lo - h.value(b-1) // values from the midpoint between the largest number and the next one on overflow
 			}
 			mid := lo + (hi-lo)/2
 			even := b + b&1
@@ -109,7 +109,7 @@ func TestHalfTies(t *testing.T) {
 	}
 }
 
-// TestNoDoubleRounding checks values that are wrong if they are first rounded to float32.
+// TestNoDoubleRounding checks values whose result would be wrong if they were first rounded to float32.
 func TestNoDoubleRounding(t *testing.T) {
 	for _, c := range []struct {
 		h    halfFormat
@@ -150,8 +150,7 @@ func TestHalfExtremes(t *testing.T) {
 func TestSetInt64RoundsOnce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	values := []int64{math.MaxInt64, math.MinInt64, math.MinInt64 + 1, 1<<53 + 1, -(1<<53 + 1), 257, -257, 65519, 65520,
-		// These lie next to ties of bf16 and f32, and a conversion to float64 would round them to
-		// the tie.
+		// These integers are next to ties of bf16 and f32; a conversion to float64 would round them to the tie.
 		1<<62 + 1<<54 + 1, -(1<<62 + 1<<54 + 1), 1<<62 + 3<<54 - 1, 1<<62 + 1<<38 + 1}
 	for range 20000 {
 		values = append(values, int64(rng.Uint64())>>rng.IntN(63))

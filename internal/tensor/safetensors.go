@@ -15,22 +15,22 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// maxSafetensorsHeader is the limit of the format's reference implementation.
+// maxSafetensorsHeader is the largest size of a header in bytes. The format's reference implementation has the same
+// limit.
 const maxSafetensorsHeader = 100_000_000
 
-// safetensorsDTypes maps the format's names of the element types that the package supports. A file
-// may contain tensors of other types; reading one of these is an error.
+// safetensorsDTypes maps the format's names of the element types that the package supports. A file may contain tensors
+// of other types; reading such a tensor is an error.
 var safetensorsDTypes = map[string]ir.DType{
 	"F32": ir.F32, "F16": ir.F16, "BF16": ir.BF16, "F64": ir.F64, "I32": ir.I32, "I64": ir.I64,
 	"F8_E4M3": ir.F8E4M3, "F8_E5M2": ir.F8E5M2,
 }
 
-// Safetensors is an open safetensors file. Its header is in memory; tensors are read on request,
-// also concurrently.
+// Safetensors is an open safetensors file. The header is in memory; tensors are read on request, also concurrently.
 type Safetensors struct {
-	label   string // prefix of messages: the path and ": ", or empty
+	label   string // prefix of error messages: the path and ": ", or empty
 	r       io.ReaderAt
-	mapped  []byte // the contents of the file if it is mapped into memory
+	mapped  []byte // contents of the file, if it is mapped into memory
 	close   func() error
 	base    int64 // offset of the data in the file
 	entries map[string]safetensorsEntry
@@ -77,9 +77,8 @@ func MapSafetensors(path string) (*Safetensors, error) {
 	return s, nil
 }
 
-// ReadSafetensors checks the header of a safetensors file of size bytes. r must stay readable as
-// long as tensors are read. The tensors must cover the data without gaps or overlaps, as the format
-// requires.
+// ReadSafetensors checks the header of a safetensors file of size bytes. The reader r must stay readable as long as
+// tensors are read. The tensors must cover the data without gaps or overlaps, as the format requires.
 func ReadSafetensors(r io.ReaderAt, size int64) (*Safetensors, error) {
 	header, err := safetensorsHeader(r, size)
 	if err != nil {
@@ -96,8 +95,8 @@ func ReadSafetensors(r io.ReaderAt, size int64) (*Safetensors, error) {
 	return s, nil
 }
 
-// ofTorch returns an error that names the way out if a file begins as the files of torch.save do: with a zip archive, or
-// in old versions with a pickle. Otherwise it returns nil.
+// ofTorch returns an error with a remedy if a file begins like the files of torch.save: with a zip archive or, in old
+// versions, with a pickle. Otherwise it returns nil.
 func ofTorch(r io.ReaderAt, size int64) error {
 	start := make([]byte, 4)
 	if size < 4 || readAt(r, start, 0) != nil || string(start) != "PK\x03\x04" && !bytes.HasPrefix(start, []byte{0x80, 2}) {
@@ -126,8 +125,8 @@ func safetensorsHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	return header, readAt(r, header, 8)
 }
 
-// layOut sorts the names by offset. It checks that the sizes of the tensors match their types and shapes, and that the
-// tensors cover size bytes of data exactly.
+// layOut sorts the names by offset. It checks that the tensors' sizes match their types and shapes, and that the
+// tensors together cover exactly size bytes of data.
 func (s *Safetensors) layOut(size int64) error {
 	s.names = slices.SortedFunc(maps.Keys(s.entries), func(a, b string) int {
 		x, y := s.entries[a], s.entries[b]
@@ -209,9 +208,8 @@ func (s *Safetensors) Read(name string) (*Tensor, error) {
 	return t, nil
 }
 
-// View returns the tensor called name of a mapped file without a copy, if the file aligns its
-// elements; otherwise it reads them. The caller must not write to the elements, nor use them after
-// s is closed.
+// View returns the tensor called name of a mapped file, without a copy if its elements are aligned in the file. The
+// caller must not write to the elements, nor use them after s is closed.
 func (s *Safetensors) View(name string) (*Tensor, error) {
 	e, dt, err := s.lookup(name)
 	if err != nil {
@@ -224,7 +222,7 @@ func (s *Safetensors) View(name string) (*Tensor, error) {
 	return s.Read(name)
 }
 
-// DType returns the element type for a name in a safetensors file.
+// DType returns the element type for the format's name of a type, such as "BF16".
 func DType(spelt string) (ir.DType, bool) { dt, ok := safetensorsDTypes[spelt]; return dt, ok }
 
 // ReadInto reads the tensor called name into t, whose element type and shape it
@@ -243,7 +241,7 @@ func (s *Safetensors) ReadInto(t *Tensor, name string) error {
 	return s.readData(t.Data, name, e)
 }
 
-// ReadAt fills to with the bytes of the tensor called name, from offset from on.
+// ReadAt fills the slice to with bytes of the tensor called name, beginning at offset from.
 func (s *Safetensors) ReadAt(to []byte, name string, from int64) error {
 	e, _, err := s.lookup(name)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package resident manages device memory that outlives a run.
 //
-// DeviceTensors are tensors that callers store on a machine's devices. A lease gives a caller the use of some of them
-// (lease.go). Weights are parameters that all plans of a model share (weight_store.go). Both are stored in separate
-// worlds, from which the worlds of programs borrow memory (pool.go).
+// DeviceTensors are tensors that callers store on a machine's devices. A lease permits a caller to use some device
+// tensors (lease.go). Weights are parameters that all plans of a model share (weight_store.go). Device tensors and
+// Weights are stored in separate worlds, from which the worlds of programs borrow memory (pool.go).
 package resident
 
 import (
@@ -32,7 +32,7 @@ type DeviceTensors struct {
 
 	mu     sync.Mutex
 	all    map[*DeviceTensor]bool
-	leases []*lease // in the order in which they were requested
+	leases []*lease // leases in the order in which they were requested
 	closed bool
 }
 
@@ -42,9 +42,9 @@ func NewDeviceTensors(m device.Machine) *DeviceTensors {
 }
 
 // DeviceTensor is a tensor that consists of one block for each rank, laid out like an input or output of a plan. Runs
-// read it and store results in it without a copy through the host.
+// read a DeviceTensor and store results in it without a copy through the host.
 //
-// It has several readers or one writer at a time: its methods, and Lease for runs, wait for earlier users.
+// A DeviceTensor has several readers or one writer at a time: its methods, and Lease for runs, wait for earlier users.
 type DeviceTensor struct {
 	of   *DeviceTensors
 	io   plan.IO // without absent blocks
@@ -53,21 +53,21 @@ type DeviceTensor struct {
 	// The following fields are guarded by of.mu.
 	holds bool // whether the tensor has contents
 	lent  bool // whether some blocks are in the caller's memory
-	// computed reports whether a run has written the contents. puts counts how often contents were stored.
+	// computed reports whether a run has written the contents. puts is the number of times that contents were stored.
 	computed bool
 	puts     uint64
 	closed   bool
 	users    map[User]bool // programs whose enqueued runs may not have ended
 }
 
-// New allocates a tensor with the layout of io on the given number of ranks. The tensor has no contents. If New opens
-// a world for it, the world ends when ctx ends.
+// New allocates a tensor with the layout of io on the given number of ranks. The tensor has no contents. If New opens a
+// world for the tensor, the world ends when ctx ends.
 func (s *DeviceTensors) New(ctx context.Context, ranks int, io *plan.IO) (*DeviceTensor, error) {
 	return s.NewAt(ctx, ranks, io, nil)
 }
 
-// NewAt creates a tensor from memory of the caller, which already has contents. at holds, by rank, the addresses of
-// this memory. On other ranks NewAt allocates memory.
+// NewAt creates a tensor from memory of the caller, which already has contents. The map at holds the addresses of this
+// memory by rank. On ranks without an address NewAt allocates memory.
 func (s *DeviceTensors) NewAt(ctx context.Context, ranks int, io *plan.IO, at map[int]uintptr) (*DeviceTensor, error) {
 	t := &DeviceTensor{of: s, io: plan.Held([]plan.IO{*io})[0], holds: len(at) > 0, lent: len(at) > 0}
 	var err error
@@ -102,7 +102,7 @@ func (t *DeviceTensor) Spare(ctx context.Context) (*Loan, error) {
 		nil) // other tensors may use the world later
 }
 
-// blockBytes returns the size in bytes of each rank's block; negative if the rank has none.
+// blockBytes returns the size in bytes of each rank's block; negative if the rank has no block.
 func (t *DeviceTensor) blockBytes(ranks int) []int64 {
 	bytes := slices.Repeat([]int64{-1}, ranks)
 	for _, part := range t.io.Parts {
@@ -132,7 +132,7 @@ func (t *DeviceTensor) Unlike(io *plan.IO, ranks int) []string {
 	return nil
 }
 
-// sameBlock reports whether a and b are the same part of a tensor, or both nil.
+// sameBlock reports whether a and b are the same part of a tensor, or are both nil.
 func sameBlock(a, b *plan.IOPart) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -147,7 +147,7 @@ func blockText(part *plan.IOPart) string {
 	return fmt.Sprintf("a block of shape %v at %v", part.Ref.Shape, part.Lo)
 }
 
-// Block returns the memory at whose start a rank's block is; nil if the rank has none.
+// Block returns the memory that begins with a rank's block; nil if the rank has no block.
 func (t *DeviceTensor) Block(rank int) device.Memory { return t.loan.blocks[rank] }
 
 // Of reports whether the tensor belongs to s.
@@ -160,14 +160,14 @@ func (t *DeviceTensor) HasContents() bool {
 	return t.holds
 }
 
-// SetContents sets whether the tensor has contents. The caller must hold a lease to write it.
+// SetContents sets whether the tensor has contents. The caller must hold a lease to write the tensor.
 func (t *DeviceTensor) SetContents(holds bool) {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
 	t.holds = holds
 }
 
-// Put records that contents were stored, by a run if byRun is set.
+// Put records that contents were stored; byRun reports that a run stored them.
 func (t *DeviceTensor) Put(byRun bool) {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -176,7 +176,7 @@ func (t *DeviceTensor) Put(byRun bool) {
 }
 
 // Origin reports whether a run has written the contents. It also returns a number that changes whenever the contents
-// do. The number is 0 if the contents may change without notice.
+// change. The number is 0 if the contents may change without notice.
 func (t *DeviceTensor) Origin() (computed bool, number uint64) {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -186,8 +186,8 @@ func (t *DeviceTensor) Origin() (computed bool, number uint64) {
 	return t.computed, t.puts
 }
 
-// Write copies a global tensor to the devices. After an error, except ErrInput and errors about waiting, the tensor
-// holds nothing.
+// Write copies a global tensor to the devices. After an error, except ErrInput and errors about waiting, the tensor has
+// no contents.
 func (t *DeviceTensor) Write(ctx context.Context, from *tensor.Tensor) error {
 	if err := blocks.InputError(blocks.Wrong(&t.io, from)); err != nil {
 		return err
@@ -214,8 +214,8 @@ func (t *DeviceTensor) Write(ctx context.Context, from *tensor.Tensor) error {
 	return nil
 }
 
-// Zero fills the tensor with zeros on the devices. After an error, except errors about waiting, the tensor holds
-// nothing.
+// Zero fills the tensor with zeros on the devices. After an error, except errors about waiting, the tensor has no
+// contents.
 func (t *DeviceTensor) Zero(ctx context.Context) error {
 	release, err := t.of.Lease(ctx, nil, []*DeviceTensor{t})
 	if err != nil {
@@ -239,7 +239,8 @@ func (t *DeviceTensor) Zero(ctx context.Context) error {
 	return nil
 }
 
-// Read copies the tensor to the host. It returns a *MismatchError if ranks that should have equal blocks do not.
+// Read copies the tensor to the host. It returns a *MismatchError if ranks that should have equal blocks have different
+// ones.
 func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 	release, err := t.of.Lease(ctx, []*DeviceTensor{t}, nil)
 	if err != nil {
@@ -271,7 +272,7 @@ func (t *DeviceTensor) Read(ctx context.Context) (*tensor.Tensor, error) {
 const HowToFill = "it was never written, or a run that updates it has failed: write it, fill it, or let a successful run " +
 	"store a result in it"
 
-// Fill calls f, which writes the blocks, while nothing else uses the tensor. If that fails, the tensor holds nothing.
+// Fill calls f, which writes the blocks, while nothing else uses the tensor. If f fails, the tensor has no contents.
 func (t *DeviceTensor) Fill(ctx context.Context, f func() error) error {
 	release, err := t.of.Lease(ctx, nil, []*DeviceTensor{t})
 	if err != nil {
@@ -289,7 +290,7 @@ func (t *DeviceTensor) Fill(ctx context.Context, f func() error) error {
 	return nil
 }
 
-// View calls f, which reads the blocks, while nothing writes them.
+// View calls f, which reads the blocks, while no other operation writes them.
 func (t *DeviceTensor) View(ctx context.Context, f func() error) error {
 	release, err := t.of.Lease(ctx, []*DeviceTensor{t}, nil)
 	if err != nil {
@@ -312,9 +313,9 @@ func (t *DeviceTensor) empty() error {
 // Fail records that an operation may still access the tensor although no caller waits for it.
 func (t *DeviceTensor) Fail(cause error) { t.loan.Fail(cause) }
 
-// transfer calls each to enqueue the work on every block, and waits until all of it has ended. The work may copy from
-// or to the host only if copies is set. After ctx has ended transfer continues to wait for at most grace.Transfer,
-// because unfinished copies access host memory.
+// transfer calls the function each to enqueue the work on every block, and waits until all this work has ended. The
+// work may copy from or to the host only if copies is set. After ctx has ended transfer continues to wait for at most
+// grace.Transfer, because unfinished copies access host memory.
 func (t *DeviceTensor) transfer(
 	ctx context.Context, copies bool, each func(i int, s device.Stream, v device.View) error,
 ) error {
@@ -367,8 +368,8 @@ func (t *DeviceTensor) transferNow(
 	return wrong
 }
 
-// stage reserves the buffers for a copy of the tensor. If memory were missing during a copy, the world and all its
-// tensors would become unusable.
+// stage reserves the buffers for a copy of the tensor. If buffers could not be allocated during a copy, the world and
+// all its tensors would become unusable.
 func (t *DeviceTensor) stage() error {
 	var bytes []int64
 	for _, part := range t.io.Parts {
@@ -377,7 +378,7 @@ func (t *DeviceTensor) stage() error {
 	return t.loan.world.Stage(bytes, 1)
 }
 
-// Lost returns the reason why the memory is lost; nil if it is not.
+// Lost returns the reason why the tensor's memory is lost; nil if it is not lost.
 func (t *DeviceTensor) Lost() error {
 	if err := t.loan.world.failed.Load(); err != nil {
 		return fmt.Errorf("it has %w: its memory is lost: close the tensor and create another: %w", ErrNoContents, *err)
@@ -385,7 +386,7 @@ func (t *DeviceTensor) Lost() error {
 	return nil
 }
 
-// BlockView returns a view of block i in mem, which is the program's handle to the memory of the block's rank.
+// BlockView returns a view of block i in mem, the program's handle to the tensor's memory on the block's rank.
 func (t *DeviceTensor) BlockView(i int, mem device.Memory) device.View {
 	return device.Dense(mem, t.io.DType, t.io.Parts[i].Ref.Shape)
 }
@@ -407,7 +408,7 @@ func (t *DeviceTensor) Close() error {
 	return t.loan.Give()
 }
 
-// Close closes all tensors, and prevents the creation of others.
+// Close closes all tensors, and prevents the creation of more tensors.
 func (s *DeviceTensors) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -7,8 +7,8 @@ import (
 )
 
 // A lease is one caller's hold on a set of device tensors. Leases are granted in FIFO order: a lease is granted when no
-// earlier lease, granted or waiting, conflicts with it. All tensors of a lease are granted at once, so callers neither
-// starve nor deadlock.
+// earlier lease, granted or waiting, conflicts with it. A lease is granted for all its tensors at once, so callers
+// neither starve nor deadlock.
 type lease struct {
 	reads, writes []*DeviceTensor
 	granted       chan struct{} // closed when the lease is granted
@@ -32,8 +32,8 @@ func common(a, b []*DeviceTensor) bool {
 	return slices.ContainsFunc(a, func(t *DeviceTensor) bool { return slices.Contains(b, t) })
 }
 
-// Lease waits, until ctx ends, for exclusive use of the tensors in writes and shared use of those in reads. Conflicting
-// leases wait until release is called. Enqueued runs that use the tensors have ended when Lease returns.
+// Lease waits, until ctx ends, for exclusive use of the tensors in writes and for shared use of the tensors in reads.
+// Conflicting leases wait until release is called. Enqueued runs that use the tensors have ended when Lease returns.
 func (s *DeviceTensors) Lease(ctx context.Context, reads, writes []*DeviceTensor) (release func(), err error) {
 	if release, err = s.LeaseInOrder(ctx, reads, writes); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (s *DeviceTensors) Lease(ctx context.Context, reads, writes []*DeviceTensor
 
 // User is a program that may have enqueued runs that use device tensors.
 type User interface {
-	// Rest waits until the enqueued runs have ended. If they failed, their tensors already record it.
+	// Rest waits until the enqueued runs have ended. If the runs failed, the tensors that they use already record it.
 	Rest(ctx context.Context) error
 }
 
@@ -79,13 +79,14 @@ func (t *DeviceTensor) UsedBy(u User) {
 	t.users[u] = true
 }
 
-// LeaseInOrder is like Lease, but does not wait for enqueued runs. It is for work that streams order after these runs.
+// LeaseInOrder is like Lease, but does not wait for enqueued runs. LeaseInOrder is for work that streams order after
+// these runs.
 func (s *DeviceTensors) LeaseInOrder(ctx context.Context, reads, writes []*DeviceTensor) (release func(), err error) {
 	if len(reads)+len(writes) == 0 {
 		return func() {}, nil
 	}
 	l := &lease{reads, writes, make(chan struct{})}
-	ended := ctx.Done() // before other leases wait for l, because a nil context panics here
+	ended := ctx.Done() // this must precede the registration of l, because a nil context panics here
 	s.join(l)
 	select {
 	case <-l.granted:

@@ -27,13 +27,14 @@ type poolWorld struct {
 	loans  int
 	failed atomic.Pointer[error] // the reason why no more memory may be allocated in the world
 
-	// busy contains an element while a caller has exclusive use of the streams, one for each rank, and may create them.
+	// busy contains an element while a caller has exclusive use of the streams, one for each rank. Only this caller may
+	// create streams.
 	busy     chan struct{}
 	streams  []device.Stream
 	launches []device.Launch // kernels that the caller has launched on the streams
 }
 
-// release releases the launched kernels, which must have ended.
+// release releases the kernels that were launched, which must have ended.
 func (w *poolWorld) release() {
 	for _, l := range w.launches {
 		l.Release()
@@ -41,14 +42,14 @@ func (w *poolWorld) release() {
 	w.launches = nil
 }
 
-// Loan is memory that was reserved together: one block on each rank that requires one.
+// Loan is memory that was reserved in one call: one block on each rank that needs a block.
 type Loan struct {
 	pool   *pool
 	world  *poolWorld
 	blocks []device.Memory
 }
 
-// Block returns a rank's block; nil if it has none.
+// Block returns a rank's block; nil if the rank has no block.
 func (n *Loan) Block(rank int) device.Memory { return n.blocks[rank] }
 
 // Give frees the memory.
@@ -58,12 +59,12 @@ func (n *Loan) Give() error {
 	return n.pool.drop(n)
 }
 
-// Fail records that an operation may still access the memory although no caller waits for it. No memory of its world
-// may be used again.
+// Fail records that an operation may still access the memory although no caller waits for it. No memory of the loan's
+// world may be used again.
 func (n *Loan) Fail(cause error) { n.world.fail(cause) }
 
-// take reserves bytes[r] bytes on each rank r, and none if the number is negative. On ranks with an address in at it
-// uses the caller's memory instead. A world that is opened for the loan ends when ctx ends.
+// take reserves bytes[r] bytes on each rank r, unless bytes[r] is negative. On ranks with an address in the map at it
+// uses the caller's memory instead. If take opens a world, the world ends when ctx ends.
 func (p *pool) take(ctx context.Context, bytes []int64, at map[int]uintptr) (*Loan, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,7 +29,7 @@ func newTensor(t *testing.T, s *DeviceTensors, name string) *DeviceTensor {
 }
 
 // TestLeaseOrder checks that leases are granted in FIFO order, except those that do not conflict with earlier ones. If
-// a waiting lease is cancelled, the leases after it proceed.
+// the context of a waiting lease ends, the leases after it proceed.
 func TestLeaseOrder(t *testing.T) {
 	s := NewDeviceTensors(cpu.New(cpu.Options{}))
 	a, b := newTensor(t, s, "x"), newTensor(t, s, "y")
@@ -80,7 +80,8 @@ func TestLeaseOrder(t *testing.T) {
 	}
 }
 
-// TestTransferLeases checks that a tensor that is being written, or is waiting for a write, cannot be leased by others.
+// TestTransferLeases checks that a tensor that is being written, or is waiting for a write, cannot be leased by other
+// callers.
 func TestTransferLeases(t *testing.T) {
 	s := NewDeviceTensors(cpu.New(cpu.Options{}))
 	x := newTensor(t, s, "x")

@@ -13,9 +13,9 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Weights stores weights on a machine's devices for all programs that are loaded with it. Programs that differ in
-// other respects share one copy of a weight. A weight is stored as long as some program that uses it is loaded.
-// Programs that share weights must not run concurrently.
+// Weights is a store of weights on a machine's devices, shared by all programs that are loaded with the store. Programs
+// with the same parameter share one copy of its weight, even if the programs differ otherwise. A weight is stored as
+// long as some program that uses it is loaded. Programs that share weights must not run concurrently.
 type Weights struct {
 	pool *pool
 	mu   sync.Mutex
@@ -32,7 +32,7 @@ type Weight struct {
 	Contents
 	*Loan
 	key  string
-	uses int // number of programs that use it
+	uses int // number of programs that use the weight
 }
 
 // Contents records the tensor whose bytes are in a parameter's blocks; the zero value means that the contents are
@@ -61,7 +61,7 @@ func (c *Contents) set(of weak.Pointer[tensor.Tensor]) {
 // Are reports whether the blocks contain the bytes of t.
 func (c *Contents) Are(t *tensor.Tensor) bool { return c.of == weak.Make(t) }
 
-// keyOf returns a key that differs for different parameters, layouts, sets of ranks, and sizes of blocks.
+// keyOf returns a key that is equal only for equal parameters, layouts, sets of ranks, and sizes of blocks.
 func keyOf(io *plan.IO, bytes int64) string {
 	key := fmt.Sprintf("%q %v %v %d", io.Name, io.DType, io.Shape, bytes)
 	for _, part := range io.Parts {
@@ -72,7 +72,7 @@ func keyOf(io *plan.IO, bytes int64) string {
 }
 
 // Take returns the blocks of a parameter, one of the given number of bytes on each rank, and reserves them if
-// necessary. A world that is opened for them ends when ctx ends.
+// necessary. If Take opens a world, the world ends when ctx ends.
 func (s *Weights) Take(ctx context.Context, ranks int, io *plan.IO, bytes int64) (*Weight, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
