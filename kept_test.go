@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// keptSource writes to a cache on one stream and attends to it on another.
+// keptSource is a program that writes to a cache on one stream and reads the cache by attention on another stream.
 const keptSource = `func step(
   %q: f32[1, 1, 2],
   %rows: f32[1, 1, 2],
@@ -32,8 +32,8 @@ const keptSource = `func step(
 }
 `
 
-// TestKeptInPlace: a cache is updated in place, run after run, and read by as many rows as it has. A
-// position that it does not have is a fault that says where.
+// TestKeptInPlace checks that runs update a cache in place, and that attention reads the rows written so far. The error
+// about a position outside the cache says which element is invalid.
 func TestKeptInPlace(t *testing.T) {
 	p, err := hocket.Parse("kept.hkt", keptSource)
 	if err != nil {
@@ -62,7 +62,7 @@ func TestKeptInPlace(t *testing.T) {
 		}
 	}
 	ctx := context.Background()
-	// Scores are 0, so what is attended to is the mean of the rows so far: 1, (1+2)/2, (1+2+3)/3.
+	// Scores are 0, so the result of attention is the mean of the rows so far: 1, (1+2)/2, (1+2+3)/3.
 	for at, want := range []float64{1, 1.5, 2} {
 		rep, err := model.Run(ctx, args(at))
 		if err != nil {
@@ -86,8 +86,8 @@ func TestKeptInPlace(t *testing.T) {
 	}
 }
 
-// TestKeptOrder: the program is proved; without either wait, or with the read on the other side of the
-// write, it is refuted.
+// TestKeptOrder checks that the program is proved, and that it is refuted if either wait is missing or if the read and
+// the write are swapped.
 func TestKeptOrder(t *testing.T) {
 	for _, c := range []struct{ take, put, want string }{
 		{"", "", ""},

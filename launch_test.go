@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// launchedKernels are what the programs below launch.
+// launchedKernels is the source of the kernels that the programs below launch.
 const launchedKernels = `
 // doubled(const float* x) is a comment
 extern "C" __global__ void __launch_bounds__(256) doubled(const float* x, float* y, int n) {}
@@ -29,7 +29,8 @@ extern "C" __global__ void late(const float* x, float* y, int n) {}
 extern "C" __global__ void panics(const float* x, float* y, int n) {}
 `
 
-// floatsOf writes f of the elements of argument 0 to argument 1.
+// floatsOf returns a stand-in function that applies f to the elements of argument 0 and writes the results to argument
+// 1.
 func floatsOf(c *hocket.KernelCall, from, to int, f func(x, y float64) float64) error {
 	x, y := c.Args[from].Tensor.Floats(), c.Args[to].Tensor.Floats()
 	for i := range y {
@@ -68,7 +69,7 @@ func init() {
 	hocket.RegisterKernel("k.cu:panics", func(*hocket.KernelCall) error { panic("bad luck") })
 }
 
-// launching is a program that doubles on one stream and grows on another.
+// launching is a program that launches the kernel doubled on one stream and the kernel grow on another.
 const launching = `dim N = 300
 mesh tp[1]
 
@@ -93,7 +94,7 @@ func launched(%x: f32[N]) -> f32[N] refines twice {
 var sixfold = strings.Replace(launching, `"k.cu:doubled`,
 	`"k.cu":doubled(%x, into %y, N), grid=ceildiv(N, 256), block=256`, 1)
 
-// launchProgram parses a text beside k.cu.
+// launchProgram parses a program in a folder that contains k.cu.
 func launchProgram(t *testing.T, text string) (*hocket.Program, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -103,7 +104,7 @@ func launchProgram(t *testing.T, text string) (*hocket.Program, error) {
 	return hocket.Parse(filepath.Join(dir, "p.hkt"), text)
 }
 
-// launchRun runs a program on x = 0, 1, 2, … and compares.
+// launchRun runs a program on x = 0, 1, 2, … and compares the results with the reference.
 func launchRun(t *testing.T, opts hocket.MachineOptions, text string) (hocket.Comparison, *hocket.Report, error) {
 	t.Helper()
 	prog, err := launchProgram(t, text)
@@ -139,7 +140,7 @@ func launchRun(t *testing.T, opts hocket.MachineOptions, text string) (hocket.Co
 	return ref.Compare(rep), rep, nil
 }
 
-// TestLaunched runs launches on the CPU machine and in the evaluator, by the functions that stand in.
+// TestLaunched checks that the CPU machine and the evaluator execute launches by the registered Go functions.
 func TestLaunched(t *testing.T) {
 	for seed := range int64(5) {
 		c, rep, err := launchRun(t, hocket.MachineOptions{Scheduled: seed > 0, Seed: seed}, sixfold)
@@ -152,7 +153,7 @@ func TestLaunched(t *testing.T) {
 	}
 }
 
-// TestLaunchRefuted: a launch is ordered like any op. Each wait is needed.
+// TestLaunchRefuted checks that a program is refuted if a launch races with another op. Each wait is needed.
 func TestLaunchRefuted(t *testing.T) {
 	for _, wait := range []string{"    wait main\n", "  wait %s\n"} {
 		prog, err := launchProgram(t, strings.Replace(sixfold, wait, "", 1))
@@ -170,7 +171,7 @@ func TestLaunchRefuted(t *testing.T) {
 	}
 }
 
-// TestLaunchFixed: what is missing around a launch can be put back.
+// TestLaunchFixed checks that Fix adds a missing wait before or after a launch.
 func TestLaunchFixed(t *testing.T) {
 	prog, err := launchProgram(t, strings.NewReplacer("    wait main\n", "", "  wait %s\n", "").Replace(sixfold))
 	if err != nil {
@@ -182,7 +183,7 @@ func TestLaunchFixed(t *testing.T) {
 	}
 }
 
-// TestLaunchUndeclared: what a kernel does that its launch does not say is found.
+// TestLaunchUndeclared checks that reads and writes of a kernel that its launch does not declare are found.
 func TestLaunchUndeclared(t *testing.T) {
 	_, _, err := launchRun(t, hocket.MachineOptions{}, strings.Replace(sixfold, ":doubled", ":meddle", 1))
 	if err == nil || !strings.Contains(err.Error(), "k.cu:meddle writes argument 0, which the launch says it reads") ||
@@ -201,7 +202,8 @@ func TestLaunchUndeclared(t *testing.T) {
 	}
 }
 
-// TestLaunchUnknown: without a function the CPU machine refuses when it loads, and the evaluator knows nothing.
+// TestLaunchUnknown checks that, if no function is registered for a kernel, loading on the CPU machine fails and the
+// evaluator has no reference.
 func TestLaunchUnknown(t *testing.T) {
 	text := strings.Replace(sixfold, ":doubled", ":unknown", 1)
 	_, _, err := launchRun(t, hocket.MachineOptions{}, text)
@@ -209,7 +211,7 @@ func TestLaunchUnknown(t *testing.T) {
 		!strings.Contains(err.Error(), "no stand-in function is registered for k.cu:unknown") {
 		t.Errorf("got %v", err)
 	}
-	// The reference is what launches it; what runs does not.
+	// Only the reference function launches the kernel; the function that runs does not.
 	swapped := strings.NewReplacer("func twice(", "func other(", "refines twice", "", "func launched(",
 		"func known(").Replace(text)
 	swapped += `
@@ -224,7 +226,7 @@ func same(%x: f32[N]) -> f32[N] refines known {
 	}
 }
 
-// TestLaunchExits: a kernel that calls runtime.Goexit, as t.FailNow does, fails the run.
+// TestLaunchExits checks that a run fails if a kernel's function calls runtime.Goexit, as t.FailNow does.
 func TestLaunchExits(t *testing.T) {
 	text := strings.Replace(sixfold, ":doubled(", ":exits(", 1)
 	_, _, err := launchRun(t, hocket.MachineOptions{}, text)
@@ -242,7 +244,7 @@ func TestLaunchExits(t *testing.T) {
 	}
 }
 
-// TestLaunchErrors: errors have their position, when a program is read or planned.
+// TestLaunchErrors checks that errors about launches have positions, both in parsing and in planning.
 func TestLaunchErrors(t *testing.T) {
 	const call = `launch "k.cu":doubled(%x, into %y, N), grid=ceildiv(N, 256), block=256, shared=16`
 	for bad, says := range map[string]string{
@@ -284,7 +286,7 @@ func TestLaunchErrors(t *testing.T) {
 	}
 }
 
-// TestRegisterTwice: a kernel has one function.
+// TestRegisterTwice checks that RegisterKernel panics if a kernel already has a function.
 func TestRegisterTwice(t *testing.T) {
 	defer func() {
 		if recover() == nil {

@@ -2,8 +2,8 @@ package hocket
 
 import "hocket.example/hocket/internal/standin"
 
-// KernelCall describes one launch of a user's kernel. It is passed to the Go function that replaces the kernel on the
-// CPU.
+// KernelCall describes one launch of a user's kernel. The Go function that replaces the kernel on the CPU gets a
+// KernelCall.
 type KernelCall struct {
 	// Grid and Block are the extents of the grid and of a block in three dimensions. Shared is the size of the dynamic
 	// shared memory in bytes.
@@ -18,11 +18,11 @@ type KernelArg struct {
 	// Tensor is the rank's block, or nil if the argument is a number. The function writes results to its Data. A tensor
 	// that the kernel only writes is filled with NaNs before the call, or with the largest value of an integer type.
 	Tensor *Tensor
-	// Err holds the error bounds of the elements in the reference evaluator. It is nil on the CPU machine. For a
-	// tensor that is read, Err[i] is the largest difference between element i and the reference that can occur on a
-	// correct machine. For a tensor that the function writes, the function may set Err. If it does not, the result is
-	// assumed to be within two units in the last place if all operands are exact. If some operand is not exact, no
-	// bound is known, so that comparisons are undecided.
+	// Err holds the error bounds of the elements in the reference evaluator. It is nil on the CPU machine. For a tensor
+	// that is read, Err[i] is the largest difference between element i and the reference that can occur on a correct
+	// machine. For a tensor that the function writes, the function may set Err. If the function leaves Err nil, the
+	// result is assumed to be within two units in the last place if all operands are exact. If some operand is not
+	// exact, no bound is known, so that comparisons are undecided.
 	Err []float64
 	// Int and Float hold the number. Float is also set if the number is an integer.
 	Int   int64

@@ -21,13 +21,13 @@ type Layout struct {
 // Block describes the part of a tensor that one rank holds.
 type Block struct {
 	Rank      int
-	Lo, Shape []int64 // position of the block's first element in the tensor, and the block's shape
+	Lo, Shape []int64 // position of the block's first element in the tensor; extents of the block
 }
 
 // Layouts returns the layouts of parameters and results in the order of the signature; inout parameters are last among
-// the results. The argument dims sets dims. Other dims are set by shapes, which holds the shapes of parameters by
-// name, as Run sets them from tensors. The remaining dims are set by the tensors that Bind and BindFrom have bound.
-// Layouts plans the program if there is no plan for these dims.
+// the results. The argument dims sets dims. Other dims follow from shapes, which holds the shapes of parameters by
+// name, as dims follow from tensors in Run. The remaining dims follow from the tensors that Bind and BindFrom have
+// bound. Layouts plans the program if there is no plan for these dims.
 func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[string][]int64) (in, out []Layout,
 	err error) {
 	headers := maps.Clone(m.params.current().tensors)

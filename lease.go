@@ -17,13 +17,13 @@ import (
 type lease struct {
 	*user
 	loader *loader
-	left   bool // the lease was passed to a load in the background, which ends it
+	left   bool // set if the lease was passed to a load in the background, which ends the lease
 	// release ends the lease of device tensors that is held together with this lease. It is nil if there is none.
 	release func()
 }
 
-// acquireWith is like acquire, for a caller that already holds a lease of device tensors. That lease ends together with
-// the lease of the model, since a load in the background may use the tensors.
+// acquireWith is like acquire, for a caller that already holds a lease of device tensors. The lease of the device
+// tensors ends together with the lease of the model, because a load in the background may use the tensors.
 func (l *loader) acquireWith(ctx context.Context, release func()) (*lease, error) {
 	t, err := l.acquire(ctx)
 	if err != nil {
@@ -34,7 +34,7 @@ func (l *loader) acquireWith(ctx context.Context, release func()) (*lease, error
 	return t, nil
 }
 
-// acquire leases the model. It waits until other leases have ended or ctx ends.
+// acquire leases the model. acquire waits until other leases have ended or ctx ends.
 func (l *loader) acquire(ctx context.Context) (*lease, error) {
 	select {
 	case l.leased <- struct{}{}:
@@ -104,8 +104,8 @@ func (t *lease) plan(ctx context.Context, b Binding, dims map[string]int64) (*pl
 	return o.plan, cmp.Or(err, o.err)
 }
 
-// aside calls the function do in another goroutine. If ctx ends first, that goroutine keeps the lease of the model and,
-// if keeps is set, the lease of the device tensors.
+// aside calls the function do in another goroutine. If ctx ends before do returns, that goroutine keeps the lease of
+// the model and, if keeps is set, the lease of the device tensors.
 func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *outcome)) (outcome, error) {
 	made := make(chan outcome, 1)
 	go func() { made <- outcomeOf(do) }()
@@ -125,7 +125,7 @@ func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *o
 	return outcome{}, fmt.Errorf("while a plan was %s, which continues in the background: %w", what, ctx.Err())
 }
 
-// settle waits for a load that has kept the lease, and then ends the lease.
+// settle waits for a background load that has kept the lease, and then ends the lease.
 func (t *lease) settle(made <-chan outcome) {
 	defer t.finish()
 	o := <-made
@@ -148,8 +148,8 @@ type outcome struct {
 	panicked error // the panic of the load, with its stack
 }
 
-// here returns the outcome to the caller that waited for it. If the load panicked, here panics in the caller's
-// goroutine, which can recover as if it had loaded the plan itself.
+// here returns the outcome to the caller that waited for it. If the load panicked, the method here panics in the
+// caller's goroutine, which can recover as if it had loaded the plan itself.
 func (o outcome) here() outcome {
 	if o.panicked != nil {
 		panic(o.panicked)
@@ -182,8 +182,8 @@ func (t *lease) run(ctx context.Context, r *request) (l *loaded, results []*exec
 	return l, results, err
 }
 
-// use calls do with the loaded plan for a binding. do may also allocate memory, for example transfer buffers or a
-// graph.
+// use calls the function do with the loaded plan for a binding. The function do may also allocate memory, for example
+// transfer buffers or a graph.
 func (t *lease) use(
 	ctx context.Context, b Binding, on map[string]*resident.DeviceTensor, do func(l *loaded) error,
 ) (*loaded, error) {

@@ -20,14 +20,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// soon is a context that ends in some milliseconds. With the clock of synctest it ends once all else waits.
+// soon returns a context.Context that ends after some milliseconds. With the clock of synctest it ends when all other
+// goroutines wait.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// impatient is a context whose deadline passes as soon as somebody waits for it.
+// impatient is a context.Context whose deadline passes as soon as a goroutine waits for its end.
 type impatient struct {
 	context.Context
 	once  sync.Once
@@ -52,8 +53,8 @@ func (c *impatient) Err() error {
 	}
 }
 
-// TestCancelledKeeps: a run whose context has ended before it begins leaves the plan
-// for the next.
+// TestCancelledKeeps checks that a run whose context has ended before the run begins leaves the plan loaded for the
+// next run.
 func TestCancelledKeeps(t *testing.T) {
 	cm, m := tightly(t, 3)
 	model := summed(t, m, 1)
@@ -73,8 +74,8 @@ func TestCancelledKeeps(t *testing.T) {
 	}
 }
 
-// TestTurns: who waits for another's run waits as long as his context lasts; weights are
-// bound meanwhile; and closing waits for the run, but whoever comes then goes away.
+// TestTurns checks that a caller waits for another caller's run until its own context ends, that weights can be bound
+// meanwhile, that Close waits for the run, and that calls after Close fail.
 func TestTurns(t *testing.T) { synctest.Test(t, testTurns) }
 
 func testTurns(t *testing.T) {
@@ -115,8 +116,8 @@ func testTurns(t *testing.T) {
 	}
 }
 
-// TestLoadGoesOn: a load goes on when the context of who began it ends, and the next
-// call finds it.
+// TestLoadGoesOn checks that a load continues after the context of the caller that started it has ended, and that the
+// next call uses its result.
 func TestLoadGoesOn(t *testing.T) { synctest.Test(t, testLoadGoesOn) }
 
 func testLoadGoesOn(t *testing.T) {
@@ -152,8 +153,8 @@ func testLoadGoesOn(t *testing.T) {
 	}
 }
 
-// TestPlanGoesOn: who makes a device tensor waits for a large program to be planned as long as
-// his context lasts; the plan is there for the next.
+// TestPlanGoesOn checks that NewDeviceTensor stops waiting for the planning of a large program when its context ends,
+// and that the next call uses the finished plan.
 func TestPlanGoesOn(t *testing.T) {
 	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})),
 		"func f(%x: f32[2]) -> f32[2] {\n  %y = alloc f32[2]\n  for %i in 0..100000 { copy %x into %y }\n  return %y\n}\n", hocket.LoadOptions{})
@@ -171,12 +172,12 @@ func TestPlanGoesOn(t *testing.T) {
 	}
 	var again *hocket.DeviceTensor
 	allocs := testing.AllocsPerRun(1, func() { again, err = model.NewDeviceTensor(t.Context(), "y", nil) })
-	if err != nil || again == d || allocs > 10000 { // planning again makes one for each trip at least
+	if err != nil || again == d || allocs > 10000 { // planning again would allocate at least once for each trip of the loop
 		t.Errorf("again: %v, %v allocations", err, allocs)
 	}
 }
 
-// TestLoadMakesRoom: a load that goes on makes room, too, where memory is short.
+// TestLoadMakesRoom checks that a load that continues in the background also unloads idle plans if memory is short.
 func TestLoadMakesRoom(t *testing.T) { synctest.Test(t, testLoadMakesRoom) }
 
 func testLoadMakesRoom(t *testing.T) {
@@ -200,7 +201,8 @@ func testLoadMakesRoom(t *testing.T) {
 	}
 }
 
-// TestLoadPanics: a load that panics does so for who waits for it, and the machine goes on.
+// TestLoadPanics checks that the panic of a load continues in the goroutine of the caller that waits for the load, and
+// that the machine stays usable.
 func TestLoadPanics(t *testing.T) { synctest.Test(t, testLoadPanics) }
 
 func testLoadPanics(t *testing.T) {
@@ -221,7 +223,7 @@ func testLoadPanics(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	close(cm.shut)
-	if err := model.Close(); err != nil { // waits for the load, which breaks
+	if err := model.Close(); err != nil { // waits for the load, which panics
 		t.Error(err)
 	}
 	cm.breaks = false
@@ -230,8 +232,8 @@ func testLoadPanics(t *testing.T) {
 	}
 }
 
-// TestLateDeadline: a deadline that passes just when a run has ended well is not the next
-// run's; and one that passes during a run leaves its plan, but where runs have no grace.
+// TestLateDeadline checks that a deadline that passes just after a successful run does not affect the next run, and
+// that a deadline that passes during a run leaves the plan loaded, unless runs have no grace.
 func TestLateDeadline(t *testing.T) {
 	for what, grace := range map[string]time.Duration{"a grace": time.Minute, "none": -1} {
 		cm, m := tightly(t, 3)

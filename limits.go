@@ -17,11 +17,12 @@ type Limits struct {
 	Memory int64
 	// Ranks is the largest number of ranks.
 	Ranks int
-	// Time is the longest time that planning the program may take, and also the longest time that proving it may take.
+	// Time is the longest time for planning the program, and also the longest time for proving it.
 	Time time.Duration
 }
 
-// Within returns the program with the given limits. They apply whenever the program is checked, explained or loaded.
+// Within returns the program with the given limits. The limits apply whenever the program is checked, explained or
+// loaded.
 func (p *Program) Within(l Limits) *Program {
 	if p.none() {
 		return p

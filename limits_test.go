@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// nested is a program of so many loops of two trips, each in the one before.
+// nested returns a program of nested loops, each of which has two trips.
 func nested(loops int) string {
 	var b strings.Builder
 	b.WriteString("func f(%x: f32[4]) -> f32[4] {\n%y = alloc f32[4]\n")
@@ -20,8 +20,8 @@ func nested(loops int) string {
 	return b.String()
 }
 
-// TestLimits: what a program takes before it runs has bounds, in time too, and what is beyond
-// one is a diagnostic of kind limit, at the statement.
+// TestLimits checks that the resources and the time for preparing a program are limited, and that exceeding a limit
+// gives a diagnostic of kind "limit" at the statement.
 func TestLimits(t *testing.T) {
 	loops, err := Parse("loops.hkt", nested(40)) // of 2⁴⁰ commands
 	if err != nil {
@@ -64,14 +64,15 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s: check: %v, %v", c.name, v, err)
 		}
 	}
-	// Within the limits, all is as ever.
+	// Within the limits, everything works as without limits.
 	v, err := Check(wide.Within(Limits{Commands: 1000, Memory: 1 << 30, Ranks: 64, Time: time.Hour}), Binding{})
 	if err != nil || v.Kind != Proved {
 		t.Errorf("within: %v, %v", v, err)
 	}
 }
 
-// TestNoProgram: nobody's programs are errors, and values that name nothing do not panic.
+// TestNoProgram checks that functions return errors for nil and zero Programs, and that the String methods of invalid
+// values do not panic.
 func TestNoProgram(t *testing.T) {
 	m, err := Open(t.Context(), MachineOptions{})
 	if err != nil {

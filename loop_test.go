@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestLoopCarries: two values trade places and grow, as Fibonacci's numbers do, scaled by a weight of each
-// iteration; the loop stands in the lowered text, once.
+// TestLoopCarries checks a loop that carries two values, which are swapped and added like Fibonacci numbers and scaled
+// by a weight of each iteration. The lowered text contains the loop once.
 func TestLoopCarries(t *testing.T) {
 	p, err := hocket.Parse("fib.hkt", `dim L = 10
 mesh tp[2]
@@ -72,8 +72,8 @@ func fib(%x: f32[4/tp], %y: f32[4], %w: f32[L, 4/tp]) -> (f32[4], f32[4/tp]) {
 	}
 }
 
-// TestLoopOverlaps: a layer in a loop is overlapped as it is outside, proved, and computes what the text
-// says.
+// TestLoopOverlaps checks that a layer in a loop is overlapped as outside of loops, that the program is proved, and
+// that its results match the reference.
 func TestLoopOverlaps(t *testing.T) {
 	p := parseFile(t, "examples/model_32.hkt")
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
@@ -102,12 +102,12 @@ func TestLoopOverlaps(t *testing.T) {
 			t.Errorf("%s: %v, %v", s, lines, err)
 		}
 		if string(rep.Out["x31"].Data) != string(want) {
-			t.Errorf("%s differs from sequential", s) // the order of sums is that of ranks, and chunks are of rows
+			t.Errorf("%s differs from sequential", s) // bits must be equal, because sums are in the order of ranks and chunks consist of rows
 		}
 	}
 }
 
-// TestLoopRefusals: what a loop cannot carry is refused where it stands.
+// TestLoopRefusals checks that invalid loops with carried values are refused at their position.
 func TestLoopRefusals(t *testing.T) {
 	for body, want := range map[string]string{
 		"%y = for %i in 0..2 carry %h = %x {\n    %z = neg %h\n  }":                               "must end with yield",

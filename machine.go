@@ -77,7 +77,7 @@ type MachineOptions struct {
 // Machine runs models on a set of devices. Its methods may be called from several goroutines at the same time.
 type Machine struct {
 	dev device.Machine
-	// across describes the measured network tier between nodes. It is nil if the tier was not measured.
+	// across describes the measured network tier between nodes. across is nil if that tier was not measured.
 	across *machine.Across
 	peers  *world.World // the processes over which ranks are distributed; nil if there is only this process
 	ctx    context.Context
@@ -92,11 +92,11 @@ type Machine struct {
 	mu      sync.Mutex
 	models  map[*Model]bool
 	closed  bool
-	closing []*exec.Program // programs that a failed run has made unusable, and that unfinished work on the devices keeps open
+	closing []*exec.Program // programs that failed runs have made unusable and that cannot be closed before their work on the devices has finished
 }
 
-// Open opens a machine. When ctx ends, the machine aborts its runs, and loads and runs then return ErrClosed; Close
-// still has to be called, to free memory. If ctx has ended already, Open returns its error.
+// Open opens a machine. When ctx ends, the machine aborts its runs, and loads and runs then return ErrClosed. Close
+// must still be called to free memory. If ctx has ended already, Open returns its error.
 func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("opening a machine: %w", err)
@@ -147,8 +147,8 @@ type LoadOptions struct {
 	// Strategy is the overlap strategy for communication: see LowerOptions. The strategy "auto" predicts times for this
 	// machine. The predicted times of collectives are read from the table from which their algorithms will be selected.
 	// Other times are computed from a description of these GPUs or, if there is none, of the GPUs with the most similar
-	// name and the nearest number of ranks. For several nodes, auto also uses the network tier between nodes: the tier in
-	// the description if it has one, and otherwise the tier that hocket tune --across has measured.
+	// name and the nearest number of ranks. For several nodes, auto also uses the parameters of the network between
+	// nodes: those in the description if it has any, and otherwise those that hocket tune --across has measured.
 	Strategy string
 	// NoProve runs plans without proving them. Without NoProve, each plan is checked before it is loaded (see Check), and
 	// a refuted plan is an error.
@@ -175,9 +175,9 @@ type LoadOptions struct {
 	// collectives that need little memory in addition to their operands. These collectives may be slower, but they compute
 	// the same bits.
 	//
-	// A load therefore fails with ErrOutOfMemory in three cases. First, the device's total memory is too small; this is
-	// reported without waiting. Second, no other plan is loaded and even the collectives that need little memory do not
-	// fit. Third, the context ends first; the error then names the running plans. An unloaded plan is loaded again at its
+	// A load fails with ErrOutOfMemory in three cases. First, the device's total memory is too small; this is reported
+	// without waiting. Second, no other plan is loaded and even the collectives that need little memory do not fit.
+	// Third, the context ends first; the error then names the running plans. An unloaded plan is loaded again at its
 	// next run. Models of other Machines are not affected.
 	//
 	// If there is not enough memory to time the algorithms of a GEMM, idle plans are unloaded as well, but only if
@@ -189,27 +189,27 @@ type LoadOptions struct {
 	HardCache bool
 	// Buckets maps the names of dims to values. A run rounds each of these dims up to the smallest listed value that is
 	// not less than the dim. A dim that is greater than the largest value, or that the binding or a bound parameter
-	// fixes, is not rounded. A few plans then serve many sizes. Parameters are padded at the end of each dimension:
-	// positions of index_copy with -1, which skips a row, and others with zeros. Results are cut to their original
-	// sizes. The caller must ensure that the padding does not change the other elements of the results.
+	// fixes, is not rounded. With buckets, a few plans serve runs of many sizes. Parameters are padded at the end of
+	// each dimension: positions of index_copy with -1, which skips a row, and others with zeros. Results are cut to
+	// their original sizes. The caller must ensure that the padding does not change the other elements of the results.
 	Buckets map[string][]int64
-	// Grace is the time for which a run may continue after its context has ended; 0 means one second, and a negative value
-	// means that it is aborted at once. Work on the devices cannot be cancelled, only aborted, and an abort unloads the
-	// plan: the next run loads the plan again, and uploads its weights again unless another plan holds them. If a run ends
-	// within the grace, its plan stays loaded and its results are discarded.
+	// Grace is the time for which a run may continue after its context has ended; 0 means one second, and a negative
+	// value means that the run is aborted immediately. Work on the devices cannot be cancelled, only aborted, and an
+	// abort unloads the plan: the next run loads the plan again, and uploads its weights again unless another plan
+	// holds them. If a run ends within the grace, its plan stays loaded and its results are discarded.
 	Grace time.Duration
 	// MaxWaiting is the largest number of calls of Run and RunBatch that may wait while another call runs; 0 means no
-	// limit. A further call returns ErrOverloaded at once. With a World of several processes, Load returns ErrUnsupported
-	// unless MaxWaiting is 0, because all processes must make the same runs.
+	// limit. A further call returns ErrOverloaded without waiting. With a World of several processes, Load returns
+	// ErrUnsupported unless MaxWaiting is 0, because all processes must make the same runs.
 	MaxWaiting int
 	// Graph makes every batch of runs except the first replay a recorded graph of the program. On machines that cannot
 	// record graphs, unlike "cuda", loading fails.
 	Graph bool
-	// Measure makes the strategy auto time the sequential program and those variants that it predicts to be fastest, when
-	// a plan is loaded for the first time. The measurement takes some seconds and additional memory, and uses random real
-	// numbers and zeros as integers. The fastest variant is stored in the directory of tuned tables, keyed by the dims and
-	// by whether graphs are used. If variants cannot be measured, for example because memory is short or because ranks are
-	// in several processes, auto predicts times as it does without Measure.
+	// Measure makes the strategy "auto" time the sequential program and the variants that it predicts to be fastest,
+	// when a plan is loaded for the first time. The measurement takes some seconds and additional memory, and uses
+	// random real numbers and zeros as integers. The fastest variant is stored in the directory of tuned tables, keyed
+	// by the dims and by whether graphs are used. If variants cannot be measured, for example because memory is short
+	// or because ranks are in several processes, "auto" predicts times as it does without Measure.
 	Measure bool
 	// Trace times every command. Reports then include the exposed communication and a timeline, and errors name the exact
 	// command in which a GPU failed instead of a few candidates. On a GPU, recording the times takes the host longer than
@@ -219,10 +219,10 @@ type LoadOptions struct {
 	// empty, the algorithm that was measured as the fastest on this machine is used.
 	Algorithm string
 	// FixedAlgorithms makes the bits of results independent of the batch. On GPUs, the bits of a row of a GEMM do not
-	// depend on the other rows. Likewise, the bits of a query of attention do not depend on other queries, and those
-	// of an element of a collective do not depend on other elements. Algorithms are not selected by measurement, so
-	// bits do not differ between machines either. FixedAlgorithms makes runs slower: see "Bits that do not depend on
-	// the batch" in docs/kernels.md.
+	// depend on the other rows. Likewise, the bits of a query's result in attention do not depend on other queries, and
+	// the bits of an element of a collective do not depend on other elements. Algorithms are not selected by
+	// measurement, so bits do not differ between machines either. FixedAlgorithms makes runs slower: see "Bits that do
+	// not depend on the batch" in docs/kernels.md.
 	FixedAlgorithms bool
 	// ProfileRange makes each batch of a plan, except the first batch, a capture range for a profiler of the process (nsys
 	// profile --capture-range=cudaProfilerApi). The range names statements if NVTX's library is found. On a machine
@@ -233,9 +233,9 @@ type LoadOptions struct {
 	// undeclared write ends the run with an error; an undeclared read changes the results. The CPU machine always makes
 	// this check.
 	CheckLaunches bool
-	// Gather gives each process of a World the whole of all results. Processes then wait for each other at the end of a
-	// run. Without Gather, Report.Out contains the results of which this process holds every element, and Report.OutLocal
-	// contains the blocks of its ranks.
+	// Gather makes each process of a World receive all results as whole tensors. Processes then wait for each other at
+	// the end of a run. Without Gather, Report.Out contains the results of which this process holds every element, and
+	// Report.OutLocal contains the blocks of its ranks.
 	Gather bool
 	// Logger, if not nil, receives progress messages at debug level, and a warning if GEMMs use algorithms that were
 	// not timed (see Report.Guesses).
@@ -313,14 +313,14 @@ func (m *Machine) onlyRank(ranks int) (int, bool) {
 
 // Close aborts all loads and runs and frees everything.
 func (m *Machine) Close() error {
-	const closesWithin = 5 * time.Second // what models that no call uses have, before their work is aborted
+	const closesWithin = 5 * time.Second // time for closing the models that no call uses, before all work is aborted
 	m.mu.Lock()
 	models := m.models
 	m.models, m.closed = nil, true
 	m.mu.Unlock()
 	defer time.AfterFunc(closesWithin, m.end).Stop()
 	var errs []error
-	for model := range models { // before end, which the other processes would learn of as a failure of the models' worlds
+	for model := range models { // this precedes m.end, because the other processes would report the end as a failure of the models' worlds
 		closed, err := model.closeIdle()
 		if errs = append(errs, err); closed {
 			delete(models, model)
@@ -340,7 +340,8 @@ func (m *Machine) Close() error {
 	return errors.Join(append(errs, m.tensors.Close())...)
 }
 
-// closesLater records a program that work on the devices still keeps open, so that it is closed later.
+// closesLater records an unusable program that cannot be closed yet, because the devices still execute its work, so
+// that Machine.Close waits for it.
 func (m *Machine) closesLater(p *exec.Program) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -363,9 +364,9 @@ func (m *Machine) ended() error {
 	return nil
 }
 
-// why replaces the error of a call that was aborted because the machine has ended, and not because ctx has, and of one
-// that finds the contents lost that an aborted run was to write. The new error wraps no error of a context, since none
-// of the caller's has ended.
+// why replaces the error of a call that failed because the machine has ended: the call was aborted although ctx has not
+// ended, or a run that was aborted has left a device tensor without contents. The new error wraps no context error,
+// because no context of the caller has ended.
 func (m *Machine) why(ctx context.Context, err error) error {
 	aborted := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	if !aborted && !errors.Is(err, ErrNoContents) || errors.Is(err, ErrClosed) || ctx.Err() != nil {

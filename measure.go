@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// measuredVariants is the number of lowered variants of a program that are timed: the sequential one and those that
-	// are predicted to be fastest.
+	// measuredVariants is the number of lowered variants of a program that are timed: the sequential variant and the
+	// variants that are predicted to be fastest.
 	measuredVariants = 4
 	// measuredRuns is the number of back-to-back runs in one timing.
 	measuredRuns = 5
 	// measuredRounds is the largest number of times that each variant is timed, and leastRounds is the smallest number
-	// that a comparison needs. measuredTime bounds the time of all rounds beyond leastRounds.
+	// that a comparison needs. measuredTime limits the time of all rounds after the first leastRounds.
 	measuredRounds, leastRounds = 9, 3
 	measuredTime                = 2 * time.Second
-	// worthwhile is the largest ratio of a variant's time to the sequential program's time at which the variant is
+	// worthwhile is the largest ratio of a variant's time to the sequential program's time for which the variant is
 	// selected.
 	worthwhile = 0.99
 )
@@ -46,9 +46,9 @@ func (a *autotuner) measures() bool {
 		!a.machine.dev.Caps().Virtual
 }
 
-// choose selects the variant that is fastest on this machine for a binding. It measures once and stores the choice in
-// the directory of tuned tables. If it cannot measure, the predicted choice remains. Like planning, it stops early only
-// if the machine is closed.
+// choose selects the variant that is fastest on this machine for a binding. The measurement is made once, and the
+// choice is stored in the directory of tuned tables. If measuring is not possible, the predicted choice remains. Like
+// planning, choose stops early only if the machine is closed.
 func (a *autotuner) choose(b Binding, dims map[string]int64) error {
 	ctx := a.machine.ctx
 	log := a.opts.Logger
@@ -123,9 +123,10 @@ func (a *autotuner) race(ctx context.Context, b Binding, identity string) (kept 
 	return kept, nil
 }
 
-// race times n candidates alternately, after two warm-up runs of each. It returns the index of the fastest candidate
-// and the time of each in microseconds. The first candidate is considered fastest unless another one is faster by more
-// than the spread of the measured differences and its median time is at most worthwhile times that of the first.
+// race times n candidates alternately, after two warm-up runs of each candidate. It returns the index of the fastest
+// candidate and the times of all candidates in microseconds. The first candidate is considered fastest unless another
+// one is faster by more than the spread of the measured differences and its median time is at most the constant
+// worthwhile times the median time of the first.
 func race(n int, run func(i int) error, now func() time.Time) (best int, medians []float64, err error) {
 	samples := make([][]float64, n)
 	began := now()
@@ -254,7 +255,7 @@ func noise(io *plan.IO) (*tensor.Tensor, error) {
 	if err != nil || io.DType.IsInt() || len(t.Data) == 0 {
 		return t, err
 	}
-	const period = 65521 // a prime number, so that rows of usual lengths differ
+	const period = 65521 // a prime number, so that rows of the usual lengths get different numbers
 	some, err := tensor.New(io.DType, []int64{min(period, t.Len())})
 	if err == nil {
 		err = tensor.Fill(some, io.Name, tensor.Spec{Kind: tensor.SpecRand, Seed: 1})

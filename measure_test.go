@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket"
 )
 
-// measuredLayer is a layer with a pair that every strategy applies to, state and integers.
+// measuredLayer is a layer that has state, an integer parameter, and a pair to which every strategy applies.
 const measuredLayer = `dim T = 16
 mesh tp[2]
 func layer(%x: f32[T/tp, 8], %w: f32[16/tp, 8], %ids: i32[T/tp], %table: f32[4, 8], %kept: inout f32[T/tp, 8]) -> f32[T, 16/tp] {
@@ -21,8 +21,8 @@ func layer(%x: f32[T/tp, 8], %w: f32[16/tp, 8], %ids: i32[T/tp], %table: f32[4, 
 }
 `
 
-// TestMeasuredChoice: with LoadOptions.Measure auto's plan is the variant that was kept, which is measured where none
-// is.
+// TestMeasuredChoice checks that, with LoadOptions.Measure, "auto" uses the variant in the stored measurement, and
+// measures if there is none.
 func TestMeasuredChoice(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("HOCKET_CACHE", cache)

@@ -33,7 +33,7 @@ type MemoryReport struct {
 type HeldBuffer struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	Line  int32  `json:"line"` // of the text; 0 for none
+	Line  int32  `json:"line"` // line of the text that defines the buffer; 0 if there is none
 }
 
 func memoryReport(r *footprint.Report) *MemoryReport {

@@ -42,8 +42,8 @@ func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
 //
 // Plans that are loaded after a parameter was bound share one copy of it on the devices, if they use it only on the
 // rank that holds it. Plans for other dims then need no additional memory for weights and upload no weights. Call Bind
-// before Prepare and the first Run. Plans that were loaded before the call have separate copies. So do plans that
-// return the parameter, and plans in which a collective or a copy to another rank reads it.
+// before Prepare and the first Run. Plans have separate copies if they were loaded before the call, if they return the
+// parameter, or if a collective or a copy to another rank reads the parameter.
 func (m *Model) Bind(name string, t *Tensor) error {
 	if err := m.fn.fits(name, t.host(), m.params.dimsBesides(name)); err != nil {
 		return err
@@ -62,9 +62,9 @@ func (m *Model) Bind(name string, t *Tensor) error {
 // Prepare plans and loads the program for the given dims and uploads bound weights, so that the first Run with these
 // dims starts without delay. The given dims are added to those of the binding, and override dims that the shapes of
 // bound tensors imply. LoadOptions.Buckets rounds them up like the dims of a run. Runs may pass any parameter, so a
-// parameter without a binding is an error only after BindFrom, see Rules.Inputs. If ctx ends first, Prepare returns
-// the error of ctx and the load continues: the next call waits for the load or uses its result, and uploads the
-// remaining weights.
+// parameter without a binding is an error only after BindFrom; see Rules.Inputs. If ctx ends first, Prepare returns the
+// error of ctx and the load continues: the next call waits for the load or uses its result, and uploads the remaining
+// weights.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 	return m.told(ctx, m.prepare(ctx, dims, func(*loaded) error { return nil }))
 }
@@ -83,7 +83,7 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 	bound, done := m.params.use()
 	defer done()
 	weights := bound.tensors
-	// These are the arguments of a run to which the caller passes no tensors.
+	// The empty Args are the arguments of a run to which the caller passes no tensors.
 	bare, err := m.machine.execArgs(bound.take([]Args{{}}), []map[string]*tensor.Tensor{weights})
 	if err != nil {
 		return err
@@ -217,7 +217,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		err = cutBack(reports)
 	}
 	outcome = err
-	return reports, m.told(ctx, err) // reported even without an error, because the call of this process has ended
+	return reports, m.told(ctx, err) // called even without an error, to report that the call of this process has ended
 }
 
 func (m *Model) runBatch(ctx context.Context, batch []Args, c *runCall) ([]*Report, error) {
@@ -254,7 +254,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args, c *runCall) ([]*Repo
 	return list, nil
 }
 
-// Close unloads the model. It waits for runs and loads in progress. Machine.Close aborts them: they then return
+// Close unloads the model. Close waits for runs and loads in progress. Machine.Close aborts them: they then return
 // ErrClosed, and so do calls that wait for the model.
 func (m *Model) Close() error {
 	m.loader.leased <- struct{}{}

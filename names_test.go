@@ -19,10 +19,10 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// namesAllowed is where the name of an algorithm or machine may stand, and why. Besides, an algorithm's name may stand
-// in the literal by which it describes itself, wherever that is.
+// namesAllowed lists the files in which the name of an algorithm or machine may occur, and why. In addition, the name
+// of an algorithm may occur in the literal that describes the algorithm, in any file.
 var namesAllowed = []struct {
-	place string   // a file, or a folder with what is in it
+	place string   // a file, or a folder with all files in it
 	names []string // nil for all
 	why   string
 }{
@@ -48,20 +48,20 @@ var namesAllowed = []struct {
 	{"internal/contest/abacus", []string{"nccl"}, "a machine for tests, with algorithms of its own"},
 }
 
-// machineNamed finds the name of a machine as a word of a literal. Paths, other programs' words and their flags with a
-// hyphen or a point next to the name are none.
+// machineNamed matches the name of a machine as a word in a literal. It does not match a name next to a hyphen or a
+// point, as in paths and in flags of other programs.
 func machineNamed(name string) *regexp.Regexp {
 	return regexp.MustCompile(`(^|[^-./\w=])` + name + `($|[^-./\w])`)
 }
 
-// nameUse is a literal that holds a name.
+// nameUse is a literal that contains the name of an algorithm or machine.
 type nameUse struct {
 	pos  token.Position
 	name string
 }
 
-// namesUsed lists the literals of a file that are the name of an algorithm, or hold one that is no plain word, or hold
-// the name of a machine. Imports, tags and what describes an algorithm are left out.
+// namesUsed lists the literals of a file that are the name of an algorithm, that contain such a name if it has a digit
+// or hyphen, or that contain the name of a machine. It skips imports, tags and descriptions of algorithms.
 func namesUsed(fset *token.FileSet, file *ast.File, algorithms, machines []string) (uses []nameUse) {
 	odd := func(name string) bool { return strings.ContainsAny(name, "-0123456789") }
 	words := map[string]*regexp.Regexp{}
@@ -109,7 +109,7 @@ func namesUsed(fset *token.FileSet, file *ast.File, algorithms, machines []strin
 	return uses
 }
 
-// namesToCheck are the algorithms and machines of this program.
+// namesToCheck returns the names of all algorithms and machines of this program.
 func namesToCheck() (algorithms, machines []string) {
 	inside, between := comm.Describe()
 	all := slices.Concat(inside, between)
@@ -124,8 +124,9 @@ func namesToCheck() (algorithms, machines []string) {
 	return algorithms, machines
 }
 
-// TestNames: generic packages name no algorithm of collectives, and none but cuda, cpu and the command line's default a
-// machine: algorithms and machines say themselves what they can do. What is allowed besides is needed.
+// TestNames checks that generic packages contain no names of algorithms of collectives, and that only the packages cuda
+// and cpu and the command line's default contain names of machines: algorithms and machines describe their own
+// properties. Every exception in namesAllowed must be needed.
 func TestNames(t *testing.T) {
 	algorithms, machines := namesToCheck()
 	if len(algorithms) < 30 || len(machines) < 2 {
@@ -179,7 +180,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestNamesUsed: the check finds names that are added, and takes nothing else for one.
+// TestNamesUsed checks that namesUsed finds names that are added to a file, and nothing else.
 func TestNamesUsed(t *testing.T) {
 	for text, want := range map[string]string{
 		`x == "push"`:              "push",

@@ -22,7 +22,7 @@ type parameters struct {
 	closed bool
 	bound  map[string]*tensor.Tensor
 	on     map[string]*DeviceTensor // bound, too
-	parts  map[string]bool          // bound parameters of which only this process's part was read; the other elements are zeros
+	parts  map[string]bool          // bound parameters of which this process has read only its part; the other elements are zeros
 	// snapshot holds the current bindings for use by runs. It is nil after a change.
 	snapshot *bindings
 	// BindFrom sets the following fields: the checkpoints from which bound weights are mapped, keyed by parameter; whether
@@ -39,7 +39,7 @@ type source struct {
 	weights int
 }
 
-// replaced removes the binding of a parameter. The caller must hold mu.
+// replaced removes the old binding of a parameter. The caller must hold mu.
 func (p *parameters) replaced(name string) {
 	p.snapshot = nil
 	delete(p.bound, name)
@@ -79,8 +79,8 @@ func (p *parameters) bindPart(name string) {
 	p.parts[name] = true
 }
 
-// bindFrom binds weights from a checkpoint, which the caller holds for them. parts names the weights of which only the
-// part for this process's rank was read. inputs names the parameters that are not weights.
+// bindFrom binds weights from a checkpoint, of which the caller has made the model a user. parts names the weights of
+// which only the part for this process's rank was read. inputs names the parameters that are not weights.
 func (p *parameters) bindFrom(
 	c *Checkpoint, weights map[string]*tensor.Tensor, parts map[string]bool, inputs []string,
 ) error {
@@ -133,7 +133,7 @@ func (p *parameters) current() *bindings {
 	return p.now()
 }
 
-// dimsBesides returns the dims that the model's binding and the shapes of all bound tensors except one fix.
+// dimsBesides returns the dims that are fixed by the model's binding and the shapes of all bound tensors except one.
 func (p *parameters) dimsBesides(name string) map[string]int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,7 +154,7 @@ func (p *parameters) use() (b *bindings, done func()) {
 	return b, shared(b.from)
 }
 
-// shared holds checkpoints until done is called.
+// shared keeps checkpoints mapped until done is called.
 func shared(all []*source) (done func()) {
 	for _, s := range all {
 		s.share()
@@ -166,7 +166,7 @@ func shared(all []*source) (done func()) {
 	}
 }
 
-// now is like current, for a caller that holds mu.
+// now is like current, for a caller that holds the mutex mu.
 func (p *parameters) now() *bindings {
 	if p.snapshot == nil {
 		b := &bindings{fn: p.fn, tensors: maps.Clone(p.bound), on: maps.Clone(p.on), from: p.sources(),
@@ -228,9 +228,10 @@ type bindings struct {
 	on      map[string]*DeviceTensor
 	from    []*source       // the checkpoints from which tensors were bound
 	inout   map[string]bool // of on
-	// dims holds the dims of the binding and of the shapes of all bound tensors. It is nil if these contradict each other.
+	// dims holds the dims of the binding and of the shapes of all bound tensors. dims is nil if the binding and the
+	// shapes contradict each other.
 	dims map[string]int64
-	// last is the previous request, if a similar request may follow.
+	// last is the previous request, kept because the next request may be the same.
 	last atomic.Pointer[request]
 }
 
@@ -313,7 +314,7 @@ func (b *bindings) shaped(given, full Args) (Binding, error) {
 	bound := maps.Clone(all)
 	maps.DeleteFunc(bound, func(name string, _ *tensor.Tensor) bool { return given.In[name] != nil || given.DeviceIn[name] != nil })
 	first, err := b.fn.dimsOf(bound)
-	maps.Copy(out.Dims, first.Dims) // an argument that contradicts bound tensors is then what the error is about
+	maps.Copy(out.Dims, first.Dims) // the error is then about an argument that contradicts bound tensors
 	return out, err
 }
 

@@ -18,21 +18,21 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// tight is the CPU machine with memory for so many plans: each takes half of its share
-// when its world is opened, and the rest later on. A sync of ranks that hold names waits
-// until it says no more.
+// tight is the CPU machine with memory for a limited number of plans, room: each plan takes half of its share when its
+// world is opened, and the other half later. The Sync of a world whose number of ranks is a key of hold waits until
+// that channel is closed.
 type tight struct {
 	device.Machine
 	mu     sync.Mutex
 	room   int
 	halves int   // that are taken
-	opened []int // ranks of the worlds that were, in order
+	opened []int // numbers of ranks of the opened worlds, in order
 	hold   map[int]chan struct{}
-	held   chan struct{} // told of each sync that waits
-	shut   chan struct{} // worlds open when it is closed; nil for at once
+	held   chan struct{} // receives a value for each Sync that waits
+	shut   chan struct{} // worlds are opened when this channel is closed; nil if they are opened without waiting
 	breaks bool          // opening one panics
-	// The first loads, so many, open their worlds before one of them takes its rest, and
-	// all try that before one gives anything back.
+	// The first loads, as many as meeting, all open their worlds before any of them takes the second half of its share,
+	// and all try to take it before any of them frees memory.
 	meeting     int
 	open, tried sync.WaitGroup
 }
@@ -108,7 +108,7 @@ func (w *tightWorld) Close() error {
 	return err
 }
 
-// ranksOpened are those of the worlds opened since the last time.
+// ranksOpened returns the numbers of ranks of the worlds that were opened since its last call.
 func (m *tight) ranksOpened() []int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,7 +117,7 @@ func (m *tight) ranksOpened() []int {
 	return list
 }
 
-// tightly opens a machine with room for so many plans.
+// tightly opens a machine with memory for the given number of plans.
 func tightly(t *testing.T, room int) (*tight, *hocket.Machine) {
 	t.Helper()
 	cm := &tight{Machine: cpu.New(cpu.Options{}), room: room, hold: map[int]chan struct{}{},
@@ -130,7 +130,7 @@ func tightly(t *testing.T, room int) (*tight, *hocket.Machine) {
 	return cm, modeltest.Open(t, cm)
 }
 
-// summed loads a model of so many ranks that has a plan for each T.
+// summed loads a model with the given number of ranks, which has a plan for each value of T.
 func summed(t *testing.T, m *hocket.Machine, ranks int) *hocket.Model {
 	t.Helper()
 	return summedWith(t, m, ranks, hocket.LoadOptions{})
@@ -147,9 +147,8 @@ func f%d(%%x: f32[T, 2]) -> f32[T, 2] {
 `, ranks, ranks), opts)
 }
 
-// TestPreparedRuns: the plan that was prepared is the one that runs, however its dims
-// came by their values: a default, a binding, an argument of Prepare, what Ranks or a
-// definition makes of them, or a tensor's shape.
+// TestPreparedRuns checks that runs use the prepared plan, whether the values of its dims come from a default, the
+// binding, an argument of Prepare, Ranks, a definition, or a tensor's shape.
 func TestPreparedRuns(t *testing.T) {
 	const text = `dim P = 2
 dim T = 8
@@ -211,7 +210,7 @@ func f(%x: f32[P, T, H]) -> f32[P, T, H] {
 	}
 }
 
-// sum runs a model of summed with so many rows.
+// sum runs a model that summed has loaded with the given number of rows.
 func sum(ctx context.Context, m *hocket.Model, rows int64) error {
 	vals := make([]float64, 2*rows)
 	for i := range vals {
@@ -233,8 +232,8 @@ func sum(ctx context.Context, m *hocket.Model, rows int64) error {
 	return nil
 }
 
-// TestPlansAcrossModels: where a machine has no memory for one more plan, those go that
-// were used least recently, whosever they are, and come back when they are run.
+// TestPlansAcrossModels checks that, if there is no memory for another plan, the least recently used plans of any model
+// are unloaded, and loaded again when they are run.
 func TestPlansAcrossModels(t *testing.T) {
 	cm, m := tightly(t, 3)
 	models := []*hocket.Model{nil, summed(t, m, 1), summed(t, m, 2), summed(t, m, 3)}
@@ -245,11 +244,11 @@ func TestPlansAcrossModels(t *testing.T) {
 	}{
 		{1, 2, true}, {2, 2, true}, {1, 4, true}, // full
 		{2, 2, false}, {1, 4, false}, {1, 2, false},
-		{3, 2, true}, // in the place of 2 with 2 rows
+		{3, 2, true}, // replaces the plan of model 2 for 2 rows
 		{1, 4, false}, {1, 2, false}, {3, 2, false},
-		{2, 2, true}, // in that of 1 with 4
+		{2, 2, true}, // replaces the plan of model 1 for 4 rows
 		{1, 2, false}, {2, 2, false}, {3, 2, false},
-		{1, 4, true}, // in that of 1 with 2, its own
+		{1, 4, true}, // replaces the plan of the same model for 2 rows
 		{3, 2, false}, {2, 2, false},
 	} {
 		if err := sum(t.Context(), models[c.model], c.rows); err != nil {
@@ -271,8 +270,8 @@ func TestPlansAcrossModels(t *testing.T) {
 	}
 }
 
-// TestPlansThatRun: a plan that runs stays, and who needs its memory waits, as long as
-// its context and the machine last; an error says which plans those are.
+// TestPlansThatRun checks that a running plan stays loaded, that a load that needs its memory waits until its context
+// or the machine ends, and that the error names the running plans.
 func TestPlansThatRun(t *testing.T) { synctest.Test(t, testPlansThatRun) }
 
 func testPlansThatRun(t *testing.T) {
@@ -331,7 +330,7 @@ func testPlansThatRun(t *testing.T) {
 	<-ran
 }
 
-// TestPlansAlone: where nothing else is loaded, memory that is short is an error.
+// TestPlansAlone checks that a shortage of memory is an error if no other plan is loaded.
 func TestPlansAlone(t *testing.T) {
 	cm, m := tightly(t, 1)
 	one, two := summed(t, m, 1), summed(t, m, 2)
@@ -349,8 +348,7 @@ func TestPlansAlone(t *testing.T) {
 	}
 }
 
-// TestPlansInEachOthersWay: two loads that each find what the other has taken missing
-// both end well.
+// TestPlansInEachOthersWay checks that two loads succeed even if each lacks the memory that the other has allocated.
 func TestPlansInEachOthersWay(t *testing.T) {
 	cm, m := tightly(t, 1)
 	one, two := summed(t, m, 1), summed(t, m, 2)
@@ -371,8 +369,8 @@ func TestPlansInEachOthersWay(t *testing.T) {
 	}
 }
 
-// TestPlansAtOnce: models that are run at once, with room for fewer than there are,
-// all get what they need, and fail in no order of events.
+// TestPlansAtOnce checks that all runs of several models succeed concurrently if there is memory for only some of the
+// models, in every order of events.
 func TestPlansAtOnce(t *testing.T) {
 	for room := 1; room <= 3; room++ {
 		_, m := tightly(t, room)
@@ -393,8 +391,8 @@ func TestPlansAtOnce(t *testing.T) {
 	}
 }
 
-// TestMalformedLoadsNothing: a tensor whose shape is not that of its bytes is refused before a
-// plan is loaded for it, for which others' would have to go.
+// TestMalformedLoadsNothing checks that a tensor whose shape does not match its bytes is refused before a plan is
+// loaded for it, so that no other plan is unloaded.
 func TestMalformedLoadsNothing(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{Host: 1 << 16}))
 	j := &journal{}

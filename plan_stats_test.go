@@ -18,7 +18,7 @@ func f(%x: f32[T/tp, 4]) -> f32[T/tp, 4] {
 }
 `
 
-// doubled runs doubling for T rows and looks at the result.
+// doubled runs the program doubling for T rows and checks the result.
 func doubled(t *testing.T, model *hocket.Model, rows int64, first float64) error {
 	t.Helper()
 	x := make([]float64, rows*4)
@@ -61,8 +61,8 @@ func loadDoubling(t *testing.T, opts hocket.LoadOptions) (*hocket.Machine, *hock
 	return m, model
 }
 
-// TestHardCache runs a thousand random T through a cache with a hard bound: never above it, with right results and
-// counters that add up.
+// TestHardCache runs a model for a thousand random T with a hard limit of the cache, and checks that the cache never
+// exceeds the limit, that results are right, and that the counters are consistent.
 func TestHardCache(t *testing.T) {
 	const bound = 256 << 10
 	m, model := loadDoubling(t, hocket.LoadOptions{Cache: bound, HardCache: true})
@@ -101,7 +101,7 @@ func TestHardCache(t *testing.T) {
 	}
 }
 
-// TestCacheOff keeps no plan behind its run.
+// TestCacheOff checks that no plan stays loaded after its run if the cache is off.
 func TestCacheOff(t *testing.T) {
 	m, model := loadDoubling(t, hocket.LoadOptions{Cache: -1})
 	for range 3 {

@@ -23,7 +23,7 @@ type Program struct {
 	warnings Diagnostics
 	hints    Diagnostics // notes of the importer that are added to the findings of a proof
 	limits   compile.Limits
-	options  []string // options of OpenExport, by which errors tell programs of processes from each other
+	options  []string // options of OpenExport, by which errors distinguish the programs of different processes
 }
 
 // Parse parses and checks the text of a program. Diagnostics use name as the name of the text, and the paths of kernel
@@ -91,7 +91,7 @@ type Binding struct {
 	Ranks int
 	// Dims overrides the program's default values of dims.
 	Dims map[string]int64
-	// Defines sets dims to index expressions that may contain other dims and size(AXIS), for example "C": "ceildiv(T,
+	// Defines sets dims to index expressions, which may contain other dims and size(AXIS), for example "C": "ceildiv(T,
 	// 16)".
 	Defines map[string]string
 }
@@ -110,7 +110,7 @@ type LowerOptions struct {
 	// machine description. The times of collectives are read from the latest tuned table for these GPUs or, if there is
 	// none, from the shipped table, for the collectives that the table contains.
 	Machine string
-	// Nodes is the number of nodes over which the ranks are distributed, evenly and in order, in auto's predictions; 0
+	// Nodes is the number of nodes over which the predictions of "auto" distribute the ranks, evenly and in order; 0
 	// means one node.
 	Nodes int
 	// Binding sets the dims on which auto's choice depends.

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestRace: the first is taken unless another is faster by more than it varies, and worth it.
+// TestRace checks that the function race selects the first candidate unless another one is faster by more than the
+// spread and by a worthwhile amount.
 func TestRace(t *testing.T) {
 	for name, c := range map[string]struct {
 		times func(i, round int) time.Duration

@@ -29,17 +29,17 @@ var foreignNames = []struct {
 	{regexp.MustCompile(`^out1$`), "a result by its number"},
 }
 
-// tree is what names in comments and pages can refer to.
+// tree holds the names to which comments and pages can refer.
 type tree struct {
-	words    map[string]bool            // in code and literals of Go, and in all other files but pages
+	words    map[string]bool            // words in code and literals of Go, and in all other files except pages
 	packages map[string]map[string]bool // by package name: identifiers in the code of packages of that name
-	named    map[string]string          // by folder: the package in it
+	named    map[string]string          // by folder: the name of the package in it
 	files    map[string]bool            // paths, base names and folders
 	comments []note
 	pages    []note
 }
 
-// note is text that may name things.
+// note is a text that may contain names, such as a comment.
 type note struct {
 	file string
 	line int
@@ -55,7 +55,7 @@ var (
 	english   = regexp.MustCompile(`^[a-z]+$`)
 )
 
-// readTree reads the files that git would track: all but hidden folders, testdata and build outputs.
+// readTree reads the files that git would track: all except hidden folders, testdata and build outputs.
 func readTree(t *testing.T) *tree {
 	r := &tree{map[string]bool{}, map[string]map[string]bool{}, map[string]string{}, map[string]bool{}, nil, nil}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -103,7 +103,7 @@ func (r *tree) add(set map[string]bool, text string) {
 	}
 }
 
-// identifiers returns the set of a package.
+// identifiers returns the set of identifiers of a package.
 func (r *tree) identifiers(name string) map[string]bool {
 	if r.packages[name] == nil {
 		r.packages[name] = map[string]bool{}
@@ -152,7 +152,7 @@ func (r *tree) readGo(path string, text []byte) {
 	}
 }
 
-// readPage collects the lines of a page that are not in blocks of code.
+// readPage collects the lines of a page outside of code blocks.
 func (r *tree) readPage(path, text string) {
 	code := false
 	for i, line := range strings.Split(text, "\n") {
@@ -164,7 +164,7 @@ func (r *tree) readPage(path, text string) {
 	}
 }
 
-// resolves reports whether a name in a file of a folder refers to something.
+// resolves reports whether a name in a file of the given folder refers to something in the repository.
 func (r *tree) resolves(dir, name string) bool {
 	name = strings.TrimSuffix(name, "()")
 	if r.files[name] || r.files[filepath.Join(dir, name)] || r.files[filepath.Clean(name)] {

@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestRefusals: what could never run is refused where it is said, with a word on why.
+// TestRefusals checks that a program or an option that could never run is refused at its position, with the reason.
 func TestRefusals(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	if _, err := m.Load(nil, hocket.Binding{}, hocket.LoadOptions{}); err == nil ||
@@ -118,7 +118,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRefusedEarly: what is wrong with options and bindings is refused by the call that is given it.
+// TestRefusedEarly checks that wrong options and bindings are refused by the call to which they are passed.
 func TestRefusedEarly(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	p, err := hocket.Parse("f.hkt", "dim T = 4\nmesh tp[2]\nfunc f(%x: f32[T/tp, 2], %y: f32[T/tp, 2]) -> f32[T/tp, 2] {\n"+
@@ -167,7 +167,7 @@ func TestRefusedEarly(t *testing.T) {
 	}
 }
 
-// TestNilContext: a nil context is the caller's mistake, and holds up nobody else.
+// TestNilContext checks that a call with a nil context.Context panics, and does not block other callers.
 func TestNilContext(t *testing.T) {
 	c := newCounter(t, modeltest.Open(t, cpu.New(cpu.Options{})))
 	var none context.Context

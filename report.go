@@ -19,8 +19,8 @@ import (
 
 // Report describes one run: its results, and measurements of its cost.
 type Report struct {
-	// Out holds the results as global tensors, keyed by name. It lacks the results that Args.DeviceOut left on the
-	// devices. OutNames lists the names in order, with inout parameters last.
+	// Out holds the results as global tensors, keyed by name. Out omits the results that were left in device tensors
+	// (Args.DeviceOut). OutNames lists the names in order, with inout parameters last.
 	Out      map[string]*Tensor
 	OutNames []string
 	// OutLocal holds the blocks of this process's ranks, keyed by the result's name and then by the rank. It is nil unless
@@ -36,10 +36,10 @@ type Report struct {
 	// Proof is Proved if the plan was proved before it ran. Otherwise Proof is Unknown, and Unproved is the reason.
 	Proof    VerdictKind
 	Unproved string
-	// Detours names the pairs of devices without peer access, each with the reason. Data between these devices was copied
-	// through host memory. It is empty if there are no such pairs.
+	// Detours names the pairs of devices without peer access, each with the reason. Data between these devices was
+	// copied through host memory. Detours is empty if there are no such pairs.
 	Detours []string
-	// Guesses names the GEMMs of this process that used the algorithm that the library proposes first, because there
+	// Guesses names the GEMMs of this process that used the first algorithm that the library suggests, because there
 	// was too little memory to time other algorithms: see LoadOptions.Cache. It is usually empty.
 	Guesses []string
 	// PassedOver is the reason why a table of collectives that was tuned for this machine was not used. It is empty if the
@@ -55,14 +55,14 @@ type Report struct {
 // Memory holds the sizes of each rank's memory, in bytes.
 type Memory struct {
 	Peak  int64 // as laid out
-	Bound int64 // the largest number of bytes that are live at the same time in issue order
-	Host  int64 // pinned host memory for buffers that are declared host, not included in the other sizes
+	Bound int64 // largest number of bytes that are live at the same time in issue order
+	Host  int64 // bytes of pinned host memory for buffers that are declared host; not included in the other sizes
 }
 
 // Overlap describes how much of one statement's communication was hidden by computation.
 type Overlap struct {
 	Op   string // "all_reduce"
-	Line int32  // line in the text of the statement, or of the statement from which lowering has made it
+	Line int32  // line of the statement, or of the statement from which lowering has made it, in the program's text
 	// Statement is the header of the statement as it is after lowering, for example "put %y.i into %y.g.to at tp[%y.g.d]".
 	Statement string
 	// Algorithm names the algorithm of a collective, for example "two-shot". If different message sizes used different
@@ -104,11 +104,11 @@ func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 	return nil
 }
 
-// reporter makes the reports of a plan's runs. It computes the data that all runs have in common only once.
+// reporter makes the reports of a plan's runs. The data that all runs have in common are computed only once.
 type reporter struct {
 	plan *plan.Plan
 	same Report
-	at   map[int32]int // by site of a statement: index in Overlap
+	at   map[int32]int // by site of a statement: index of its entry in Overlap
 }
 
 // usage is what a model stores with a loaded plan.
@@ -193,7 +193,7 @@ func (s *reporter) exposed(list []Overlap, t *trace.Trace) {
 	}
 }
 
-// count adds a command to the report's totals.
+// count adds a command's operations and bytes to the report's totals.
 func (r *Report) count(p *plan.Plan, c *plan.Cmd) {
 	switch c.Kind {
 	case plan.Compute, plan.Copy, plan.Collective, plan.Group:

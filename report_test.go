@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestReportDetours wants the table to say what went through the host, and why.
+// TestReportDetours checks that the report's table says which data went through the host, and why.
 func TestReportDetours(t *testing.T) {
 	for _, list := range [][]string{nil, {"GPUs 0-1: the driver offers no peer access", "GPUs 0-2: a setting"}} {
 		var b strings.Builder
@@ -23,7 +23,7 @@ func TestReportDetours(t *testing.T) {
 	}
 }
 
-// TestReportGuesses wants the table to say which products run by a guess.
+// TestReportGuesses checks that the report's table names the GEMMs whose algorithm was not timed.
 func TestReportGuesses(t *testing.T) {
 	var b strings.Builder
 	if err := (&Report{Guesses: []string{"2x3x4 bf16", "5x6x7 f32"}}).WriteTable(&b); err != nil {

@@ -13,7 +13,7 @@ import (
 // bindings. It is never changed, so that it can be reused: most runs of a server have the same device tensors as the
 // run before.
 type request struct {
-	given         []Args // the arguments, to recognize an equal batch
+	given         []Args // copies of the arguments, by which an equal batch is recognized
 	batch         *exec.Batch
 	binding       Binding
 	residents     map[string]*resident.DeviceTensor // see bindings.residents
@@ -61,7 +61,7 @@ func (b *bindings) request(m *Machine, given []Args) (*request, error) {
 }
 
 // repeats reports whether a later run with the same arguments needs no further check, because all its tensors are on
-// the devices. The contents of host tensors may change.
+// the devices. Host tensors must be checked again, because their contents may change.
 func (a Args) repeats() bool { return len(a.In) == 0 && len(a.InLocal) == 0 && len(a.Out) == 0 }
 
 // isOf reports whether r was made from the given arguments.

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSameAgain runs a model again and again with what it is given on the devices, and changes one thing at a time
-// between runs: each is seen by the run behind it, though runs that are given the same are not looked at again.
+// TestSameAgain repeats a run whose arguments are on the devices, and makes one change at a time between runs. The next
+// run must use each change, although runs with the same arguments are not checked again.
 func TestSameAgain(t *testing.T) {
 	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), `mesh tp[2]
 func step(%x: f32[4], %kept: inout f32[4], %w: f32[4]) -> f32[4] {
@@ -81,7 +81,7 @@ func step(%x: f32[4], %kept: inout f32[4], %w: f32[4]) -> f32[4] {
 	w = 5000
 	must(model.Bind("w", full(w))) // another weight
 	run(100, "other y")
-	given.DeviceOut = nil // a result in the host's memory
+	given.DeviceOut = nil // a result in host memory
 	run(100, "")
 	given.DeviceOut = map[string]*hocket.DeviceTensor{"y": on["y"]}
 	run(100, "y")
@@ -91,7 +91,7 @@ func step(%x: f32[4], %kept: inout f32[4], %w: f32[4]) -> f32[4] {
 	run(2, "y")
 	run(2, "y")
 	bound := w
-	given.In, w = map[string]*hocket.Tensor{"w": full(9000)}, 9000 // a weight for this run, all else as it was
+	given.In, w = map[string]*hocket.Tensor{"w": full(9000)}, 9000 // another weight for this run, with all other arguments unchanged
 	run(2, "y")
 	given.In, w = nil, bound
 	run(2, "y")
@@ -110,8 +110,8 @@ func step(%x: f32[4], %kept: inout f32[4], %w: f32[4]) -> f32[4] {
 	}
 }
 
-// TestSameAgainBesideAnotherPlan: a run that is given the same as the one before finds the bound weight where another
-// plan, which has the weight at the same place, was given another one meanwhile.
+// TestSameAgainBesideAnotherPlan checks that a repeated run uses the bound weight even if another plan, which has the
+// weight in the same memory, has run with another weight in between.
 func TestSameAgainBesideAnotherPlan(t *testing.T) {
 	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), `dim T = 1
 mesh tp[2]

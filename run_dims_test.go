@@ -11,7 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestRunDims: a run that is given blocks, which say no dims, has those of Args.Dims. They bind as a run's shapes do.
+// TestRunDims checks that a run whose arguments are blocks, from which no dims follow, uses Args.Dims, with the same
+// effect as dims that follow from shapes.
 func TestRunDims(t *testing.T) {
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {

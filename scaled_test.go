@@ -14,8 +14,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestScaledProducts draws linears with scales: of all forms, with inputs of 8 or 16 bits, with edges that fill no block,
-// split over ranks or not, and holds their results to arithmetic in f64.
+// TestScaledProducts checks random linears with scales against arithmetic in f64. The scales have all forms, inputs
+// have 8 or 16 bits, extents need not be multiples of a block, and operands may be split over ranks.
 func TestScaledProducts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(longtest.Seed(t), 55))
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
@@ -30,7 +30,7 @@ func TestScaledProducts(t *testing.T) {
 	}
 }
 
-// scaledCase is one product: extents, the ranks that split it, and the dimensions that scales have.
+// scaledCase describes one linear: its extents, how it is split over ranks, and the number of dimensions of its scales.
 type scaledCase struct {
 	m, n, k, ranks int64
 	split          string // "rows", "columns" or "sums"
@@ -40,7 +40,7 @@ type scaledCase struct {
 
 func (c scaledCase) text() string {
 	over := map[string]string{c.split: "/tp"}
-	sums := over["sums"] // blocks are split along with what they are of
+	sums := over["sums"] // scales of blocks are split like their tensors
 	sx := []string{"", "M" + over["rows"], "M" + over["rows"] + ", ceildiv(K, 128)" + sums}[c.sx]
 	sw := []string{"", "N" + over["columns"], "ceildiv(N, 128)" + over["columns"] + ", ceildiv(K, 128)" + sums}[c.sw]
 	fast := ""
@@ -52,7 +52,8 @@ func (c scaledCase) text() string {
 		sx, sw, c.out, c.out, fast)
 }
 
-// at is the index of the scale of element (i, j) of a matrix with k columns, where scales have so many dimensions.
+// at returns the index of the scale of element (i, j) of a matrix with k columns, for scales with the given number of
+// dimensions.
 func (c scaledCase) at(dims int, rows, i, j int64) int64 {
 	return [3]int64{0, i, i/rows*((c.k+127)/128) + j/128}[dims]
 }
@@ -61,7 +62,7 @@ func oneScaledProduct(t *testing.T, m *hocket.Machine, rng *rand.Rand) bool {
 	c := scaledCase{m: 1 + rng.Int64N(40), n: 1 + rng.Int64N(160), k: rng.Int64N(400), ranks: 1 + rng.Int64N(2), sx: rng.IntN(3), sw: rng.IntN(3),
 		split: []string{"rows", "columns", "sums"}[rng.IntN(3)], out: []ir.DType{ir.BF16, ir.F16, ir.F32}[rng.IntN(3)],
 		x: []ir.DType{ir.F8E4M3, ir.F8E4M3, ir.BF16, ir.F16}[rng.IntN(4)]}
-	switch c.split { // split dimensions divide, and a block is on one rank
+	switch c.split { // split dimensions are divisible by the ranks, and each block is on one rank
 	case "rows":
 		c.m *= c.ranks
 	case "columns":
@@ -118,7 +119,7 @@ func oneScaledProduct(t *testing.T, m *hocket.Machine, rng *rand.Rand) bool {
 				term := x[i*c.k+k] * sx[c.at(c.sx, 1, i, k)] * w[j*c.k+k] * sw[c.at(c.sw, 128, j, k)]
 				sum, size = sum+term, size+math.Abs(term)
 			}
-			// Ranks' sums are rounded, and added, to the type of the result.
+			// Each rank's partial sum is rounded to the type of the result, and so is the sum of the partial sums.
 			if got := y.Float64(i*c.n + j); math.Abs(got-sum) > 2*unit*size+float64(c.k+8)*0x1p-23*size+0x1p-24 {
 				t.Errorf("y[%d, %d] is %g, not %g, of\n%s", i, j, got, sum, c.text())
 				return false
@@ -137,7 +138,7 @@ func oneScaledProduct(t *testing.T, m *hocket.Machine, rng *rand.Rand) bool {
 	return true
 }
 
-// TestFloat8Refused: arithmetic with 8-bit types names what to do.
+// TestFloat8Refused checks that the errors for arithmetic with 8-bit types name a remedy.
 func TestFloat8Refused(t *testing.T) {
 	const head = "dim N = 256\nmesh tp[2]\nfunc f(%x: f8e4m3[N, N], %s: f32[N, 2], %b: bf16[N, N], %t: f32[2, 2/tp]) -> f32[] {\n  %y = "
 	for text, want := range map[string]string{
@@ -167,8 +168,8 @@ func TestFloat8Refused(t *testing.T) {
 	}
 }
 
-// TestFloat8Strategies: every strategy gives the same bits as the sequential program. A bound of errors of 8-bit values
-// is too wide to find a wrong one.
+// TestFloat8Strategies checks that every strategy gives the same bits as the sequential program, because error bounds
+// of 8-bit values are too wide to find wrong values.
 func TestFloat8Strategies(t *testing.T) {
 	const source = `dim T = 128
 dim H = 256
@@ -232,8 +233,8 @@ func f(
 	}
 }
 
-// TestScalesOfAnyMaximum: the maximum of scales is a positive number of f32, and the machine divides by the same one as
-// the reference.
+// TestScalesOfAnyMaximum checks that the attribute max of scales must be a positive f32 number, and that machine and
+// reference divide by the same number.
 func TestScalesOfAnyMaximum(t *testing.T) {
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {

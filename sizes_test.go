@@ -15,15 +15,15 @@ import (
 
 const (
 	mostMethods = 40
-	mostOfType  = 45 // methods, and functions whose first parameter is the type
+	mostOfType  = 45 // largest number of methods of a type together with functions whose first parameter has the type
 	mostLines   = 7000
 )
 
 // bindings are types with a method for each function of a library written in C.
 var bindings = map[string]bool{"internal/nvlib Driver": true}
 
-// oversized are the types and packages that exceed a limit still, with their methods and functions or their lines. It
-// may only shrink.
+// oversized lists the types and packages that still exceed a limit, with their number of methods and functions, or of
+// lines. The list may only shrink.
 var oversized = map[string]int{
 	"internal/schedule sim":       45,
 	"internal/device/cuda stream": 59,
@@ -32,16 +32,16 @@ var oversized = map[string]int{
 	"cmd/hocket":                  7060,
 }
 
-// forTests are packages that only tests use. A suite's functions take what is under test first, as others take a
-// *testing.T.
+// forTests are packages that only tests use. In test suites, the first parameter of most functions is the object under
+// test.
 var forTests = regexp.MustCompile(`/(devicetest|modeltest|fakedriver|irtest)$`)
 
-// ofType counts what belongs to a type.
+// ofType is the number of methods of a type, and of functions that have it as their first parameter.
 type ofType struct{ methods, functions int }
 
 // TestSizes keeps types and packages small enough to read. No type has more than mostMethods methods, nor more than
-// mostOfType methods and functions of its package that take it first; no package has more than mostLines lines
-// without tests. The types of bindings are exempt, and packages that only tests use.
+// mostOfType methods together with functions of its package whose first parameter has the type. No package has more
+// than mostLines lines without tests. The types of bindings are exempt, and packages that only tests use.
 func TestSizes(t *testing.T) {
 	lines, types, declared := map[string]int{}, map[string]ofType{}, map[string]bool{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -125,7 +125,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// typeName is the name of a type of the same package, or of what a pointer points to; "" for others.
+// typeName returns the name of a type of the same package, or of the type that a pointer points to; "" for other types.
 func typeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:

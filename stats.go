@@ -47,8 +47,8 @@ type RunStats struct {
 	// Expired if it wraps the error of the call's context, and otherwise in Failed. A run that is aborted after its context
 	// has ended thus counts as failed. Expired counts runs that did not begin, and runs that ended within the grace.
 	Succeeded, Refused, Overloaded, Expired, Failed int64
-	// Waiting is the number of calls that wait now for other runs or loads of their model or for device tensors. Running is
-	// the number of calls that have ended this wait and have not returned.
+	// Waiting is the number of calls that wait now for other runs or loads of their model or for device tensors.
+	// Running is the number of calls that no longer wait and have not returned.
 	Waiting, Running int
 	// WaitTime and RunTime are the times that calls have spent waiting and running. Running includes loading plans.
 	WaitTime, RunTime time.Duration

@@ -31,7 +31,7 @@ func TestMaxWaiting(t *testing.T) {
 		_, err := c.Run(ctx, hocket.Args{In: c.in})
 		return err
 	}
-	// Fill holds the state, so that the runs wait.
+	// Fill holds a lease of the state, so that the runs wait.
 	ended := make(chan error, 2)
 	err := c.state.Fill(t.Context(), func([]hocket.DeviceBlock) error {
 		for range 2 {
@@ -79,7 +79,8 @@ func TestMaxWaiting(t *testing.T) {
 	}
 }
 
-// TestBindState: each inout parameter without a binding begins with zeros, and keeps what runs store in it.
+// TestBindState checks that BindState fills each inout parameter without a binding with zeros, and that runs keep their
+// results in it.
 func TestBindState(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	model := modeltest.Load(t, m, "dim T\nmesh tp[2]\nfunc f(%x: f32[T/tp], %a: inout f32[T/tp], %b: inout f32[T/tp], "+
@@ -119,7 +120,7 @@ func TestBindState(t *testing.T) {
 	}
 }
 
-// TestBindStateMemory: BindState allocates the state once, and nothing of its size in addition.
+// TestBindStateMemory checks that BindState allocates the state once, and no other memory of that size.
 func TestBindStateMemory(t *testing.T) {
 	const mib = 32
 	for _, opts := range []cpu.Options{{}, {Mode: cpu.Scheduled}} { // the second poisons memory
@@ -142,7 +143,7 @@ func TestBindStateMemory(t *testing.T) {
 	}
 }
 
-// TestTooLarge: a tensor that exceeds the host's memory is an error, and does not end the process.
+// TestTooLarge checks that a tensor that exceeds the host's memory gives an error and does not end the process.
 func TestTooLarge(t *testing.T) {
 	if free := hostmem.Available(); free > 0 && free < 1<<39 {
 		if _, err := hocket.NewTensor(ir.F32, 1<<38); !errors.Is(err, hocket.ErrOutOfMemory) {
@@ -154,7 +155,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestBindStateFails: without the dims of its shape, no state is bound.
+// TestBindStateFails checks that BindState binds nothing if the dims of a state's shape are unknown.
 func TestBindStateFails(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	model := modeltest.Load(t, m, "dim T\ndim U = 1\nmesh tp[1]\nfunc f(%a: inout f32[U], %b: inout f32[T]) {\n  copy %a into %a\n"+
@@ -164,7 +165,7 @@ func TestBindStateFails(t *testing.T) {
 	}
 }
 
-// TestIntegers: tensors of integers hold exactly the values that they are made of.
+// TestIntegers checks that integer tensors hold exactly the values from which they are created.
 func TestIntegers(t *testing.T) {
 	large := []int64{1<<60 + 1, -1 << 63, 0}
 	x, err := hocket.FromInts(ir.I64, large, 3)
@@ -193,7 +194,7 @@ func TestIntegers(t *testing.T) {
 	}
 }
 
-// TestRepresented: FromFloats refuses numbers that the type cannot represent, and rounds others.
+// TestRepresented checks that FromFloats refuses numbers that the type cannot represent, and rounds other numbers.
 func TestRepresented(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
 	for _, c := range []struct {
@@ -239,8 +240,9 @@ func TestRepresented(t *testing.T) {
 
 func second(_ *hocket.Tensor, err error) error { return err }
 
-// TestAborted: a run that is aborted at its deadline is a RunError, counts as failed, and loses the state that it
-// updates. Later runs return ErrNoContents, and not ErrInput, until the state is written.
+// TestAborted checks that a run that is aborted at its deadline returns a RunError, counts as failed, and leaves the
+// state that it updates without contents. Later runs return ErrNoContents, and not ErrInput, until the state is
+// written.
 func TestAborted(t *testing.T) {
 	prog, err := launchProgram(t, "dim N = 300\nmesh tp[1]\n\nfunc f(%x: f32[N], %s: inout f32[N]) {\n"+
 		"  launch \"k.cu\":late(%x, into %s, N), grid=1, block=256\n}\n")

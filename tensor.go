@@ -22,20 +22,21 @@ func NewTensor(dt ir.DType, shape ...int64) (*Tensor, error) {
 	return public(tensor.New(dt, shape))
 }
 
-// FromFloats returns a tensor that contains vals, rounded to dt. The error wraps ErrInput if the number of vals is not
-// that of the elements, and if dt cannot represent a value: 1e300 does not fit an f32, nor 1.5 or NaN an i32. NaN and
-// infinities fit floating-point types that have them, and results of a run may then contain them.
+// FromFloats returns a tensor that contains vals, rounded to dt. The error wraps ErrInput if the number of vals differs
+// from the number of elements, or if dt cannot represent a value: for example, 1e300 in f32, and 1.5 or NaN in i32. NaN
+// and infinities are valid for floating-point types that have them; results of runs may then contain them, too.
 func FromFloats(dt ir.DType, vals []float64, shape ...int64) (*Tensor, error) {
 	return public(tensor.OfFloats(dt, vals, shape))
 }
 
 // FromInts returns a tensor that contains vals. Floating-point types round them. The error wraps ErrInput as in
-// FromFloats: an id of 1<<40, for example, does not fit an i32.
+// FromFloats, for example for an id of 1<<40 in i32.
 func FromInts[E int | int32 | int64](dt ir.DType, vals []E, shape ...int64) (*Tensor, error) {
 	return public(tensor.OfInts(dt, vals, shape))
 }
 
-// public returns the result of a function that makes a tensor. Its errors are ErrInput, unless memory is short.
+// public returns the result of a function that makes a tensor. The errors of public wrap ErrInput, unless the cause is
+// a shortage of memory.
 func public(t *tensor.Tensor, err error) (*Tensor, error) {
 	if err != nil && !errors.Is(err, ErrOutOfMemory) {
 		err = fmt.Errorf("%w: %w", ErrInput, err)
@@ -65,7 +66,7 @@ func (t *Tensor) String() string { return t.host().String() }
 
 func (t *Tensor) host() *tensor.Tensor { return (*tensor.Tensor)(t) }
 
-// valid is like host, but panics if the fields of the tensor contradict each other.
+// valid is like the method host, but panics if the fields of the tensor contradict each other.
 func (t *Tensor) valid() *tensor.Tensor {
 	if err := t.host().Check(); err != nil {
 		panic("hocket: " + err.Error())

@@ -56,7 +56,7 @@ func firstFault(r *verify.Result) string {
 	return "refuted"
 }
 
-// proof checks the plan of a program that is not lowered or changed first.
+// proof checks the plan of a program, without lowering or changing the program first.
 func proof(info *ir.Info, b Binding) (*verify.Result, error) {
 	u, err := compile.Build(info, compile.Options{})
 	if err != nil {
@@ -69,8 +69,8 @@ func proof(info *ir.Info, b Binding) (*verify.Result, error) {
 	return verify.Plan(p, verify.Options{FaultsOnly: true}), nil
 }
 
-// unordered reports whether f, or a function that it calls, contains operations that a single stream per rank would not
-// order: operations on other streams, or accesses to the memory of other ranks.
+// unordered reports whether f, or a function that it calls, contains operations whose order a single stream for each
+// rank does not determine: operations on other streams, or accesses to the memory of other ranks.
 func unordered(prog *ir.Program, f *ir.Func, seen map[*ir.Func]bool) bool {
 	if f == nil || seen[f] {
 		return false

@@ -12,9 +12,9 @@ import (
 	"hocket.example/hocket/internal/verify"
 )
 
-// WriteHTML writes a page that shows how the time of the run was spent. The page loads nothing from the network. It
-// shows the timeline, the waits and transfers of collectives, and program, which is the text that was run, with the
-// time of each line. The run must have been traced (LoadOptions.Trace). docs/trace.md defines the numbers.
+// WriteHTML writes a page that shows how the time of the run was spent. The page loads nothing from the network. The
+// page shows the timeline, the waits and transfers of collectives, and the text program, which was run, with the time
+// of each line. The run must have been traced (LoadOptions.Trace). docs/trace.md defines the numbers.
 func (r *Report) WriteHTML(w io.Writer, title, program string) error {
 	if r.trace == nil || r.trace.Virtual {
 		return errors.New("the run has no times: it was not traced, or ran with an explored schedule")
@@ -25,7 +25,7 @@ func (r *Report) WriteHTML(w io.Writer, title, program string) error {
 }
 
 // WriteHTML writes a page about a verdict that refutes a plan. The page shows the commands of two runs in issue order,
-// the missing ordering between two of the commands, and program, which is the text that was checked.
+// the missing order between two of the commands, and the text program, which was checked.
 func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
 	o := report.Run{Title: title, Program: program, Facts: "The plan is " + v.String()}
 	for _, d := range v.Diagnostics {
@@ -55,7 +55,7 @@ func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
 	return report.WriteRun(w, account.Of(t, 0), o)
 }
 
-// counterexample is a finding in the form in which a page shows it.
+// counterexample is a finding as data for a page.
 type counterexample struct {
 	trace   *trace.Trace
 	missing [][2]int
@@ -64,8 +64,8 @@ type counterexample struct {
 // maxShown is the largest number of commands in a run for which a page shows a counterexample.
 const maxShown = 50_000
 
-// show lays out two runs of a plan in issue order, one step for each command, and marks the first two commands of the
-// first finding. It returns nil if no finding has two commands or if the plan has more than maxShown commands.
+// show lists the commands of two runs of a plan in issue order, and marks the first two commands of the first finding.
+// It returns nil if no finding has two commands or if the plan has more than maxShown commands.
 func show(p *plan.Plan, findings []verify.Finding) *counterexample {
 	i := slices.IndexFunc(findings, func(f verify.Finding) bool { return !f.Warning && len(f.Acts) >= 2 })
 	if i < 0 || len(p.Cmds) > maxShown {

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/trace/account"
 )
 
-// TestTraceSaysWhatWaitsAreFor: in the timeline of an exchange each wait for a counter leads to the signal of another
-// rank that lets it pass, and each wait for a stream to the last command before what it waits for.
+// TestTraceSaysWhatWaitsAreFor checks the arrows in the timeline of an exchange: each wait for a counter refers to the
+// signal of another rank that ends the wait, and each wait for a stream to the last command that it waits for.
 func TestTraceSaysWhatWaitsAreFor(t *testing.T) {
 	src, err := os.ReadFile("examples/mlp.hkt")
 	if err != nil {
@@ -24,7 +24,7 @@ func TestTraceSaysWhatWaitsAreFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // counters go on from run to run
+	for range 2 { // counters keep their values from run to run
 		report, err := model.Run(t.Context(), hocket.Args{In: in})
 		if err != nil {
 			t.Fatal(err)

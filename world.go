@@ -21,14 +21,14 @@ type DisagreeError = fault.DisagreeError
 // ErrLeft is wrapped by errors of a World after Leave.
 var ErrLeft = world.ErrLeft
 
-// JoinOptions identifies this process. Fields that are zero are set from the environment variables that torchrun,
+// JoinOptions identifies this process. Fields with the value zero are set from the environment variables that torchrun,
 // mpirun, srun or "hocket launch" define.
 type JoinOptions struct {
 	// Rank is the number of this process, and Size is the number of processes. If Size is 0, Rank, Size and ID are set
 	// from the environment.
 	Rank, Size int
-	// ID identifies the run. It must be the same in all processes of the run, and must differ from the ID of any other run
-	// of the same user.
+	// ID identifies the run. ID must be the same in all processes that are started together, and must differ from the
+	// ID of other processes of the same user.
 	ID string
 	// Dir is the directory in which the processes of this host meet. If it is empty, it is set from HOCKET_RUN_DIR, then
 	// from XDG_RUNTIME_DIR, and then to the directory for temporary files.
@@ -39,9 +39,10 @@ type JoinOptions struct {
 	// StallTimeout is the longest time for which a process may give no sign of progress, or make others wait, before the
 	// world ends; 0 means HOCKET_STALL_TIMEOUT or, if that is not set, 30 seconds.
 	StallTimeout time.Duration
-	// Meet is the address, "host:port" on the node of process 0, at which the processes of several nodes meet. Node names
-	// the node of this process; the default is the host name. Token is a secret of at least 16 bytes that all processes
-	// share. Empty fields are set from the environment. If Meet is not set at all, all processes are on one node.
+	// Meet is the address, "host:port" on the node of process 0, at which the processes of several nodes meet. Node
+	// names the node of this process; the default is the host name. Token is a secret of at least 16 bytes that all
+	// processes share. Meet, Node and Token are set from the environment if they are empty. If Meet is not set at all,
+	// all processes are on one node.
 	Meet, Node, Token string
 	// Ranks lists the ranks of programs that this process drives. nil means that ranks are divided evenly among the
 	// processes, in order.
@@ -142,7 +143,7 @@ func (w *World) Group(ctx context.Context, name string, ranks []int) (*World, er
 	return &World{g}, nil
 }
 
-// Leave announces that this process has finished. Call it when the runs of this process have ended and its machine is
-// closed. The other processes continue as long as they need nothing from this process. If the world has already ended,
-// Leave returns the reason.
+// Leave announces to the other processes that this process has finished. Call it when the runs of this process have
+// ended and its machine is closed. The other processes continue as long as they need nothing from this process. If the
+// world has already ended, Leave returns the reason.
 func (w *World) Leave() error { return w.w.Leave() }

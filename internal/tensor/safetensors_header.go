@@ -14,13 +14,12 @@ const metadataKey = "__metadata__"
 // These limits of a header are much larger than the headers of checkpoints, and small enough that the header can be
 // read at once.
 const (
-	mostEntries = 1 << 17 // tensors in a file; also entries of metadata
-	mostDims    = 64      // dimensions of a tensor: the limit of numpy and torch
+	mostEntries = 1 << 17 // largest number of tensors in a file, and of entries of metadata
+	mostDims    = 64      // largest number of dimensions of a tensor, as in numpy and torch
 )
 
-// parseSafetensors parses the JSON header token by token: encoding/json would silently accept
-// duplicate keys, and a value of the wrong form must be refused where it starts, however deeply it
-// is nested.
+// parseSafetensors parses the JSON header token by token: encoding/json would silently accept duplicate keys, and the
+// error about a value of the wrong form must have the position where the value starts.
 func parseSafetensors(header []byte) (*Safetensors, error) {
 	if len(header) == 0 || header[0] != '{' {
 		return nil, fmt.Errorf("it must start with {")
@@ -34,7 +33,7 @@ func parseSafetensors(header []byte) (*Safetensors, error) {
 	if err := p.object(func(key string) error { return s.member(p, key) }); err != nil {
 		return nil, fmt.Errorf("%w (near byte %d)", err, p.InputOffset())
 	}
-	// Read to the end, since the format allows padding.
+	// Read to the end of the header, because the format allows padding.
 	if _, err := p.Token(); err != io.EOF {
 		return nil, fmt.Errorf("something follows its closing } (near byte %d)", p.InputOffset())
 	}
@@ -180,7 +179,7 @@ func (p headerParser) delim(want json.Delim) error {
 	return nil
 }
 
-// next returns the next token. The end of the header is an error.
+// next returns the next token. The end of the header gives an error.
 func (p headerParser) next() (json.Token, error) {
 	tok, err := p.Token()
 	if err == io.EOF {

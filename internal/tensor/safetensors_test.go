@@ -64,7 +64,7 @@ func TestSafetensorsGolden(t *testing.T) {
 		t.Errorf("info %s %v %v", dtype, shape, ok)
 	}
 	var w bytes.Buffer
-	// The narrower tensor is passed first, but written last.
+	// The tensor with narrower elements is passed first, but written last.
 	if err := WriteSafetensors(&w, []Named{{"b<\n", b}, {"a/../w", a}}, map[string]string{"by": "hand"}); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestSafetensorsBad(t *testing.T) {
 	}
 }
 
-// TestSafetensorsTruncated checks that the golden file is refused if it is cut at any byte.
+// TestSafetensorsTruncated checks that the golden file is refused if it is truncated at any byte.
 func TestSafetensorsTruncated(t *testing.T) {
 	for n := range goldenSafetensors {
 		if _, err := readSafetensors(goldenSafetensors[:n]); err == nil {

@@ -20,10 +20,9 @@ type Named struct {
 	Tensor *Tensor
 }
 
-// WriteSafetensors writes a safetensors file. The output is deterministic. Tensors with wider
-// elements come first, so that every tensor is aligned to its element size; otherwise the caller's
-// order is kept. metadata may be nil, and is sorted by key. Names must be UTF-8, distinct, and not
-// __metadata__.
+// WriteSafetensors writes a safetensors file. The output is deterministic. Tensors with wider elements come first, so
+// that every tensor is aligned to its element size; otherwise the caller's order is kept. The entries of metadata,
+// which may be nil, are sorted by key. Names must be UTF-8, distinct, and not __metadata__.
 func WriteSafetensors(w io.Writer, tensors []Named, metadata map[string]string) error {
 	if err := checkNamed(tensors); err != nil {
 		return err
@@ -47,7 +46,7 @@ func WriteSafetensors(w io.Writer, tensors []Named, metadata map[string]string) 
 	return nil
 }
 
-// WriteSafetensorsFile writes a safetensors file atomically.
+// WriteSafetensorsFile writes a safetensors file completely or not at all.
 func WriteSafetensorsFile(path string, tensors []Named, metadata map[string]string) error {
 	return files.Write(path, func(w io.Writer) error { return WriteSafetensors(w, tensors, metadata) })
 }
@@ -71,8 +70,8 @@ func checkNamed(tensors []Named) error {
 	return nil
 }
 
-// writeSafetensorsHeader returns the header with its length prefix, padded with spaces so that the
-// data starts at a multiple of 8.
+// writeSafetensorsHeader returns the header with its length prefix, padded with spaces so that the data starts at a
+// multiple of 8 bytes.
 func writeSafetensorsHeader(tensors []Named, metadata map[string]string) ([]byte, error) {
 	b := bytes.NewBuffer(make([]byte, 8))
 	b.WriteByte('{')
@@ -117,8 +116,7 @@ func writeMetadata(b *bytes.Buffer, metadata map[string]string) error {
 
 func writeString(b *bytes.Buffer, s string) { encodeJSON(b, s) }
 
-// encodeJSON writes a string or a map of strings, which cannot fail, without the newline that an
-// Encoder adds.
+// encodeJSON encodes a string or a map of strings, which cannot fail, without the newline that json.Encoder adds.
 func encodeJSON(b *bytes.Buffer, v any) {
 	e := json.NewEncoder(b)
 	e.SetEscapeHTML(false)

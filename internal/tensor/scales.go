@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// scaleBlock is the number of rows and columns of a matrix that share a scale, if scales are by blocks.
+// scaleBlock is the number of rows, and of columns, of a block of a matrix that shares one scale.
 const scaleBlock = 128
 
-// LeastScale is the smallest scale that the operation scales returns. It keeps quotients by a scale finite.
+// LeastScale is the smallest scale that the operation scales returns. This limit keeps quotients by a scale finite.
 const LeastScale = 1e-12
 
 // Scales are the scales of an 8-bit tensor, which is treated as a matrix of all its rows.
@@ -17,11 +17,11 @@ type Scales struct {
 	// High and Wide are the numbers of rows and columns that share a scale.
 	High, Wide int64
 	by         []float64
-	across     int64 // number of scales next to each other
+	across     int64 // number of scales side by side in a row
 }
 
-// ScalesOf returns the scales s of t: a single one, one for each row, or one for each block of 128 by 128. Only the type
-// of t is used.
+// ScalesOf returns the scales of t that tensor s holds: a single scale, one for each row, or one for each block of 128
+// by 128. Only the type of t is used.
 func ScalesOf(t, s *Tensor) (*Scales, error) {
 	out := &Scales{Rows: 1, Cols: 1, across: 1}
 	if last := len(t.Shape) - 1; last >= 0 {

@@ -14,7 +14,7 @@ const (
 	mostShares = 8
 )
 
-// CopyBytes is the builtin copy, run by several goroutines if that is faster.
+// CopyBytes is like the builtin function copy, but several goroutines copy if that is faster.
 func CopyBytes(dst, src []byte) int {
 	n := min(len(dst), len(src))
 	Share(int64(n), int64(n), func(lo, hi int64) { copy(dst[lo:hi], src[lo:hi]) })
@@ -22,8 +22,8 @@ func CopyBytes(dst, src []byte) int {
 }
 
 // Share calls do for disjoint parts that together cover [0, n). The argument bytes is the number of bytes that the
-// calls move in total. If it is large enough, the calls run concurrently in several goroutines. The function do must
-// not panic.
+// calls move in total. If that number is large enough, the calls run concurrently in several goroutines. The function
+// do must not panic.
 func Share(bytes, n int64, do func(lo, hi int64)) {
 	parts := min(bytes/leastShare, n, mostShares, int64(runtime.GOMAXPROCS(0)))
 	if parts < 2 {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestCopyBytes copies slices of lengths near those at which another goroutine is started, and from
-// longer to shorter slices. It checks that nothing else is written.
+// TestCopyBytes checks CopyBytes for lengths near those at which another goroutine is started, and from longer to
+// shorter slices. No other bytes may be written.
 func TestCopyBytes(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(7))
 	for _, n := range []int{0, 1, leastShare - 1, 2*leastShare - 1, 2 * leastShare, 3*leastShare + 5,

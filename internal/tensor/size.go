@@ -34,8 +34,8 @@ func NumElements(shape []int64) (int64, error) {
 	return n, nil
 }
 
-// Bytes returns the size in bytes of a dense tensor of the given type and shape. It fails if
-// NumElements does, if the size overflows, or if the element type is invalid.
+// Bytes returns the size in bytes of a dense tensor of the given type and shape. Bytes fails if NumElements fails, if
+// the size overflows, or if the element type is invalid.
 func Bytes(dt ir.DType, shape []int64) (int64, error) {
 	if !valid(dt) {
 		return 0, fmt.Errorf("invalid element type %d", uint8(dt))
@@ -62,7 +62,7 @@ func Strides(shape []int64) []int64 {
 	return s
 }
 
-// mulInt64 multiplies two non-negative numbers. It reports whether the product fits.
+// mulInt64 multiplies two non-negative numbers. The second result reports whether the product fits.
 func mulInt64(a, b int64) (int64, bool) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	return int64(lo), hi == 0 && lo <= math.MaxInt64
@@ -76,7 +76,7 @@ func valid(dt ir.DType) bool {
 	return false
 }
 
-// Size formats a number of bytes with a binary unit: "1.5 MiB".
+// Size formats a number of bytes with a binary unit, for example "1.5 MiB".
 func Size(bytes int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	v, u := float64(bytes), 0
@@ -102,7 +102,7 @@ func ParseSize(s string) (int64, error) {
 		return n << shift, nil
 	}
 	x, err := strconv.ParseFloat(digits, 64)
-	plain := strings.Trim(digits, "0123456789.") == "" // neither an exponent nor a sign
+	plain := strings.Trim(digits, "0123456789.") == "" // exponents and signs are refused
 	if x = math.Ceil(math.Ldexp(x, shift)); err != nil || !plain || shift == 0 || !(x >= 1 && x <= 1<<62) {
 		return 0, fmt.Errorf("%q is not a number of bytes: write 1048576, 64K, 16M or 2G", s)
 	}

@@ -9,7 +9,7 @@ import (
 // SpecKind is the source of an input's elements.
 type SpecKind uint8
 
-// The kinds of inputs, as ParseSpec reads them.
+// The following constants are the kinds of inputs that ParseSpec reads.
 const (
 	SpecInts        SpecKind = iota // ints:SEED
 	SpecRand                        // rand:SEED
@@ -23,10 +23,9 @@ const (
 type Spec struct {
 	Kind SpecKind
 	Seed uint64 // seed of SpecInts and SpecRand
-	// If Below is not 0, SpecInts and SpecRand draw integers from 0..Below. If Ascending is set
-	// too, the first element of each row (the elements along the last dimension) is drawn, and each
-	// further one is larger by one. If a row has more elements than Below, the elements at its end
-	// are -1.
+	// If Below is not 0, SpecInts and SpecRand draw integers from 0 to Below-1. If Ascending is set too, the first
+	// element of each row (the elements along the last dimension) is drawn, and each further one is larger by one. If a
+	// row has more elements than Below, the elements at its end are -1.
 	Below     int64
 	Ascending bool
 	File      string // path of the file, for SpecSafetensors and SpecNpy

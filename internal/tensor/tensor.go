@@ -46,7 +46,7 @@ func New(dt ir.DType, shape []int64) (*Tensor, error) {
 	return &Tensor{DType: dt, Shape: slices.Clone(shape), Data: alignedBytes(int(n))}, nil
 }
 
-// alignedBytes allocates bytes as 8-byte words, so that typed views never need a copy.
+// alignedBytes allocates bytes aligned to 8, so that typed views never need a copy.
 func alignedBytes(n int) []byte {
 	if n == 0 {
 		return []byte{}
@@ -94,8 +94,7 @@ func typeText(dtype string, shape []int64) string {
 	return dtype + shapeText(shape)
 }
 
-// shapeText formats a shape. A hostile file may have thousands of extents, so the middle of a long
-// shape is left out.
+// shapeText formats a shape. A hostile file may have thousands of extents, so the middle of a long shape is omitted.
 func shapeText(shape []int64) string {
 	const most = 12
 	var b strings.Builder

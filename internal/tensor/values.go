@@ -7,9 +7,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// OfFloats returns a tensor that contains vals, rounded to dt. It fails if the number of vals is not that of the
-// elements, and if dt has no value near one of vals: a finite number that would become infinite or NaN, and for an
-// integer type NaN, a fraction, or a number out of its range.
+// OfFloats returns a tensor that contains vals, rounded to dt. It fails if the number of vals differs from the number
+// of elements, or if dt cannot represent one of vals approximately: a finite number that would become infinite or NaN,
+// and for an integer type NaN, a fraction, or a number out of its range.
 func OfFloats(dt ir.DType, vals []float64, shape []int64) (*Tensor, error) {
 	t, err := ofLength(dt, len(vals), shape)
 	if err != nil {

@@ -63,7 +63,7 @@ func Overlaps(list []*Tensor) []bool {
 	}
 	slices.SortFunc(sorted, func(a, b stretch) int { return cmp.Compare(a.lo, b.lo) })
 	overlap := make([]bool, len(list))
-	end := uintptr(0) // the largest end of the tensors before
+	end := uintptr(0) // largest end address of the preceding tensors
 	for k, s := range sorted {
 		overlap[s.i] = s.lo < end || k+1 < len(sorted) && sorted[k+1].lo < s.hi
 		end = max(end, s.hi)
@@ -80,7 +80,8 @@ func ShareBytes(a, b []byte) bool {
 	return x < y+uintptr(len(b)) && y < x+uintptr(len(a))
 }
 
-// SharesMemory describes an argument or result that a run writes and that shares memory with another one.
+// SharesMemory returns an error message about an argument or result that a run writes and that shares memory with
+// another one.
 func SharesMemory(written, other string) string {
 	return fmt.Sprintf("%s and %s share memory, and the run writes %s: pass a separate tensor for each", written, other,
 		written)

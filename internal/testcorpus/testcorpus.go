@@ -1,4 +1,4 @@
-// Package testcorpus unpacks the files that tests read and the repository does not have: schedules and exported models.
+// Package testcorpus unpacks files that tests read but that are not in the repository: schedules and exported models.
 package testcorpus
 
 import (
@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// unpacked is the folder of the corpus; "" where there is none next to the repository, or to the folder of its work
-// trees.
+// unpacked is the folder of the corpus; "" if there is no corpus next to the repository or next to the folder of its
+// work trees.
 var unpacked = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(os.TempDir(), "hocket-corpus")
 	for above := ".."; len(above) < len("../../../../../.."); above = filepath.Join("..", above) {
@@ -27,7 +27,7 @@ var unpacked = sync.OnceValues(func() (string, error) {
 	return "", nil
 })
 
-// Folder returns a folder of the corpus, such as "models", unpacked once; "" where there is no corpus.
+// Folder returns a folder of the corpus, such as "models", which is unpacked once; "" if there is no corpus.
 func Folder(t testing.TB, name string) string {
 	t.Helper()
 	dir, err := unpacked()
@@ -41,7 +41,7 @@ func Folder(t testing.TB, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// Need is Folder for tests that are skipped without a corpus.
+// Need is like Folder, but skips the test if there is no corpus.
 func Need(t testing.TB, name string) string {
 	t.Helper()
 	dir := Folder(t, name)

@@ -13,7 +13,7 @@ import (
 type Chain struct {
 	Members  []int      // command indices, in order
 	Operands []plan.Ref // distinct operands from outside the chain
-	// Args holds the operands of each member: an entry i ≥ 0 stands for Operands[i], and an entry ^i for the result of
+	// Args holds the operands of each member: an entry i ≥ 0 means Operands[i], and an entry ^i for the result of
 	// member i.
 	Args [][]int
 	// Stored holds the members, except the last, whose results are stored, as indices in Members.
