@@ -29,7 +29,8 @@ func TestGemmBeforeGather(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, s := range []string{"chunked", "chunked(7)", "exchange", "exchange(2)", "ahead"} {
-				want := map[string]string{"chunked": "chunked(4)", "ahead": "exchange"}[s] // a chunk can only be sent after it has been computed
+				// a chunk can only be sent after it has been computed
+				want := map[string]string{"chunked": "chunked(4)", "ahead": "exchange"}[s]
 				if want == "" {
 					want = s
 				}

@@ -45,5 +45,6 @@ func certified(p *plan.Plan, text []byte) error {
 // rejected returns the error about a certificate for the program in the given file.
 func rejected(file string, why error) error {
 	return ir.Diagnostics{{Severity: ir.Error, File: file, Kind: "certificate",
-		Message: "the certificate is rejected: " + why.Error(), Help: "hocket check --certificate writes a certificate for this plan"}}
+		Message: "the certificate is rejected: " + why.Error(),
+		Help:    "hocket check --certificate writes a certificate for this plan"}}
 }

@@ -172,7 +172,8 @@ func TestPlanGoesOn(t *testing.T) {
 	}
 	var again *hocket.DeviceTensor
 	allocs := testing.AllocsPerRun(1, func() { again, err = model.NewDeviceTensor(t.Context(), "y", nil) })
-	if err != nil || again == d || allocs > 10000 { // planning again would allocate at least once for each trip of the loop
+	// planning again would allocate at least once for each trip of the loop
+	if err != nil || again == d || allocs > 10000 {
 		t.Errorf("again: %v, %v allocations", err, allocs)
 	}
 }

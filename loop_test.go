@@ -102,7 +102,8 @@ func TestLoopOverlaps(t *testing.T) {
 			t.Errorf("%s: %v, %v", s, lines, err)
 		}
 		if string(rep.Out["x31"].Data) != string(want) {
-			t.Errorf("%s differs from sequential", s) // bits must be equal, because sums are in the order of ranks and chunks consist of rows
+			// bits must be equal, because sums are in the order of ranks and chunks consist of rows
+			t.Errorf("%s differs from sequential", s)
 		}
 	}
 }

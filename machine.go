@@ -89,10 +89,11 @@ type Machine struct {
 	// onFailure is MachineOptions.Failed.
 	onFailure func(dump func(io.Writer) error)
 
-	mu      sync.Mutex
-	models  map[*Model]bool
-	closed  bool
-	closing []*exec.Program // programs that failed runs have made unusable and that cannot be closed before their work on the devices has finished
+	mu     sync.Mutex
+	models map[*Model]bool
+	closed bool
+	// programs that failed runs have made unusable and that cannot be closed before their work on the devices has finished
+	closing []*exec.Program
 }
 
 // Open opens a machine. When ctx ends, the machine aborts its runs, and loads and runs then return ErrClosed. Close
@@ -320,7 +321,8 @@ func (m *Machine) Close() error {
 	m.mu.Unlock()
 	defer time.AfterFunc(closesWithin, m.end).Stop()
 	var errs []error
-	for model := range models { // this precedes m.end, because the other processes would report the end as a failure of the models' worlds
+	// this precedes m.end, because the other processes would report the end as a failure of the models' worlds
+	for model := range models {
 		closed, err := model.closeIdle()
 		if errs = append(errs, err); closed {
 			delete(models, model)

@@ -22,7 +22,8 @@ type parameters struct {
 	closed bool
 	bound  map[string]*tensor.Tensor
 	on     map[string]*DeviceTensor // bound, too
-	parts  map[string]bool          // bound parameters of which this process has read only its part; the other elements are zeros
+	// bound parameters of which this process has read only its part; the other elements are zeros
+	parts map[string]bool
 	// snapshot holds the current bindings for use by runs. It is nil after a change.
 	snapshot *bindings
 	// BindFrom sets the following fields: the checkpoints from which bound weights are mapped, keyed by parameter; whether

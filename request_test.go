@@ -91,7 +91,8 @@ func step(%x: f32[4], %kept: inout f32[4], %w: f32[4]) -> f32[4] {
 	run(2, "y")
 	run(2, "y")
 	bound := w
-	given.In, w = map[string]*hocket.Tensor{"w": full(9000)}, 9000 // another weight for this run, with all other arguments unchanged
+	// another weight for this run, with all other arguments unchanged
+	given.In, w = map[string]*hocket.Tensor{"w": full(9000)}, 9000
 	run(2, "y")
 	given.In, w = nil, bound
 	run(2, "y")

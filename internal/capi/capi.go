@@ -614,7 +614,8 @@ type block struct {
 type sizes struct {
 	Dims   map[string]int64   `json:"dims"`
 	Shapes map[string][]int64 `json:"shapes"`
-	Given  map[string]int64   `json:"given"` // dims that the caller states explicitly, in contrast to dims that follow from shapes
+	// dims that the caller states explicitly, in contrast to dims that follow from shapes
+	Given map[string]int64 `json:"given"`
 }
 
 // Layouts returns, as JSON, how a model's parameters and results are laid out. of is JSON too, see
@@ -660,7 +661,8 @@ func (m *model) agree(shapes map[string][]int64) (string, error) {
 	set := map[string]source{}
 	for _, name := range m.names {
 		for i, dim := range m.extents[name] {
-			if dim == "" || len(shapes[name]) != len(m.extents[name]) { // package exec returns an error about tensors whose shapes do not fit
+			// package exec returns an error about tensors whose shapes do not fit
+			if dim == "" || len(shapes[name]) != len(m.extents[name]) {
 				continue
 			}
 			n, first := shapes[name][i], set[dim]

@@ -197,7 +197,8 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 		want := &hocket.Tensor{DType: as[i].DType, Shape: as[i].Shape}
 		switch {
 		case as[i].DType.String() == p.DType && slices.Equal(b.Shape, p.Shape):
-		case len(as[i].Blocks) == 1 && slices.Equal(b.Shape, as[i].Shape): // there is a single rank, which holds the whole tensor
+		// there is a single rank, which holds the whole tensor
+		case len(as[i].Blocks) == 1 && slices.Equal(b.Shape, as[i].Shape):
 			return fmt.Errorf("%w: %s is %s, want %v", hocket.ErrInput, p.Name, given, want)
 		default:
 			return fmt.Errorf("%w: %s %s, %v, has the block %v on rank %d, but %v is given: each process must pass the block of its "+

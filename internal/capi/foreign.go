@@ -89,7 +89,8 @@ func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []
 		return f.await(m, rank)
 	}
 	defer close(m.done)
-	m.err = fmt.Errorf("the call of rank %d panicked; it was the last call for the run", rank) // stays set if Enqueue panics
+	// stays set if Enqueue panics
+	m.err = fmt.Errorf("the call of rank %d panicked; it was the last call for the run", rank)
 	defer f.m.bound.begin()()
 	m.err = f.m.m.Enqueue(device.Here(l.named(context.Background())), m.args)
 	return m.err

@@ -50,7 +50,8 @@ func TestForeign(t *testing.T) {
 		t.Errorf("a rank alone: %v", err)
 	}
 	f.patience = meetingPatience
-	for _, rank := range []int{0, 1, 1} { // this call of rank 0 belongs to the failed run; it must not be matched with the next run
+	// this call of rank 0 belongs to the failed run; it must not be matched with the next run
+	for _, rank := range []int{0, 1, 1} {
 		go call(rank, 2)
 		if err := <-ends; err == nil || !strings.Contains(err.Error(), "earlier run failed: rank 1 waited") {
 			t.Errorf("rank %d after a failed run: %v", rank, err)

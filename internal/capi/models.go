@@ -202,9 +202,10 @@ func measuredOf(c hocket.Comparison) []measured {
 // checkpointOptions are the options of BindFrom.
 type checkpointOptions struct {
 	// Path is a safetensors file, the index of a sharded checkpoint, or a folder.
-	Path   string       `json:"path"`
-	Rules  []weightRule `json:"rules"`
-	Inputs []string     `json:"inputs"` // parameters that are not weights; null stands for all parameters without a binding
+	Path  string       `json:"path"`
+	Rules []weightRule `json:"rules"`
+	// parameters that are not weights; null stands for all parameters without a binding
+	Inputs []string `json:"inputs"`
 }
 
 type weightRule struct {

@@ -41,7 +41,8 @@ const (
 	takers               // number of threads that wait for a counter's signals
 	posters              // number of blocks that post to an engine
 	lanes                // threads that wait and signal
-	movers               // numbers of the threads that move an element of plain data; the next constant is for elements of packets
+	// numbers of the threads that move an element of plain data; the next constant is for elements of packets
+	movers
 	packetMovers
 )
 

@@ -91,7 +91,8 @@ func TestSchedules(t *testing.T) {
 				continue
 			}
 			if i > 0 && first != nil && err == nil {
-				other, err := certify.Schedule(p) // the certificate of the complete schedule, for a schedule that lacks one synchronization
+				// the certificate of the complete schedule, for a schedule that lacks one synchronization
+				other, err := certify.Schedule(p)
 				if err == nil {
 					bad := *first
 					if bad.Plan = other.Plan; certify.CheckSchedule(other, &bad) == nil && schedule.Check(p, schedule.Options{}).Verdict != schedule.OK {

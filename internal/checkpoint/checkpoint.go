@@ -415,7 +415,8 @@ func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
 	}
 	for l, parts := range w.layers {
 		at := make([]int64, len(w.Shape)) // start of the next part
-		stacked := 0                      // number of dimensions that the weight has in addition to those of a layer's tensors
+		// number of dimensions that the weight has in addition to those of a layer's tensors
+		stacked := 0
 		if w.stack {
 			at[0], stacked = int64(l), 1
 		}

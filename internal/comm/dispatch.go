@@ -205,7 +205,8 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 		list = append(list, candidate{in.capped(d.launched(in, device.Tuning{Algo: name})), "policy"})
 	}
 	hosted := in.apart && d.world.HostShared()
-	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil && !hosted { // the table's measurements were made with peer access
+	// the table's measurements were made with peer access
+	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil && !hosted {
 		for _, t := range in.modestFirst(d.table.best(in, d.policy.Fixed)) {
 			list = append(list, candidate{in.capped(t), "table"})
 		}

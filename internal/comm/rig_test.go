@@ -25,11 +25,13 @@ type spec struct {
 	shape       []int64 // of a member's smaller operand
 	axis, split int
 	root        int
-	shift       int // for permute: member i sends to member i+shift; if hole is set, members whose destination would wrap around to 0 do not send
-	hole        bool
-	overlap     overlap
-	algo        string
-	shared      bool // whether operands are in memory that peers can access
+	// for permute: member i sends to member i+shift; if hole is set, members whose destination would wrap around to 0 do
+	// not send
+	shift   int
+	hole    bool
+	overlap overlap
+	algo    string
+	shared  bool // whether operands are in memory that peers can access
 	unevenSpec
 }
 

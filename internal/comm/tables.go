@@ -77,7 +77,8 @@ func ReadTable(data []byte) (*Table, error) { return readTable(data, Shipped().A
 
 // readTable is like ReadTable. known describes the algorithms that the table itself does not describe.
 func readTable(data []byte, known []device.Algorithm) (*Table, error) {
-	if n := bytes.Count(data, []byte("{")); n > maxObjects { // a decoded empty object needs 100 times as much memory as its text
+	// a decoded empty object needs 100 times as much memory as its text
+	if n := bytes.Count(data, []byte("{")); n > maxObjects {
 		return nil, fmt.Errorf("this is not a table of collectives: it has %d JSON objects, but a table has at most %d", n,
 			maxObjects)
 	}

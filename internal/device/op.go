@@ -50,7 +50,7 @@ type Chain struct {
 // it is not stored, so that a chain computes the same bits as separate operations.
 type Link struct {
 	Op ir.Op
-	// Args lists the link's operands. An entry i ≥ 0 stands for Ins[i]; an entry ^i stands for the result of the
+	// Args lists the link's operands. an entry i ≥ 0 means Ins[i]; an entry ^i means the result of the
 	// earlier link i.
 	Args    []int
 	DType   ir.DType // of the result

@@ -46,7 +46,8 @@ func TestDeadBuffer(t *testing.T) {
 		y := b.result("y", false, 2)
 		b.compute(0, "main", ir.OpRelu, b.ref(0, p, 2), b.ref(0, x, 2))
 		b.compute(0, "main", ir.OpRelu, b.ref(0, y, 2), b.ref(0, p, 2)) // the last use of %p
-		if !reads {                                                     // if reads is set, no command writes %q, which then has the contents of %p
+		// if reads is set, no command writes %q, which then has the contents of %p
+		if !reads {
 			b.compute(0, "%s", ir.OpFill, b.ref(0, q, 2))
 			c := &b.p.Cmds[len(b.p.Cmds)-1]
 			c.Attr.Numbers = ir.Reals(5)

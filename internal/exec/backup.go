@@ -45,7 +45,8 @@ func (b *backup) take(ctx context.Context) (err error) {
 	if len(b.copies) == 0 {
 		return err
 	}
-	if serr := b.im.World.Sync(ctx); serr != nil { // memory copies may still be running, and would write to memory that is reused
+	// memory copies may still be running, and would write to memory that is reused
+	if serr := b.im.World.Sync(ctx); serr != nil {
 		return serr
 	}
 	if err != nil {

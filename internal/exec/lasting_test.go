@@ -53,7 +53,8 @@ func testLasting(t *testing.T, prog *Program) {
 	spoil := func(w *tensor.Tensor) { clear(w.Data) }
 	mend := func(w *tensor.Tensor) { copy(w.Data, sideBySide(t, rows[w]).Data) }
 	x := uint64(10)
-	known := map[*tensor.Tensor]*Weights{nil: NewWeights(nil)} // the same value for all batches, so that the program recognizes the weights
+	// the same value for all batches, so that the program recognizes the weights
+	known := map[*tensor.Tensor]*Weights{nil: NewWeights(nil)}
 	for i, s := range []struct {
 		what    string
 		before  func(*tensor.Tensor)

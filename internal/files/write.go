@@ -75,7 +75,8 @@ func (w writer) check(path string) error {
 		var f *os.File
 		if f, err = w.beside(to); err == nil {
 			err = f.Close()
-			if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) { // ignore errors: after the file is closed, another process may remove it
+			// ignore errors: after the file is closed, another process may remove it
+			if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) {
 				err = errors.Join(err, e)
 			}
 		}

@@ -21,9 +21,10 @@ type Allocator struct {
 	Segments               int
 	Curve                  []Point
 	settings               Settings
-	tails                  map[bool]*block // last block of the expandable segment of each pool; the key true stands for the pool of small blocks
-	allocs                 int64
-	trace                  recorder
+	// last block of the expandable segment of each pool; the key true stands for the pool of small blocks
+	tails  map[bool]*block
+	allocs int64
+	trace  recorder
 }
 
 // Point is the state of the allocator at one time.

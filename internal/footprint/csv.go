@@ -21,8 +21,9 @@ type Instance struct {
 // These constants limit an instance: the number of its rows, the number of pairs of buffers that are live at the same
 // time, and the size of its file in bytes.
 const (
-	mostRows  = 1 << 20
-	mostPairs = 1 << 28 // the first packings examine each pair of buffers a few times, which takes one or two nanoseconds each time
+	mostRows = 1 << 20
+	// the first packings examine each pair of buffers a few times, which takes one or two nanoseconds each time
+	mostPairs = 1 << 28
 	mostCSV   = 64 << 20
 )
 

@@ -100,12 +100,13 @@ func (s *Speed) fill() {
 // Simulation is the memory that a simulated caching allocator reserves for a plan's program. The numbers are computed
 // by a model, and are not measured.
 type Simulation struct {
-	Policy        string  `json:"policy"`
-	ReservedPeak  int64   `json:"reserved_peak"`
-	AllocatedPeak int64   `json:"allocated_peak"`
-	Waiting       int64   `json:"waiting_for_streams"`
-	Segments      int     `json:"segments"`
-	HostAhead     float64 `json:"host_ahead_ms"` // time between the host's end of the last run and the device's end of that run
+	Policy        string `json:"policy"`
+	ReservedPeak  int64  `json:"reserved_peak"`
+	AllocatedPeak int64  `json:"allocated_peak"`
+	Waiting       int64  `json:"waiting_for_streams"`
+	Segments      int    `json:"segments"`
+	// time between the host's end of the last run and the device's end of that run
+	HostAhead float64 `json:"host_ahead_ms"`
 	// ByRun is the number of segments that were reserved in each run. An allocator in steady state reserves no
 	// segments.
 	ByRun    []int     `json:"segments_by_run"`

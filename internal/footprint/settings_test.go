@@ -30,7 +30,8 @@ func TestSettings(t *testing.T) {
 		// and more are not split.
 		{"", []int64{100, 30}, 100},
 		{",max_split_size_mb:64", []int64{100, 30}, 100 + 30},
-		{",max_split_size_mb:64", []int64{100, 90}, 100},      // the free block is less than 20 MiB larger, so it is used whole
+		// the free block is less than 20 MiB larger, so it is used whole
+		{",max_split_size_mb:64", []int64{100, 90}, 100},
 		{",max_split_size_mb:64", []int64{100, 70}, 100 + 70}, // the free block is 30 MiB larger, so it is not used
 		// For 30 MiB and then 50 MiB, two segments are reserved, or one segment grows in pages of 20 MiB, first to 40
 		// and then to 60 MiB.

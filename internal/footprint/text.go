@@ -63,8 +63,8 @@ func (x *Explanation) WriteText(w io.Writer) {
 			tensor.Size(x.Private))
 	}
 	if x.PrivateWaiting > 0 {
-		fmt.Fprintf(tw, "held back\t%s\tof the private bytes: freed, but waiting at the end, because no event passes within a capture\n",
-			tensor.Size(x.PrivateWaiting))
+		fmt.Fprintf(tw, "held back\t%s\tof the private bytes: freed, but waiting at the end, because no event passes "+
+			"within a capture\n", tensor.Size(x.PrivateWaiting))
 	}
 	fmt.Fprintf(tw, "rounding\t%s\tby which blocks exceed the requested sizes\n", tensor.Size(x.Rounding))
 	for _, action := range slices.Sorted(maps.Keys(x.Ignored)) {
@@ -74,7 +74,8 @@ func (x *Explanation) WriteText(w io.Writer) {
 	if x.Planned() {
 		fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",
 			bothUnits(x.Peak), tensor.Size(x.Bound))
-		fmt.Fprintf(tw, "cost\t%s\treserved memory minus the memory that a plan needs\n", bothUnits(max(0, x.ReservedPeak-x.Peak)))
+		fmt.Fprintf(tw, "cost\t%s\treserved memory minus the memory that a plan needs\n",
+			bothUnits(max(0, x.ReservedPeak-x.Peak)))
 	} else {
 		fmt.Fprintf(tw, "a plan\tnone\ttoo many allocations are live at once: %s\n", tensor.Size(x.Bound))
 	}
@@ -89,7 +90,8 @@ const mostCalls = 8
 func (x *Explanation) writeWaiting(w io.Writer) {
 	if len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		fmt.Fprintln(w,
-			"recorded without stacks: with its default arguments, _record_memory_history() also records the calls that allocated waiting memory")
+			"recorded without stacks: with its default arguments, _record_memory_history() also records "+
+				"the calls that allocated waiting memory")
 	}
 	if len(x.WaitingBySite) == 0 || len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		return

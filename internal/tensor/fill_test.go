@@ -102,7 +102,8 @@ func TestFillAscending(t *testing.T) {
 		}
 	}
 	for first := range 6 {
-		if n := firsts[float64(first)]; n < 25 || n > 75 { // 50 such elements are expected; the limits are more than 3.8 standard deviations away
+		// 50 such elements are expected; the limits are more than 3.8 standard deviations away
+		if n := firsts[float64(first)]; n < 25 || n > 75 {
 			t.Errorf("%d of 300 rows begin with %d, want 25 to 75", n, first)
 		}
 	}

@@ -48,7 +48,8 @@ func (f *float8) fromFloat32(v float32) byte {
 	switch shift := 23 - f.mantissa; {
 	case v != v:
 		code = 0x7f
-	case mag < (128-f.bias)<<23: // subnormal result: adding this power of two rounds v to a multiple of the smallest subnormal number
+	// subnormal result: adding this power of two rounds v to a multiple of the smallest subnormal number
+	case mag < (128-f.bias)<<23:
 		unit := (128 - f.bias + shift) << 23
 		code = math.Float32bits(math.Float32frombits(mag)+math.Float32frombits(unit)) - unit
 	default:

@@ -139,7 +139,7 @@ func TestGemmBits(t *testing.T) {
 	}
 }
 
-// TestKernelsReadBeforeTheyWrite checks kernels whose operands and results overlap in memory but are not the same tensor.
+// TestKernelsReadBeforeTheyWrite checks kernels whose operands and results overlap but are not the same tensor.
 func TestKernelsReadBeforeTheyWrite(t *testing.T) {
 	w, err := New(Options{}).Open(t.Context(), 1)
 	if err != nil {

@@ -15,12 +15,14 @@ type stream struct {
 	main bool // whether the stream is named "main", for the scheduler's strategies
 
 	queue   queue
-	running bool         // whether the stream has a goroutine (concurrent mode)
-	parked  bool         // whether the stream's first task waits, and the event or counter that it waits for will wake the stream (concurrent mode)
-	busy    string       // name of the running task; "" for none
-	since   time.Time    // time at which the running task, or a wait, began
-	issued  device.Marks // marks that have begun but not ended after all issued tasks
-	open    device.Marks // marks that have begun but not ended after all executed tasks
+	running bool // whether the stream has a goroutine (concurrent mode)
+	// whether the stream's first task waits, and the event or counter that it waits for will wake the stream (concurrent
+	// mode)
+	parked bool
+	busy   string       // name of the running task; "" for none
+	since  time.Time    // time at which the running task, or a wait, began
+	issued device.Marks // marks that have begun but not ended after all issued tasks
+	open   device.Marks // marks that have begun but not ended after all executed tasks
 }
 
 func (s *stream) Name() string { return s.name }

@@ -134,9 +134,10 @@ func cut(v device.View, axis, i, n int) device.View {
 
 // letter is a parcel together with separate memory, from which the parcel is sent or into which it is received.
 type letter struct {
-	peer  int
-	view  ref
-	bytes []byte // contents of the message: the elements of the view, dense, or one byte as a signal if there are no elements
+	peer int
+	view ref
+	// contents of the message: the elements of the view, dense, or one byte as a signal if there are no elements
+	bytes []byte
 }
 
 // Prepare implements device.Team. Since letters have separate memory, operands may overlap arbitrarily.

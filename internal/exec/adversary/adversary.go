@@ -29,7 +29,8 @@ import (
 type Adversary struct {
 	uses  [][]int32 // by command: the indices of the spots that the command uses
 	spots []spot
-	exits map[int][]spot // for the last command of each rank on stream main: the memory that the caller may reuse after this command
+	// for the last command of each rank on stream main: the memory that the caller may reuse after this command
+	exits map[int][]spot
 }
 
 // spot is an interval of bytes of a buffer on one rank; each command uses either all of these bytes or none.

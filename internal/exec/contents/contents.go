@@ -122,9 +122,10 @@ type buffer struct{ rank, buf int32 }
 
 // finder finds the input of which an operand is a view or copy.
 type finder struct {
-	p       *plan.Plan
-	inputs  []plan.IO
-	writers map[buffer][]int  // by buffer: the commands, except Input, that write to it, in order; nil before the call of study
+	p      *plan.Plan
+	inputs []plan.IO
+	// by buffer: the commands, except Input, that write to it, in order; nil before the call of study
+	writers map[buffer][]int
 	blocks  map[buffer][2]int // by buffer: indices of the input, and of the input's part, that it contains
 }
 

@@ -16,9 +16,10 @@ type access struct {
 
 // uses lists the uses of a buffer of one rank.
 type uses struct {
-	all     []access         // in the order of the plan
-	streams map[int32]bool   // the streams of all uses
-	writers map[written]span // by stream and byte interval, because an unrolled loop contains many writes of the same interval
+	all     []access       // in the order of the plan
+	streams map[int32]bool // the streams of all uses
+	// by stream and byte interval, because an unrolled loop contains many writes of the same interval
+	writers map[written]span
 }
 
 // written identifies writes of the bytes [lo, hi) by commands of one stream.

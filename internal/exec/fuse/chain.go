@@ -13,7 +13,7 @@ import (
 type Chain struct {
 	Members  []int      // command indices, in order
 	Operands []plan.Ref // distinct operands from outside the chain
-	// Args holds the operands of each member: an entry i ≥ 0 means Operands[i], and an entry ^i for the result of
+	// Args holds the operands of each member: an entry i ≥ 0 means Operands[i], and an entry ^i means the result of
 	// member i.
 	Args [][]int
 	// Stored holds the members, except the last, whose results are stored, as indices in Members.
@@ -210,7 +210,9 @@ func (f *Finder) chain(run []int, steps []Step, first int, s Segment) *Chain {
 // operand only if they are the same tensor, so that the thread that overwrites an element is the one that has read it.
 func (f *Finder) fits(c *Chain) bool {
 	if slices.Contains(c.Stored, 0) && f.relus[c.Members[0]] {
-		return false // the GEMM can apply this relu and store its result; as a member of a chain, the relu would have to read the GEMM's result
+		// the GEMM can apply this relu and store its result; as a member of a chain, the relu would have to read the GEMM's
+		// result
+		return false
 	}
 	results := c.Results(f.p)
 	for i, r := range results {

@@ -11,7 +11,7 @@ const (
 
 // Step is one of a sequence of elementwise operations on tensors of one shape.
 type Step struct {
-	// Args identifies the operands: an entry i ≥ 0 means tensor i, and an entry ^i for the result of step i.
+	// Args identifies the operands: an entry i ≥ 0 means tensor i, and an entry ^i means the result of step i.
 	Args []int
 	// Bytes is the size of the step's result in bytes.
 	Bytes int64

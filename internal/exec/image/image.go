@@ -139,11 +139,12 @@ type Image struct {
 
 // Command is a resolved plan.Cmd, with only the data that are needed to issue it.
 type Command struct {
-	Kind     plan.Kind
-	Marked   bool // whether marks bracket the command
-	Stream   device.Stream
-	Launch   device.Launch // for Compute: the launch, or nil if there is nothing to compute; for Copy: the launch, if a kernel copies
-	Dst, Src device.View   // Copy; Input: Dst; Output: Src
+	Kind   plan.Kind
+	Marked bool // whether marks bracket the command
+	Stream device.Stream
+	// for Compute: the launch, or nil if there is nothing to compute; for Copy: the launch, if a kernel copies
+	Launch   device.Launch
+	Dst, Src device.View // Copy; Input: Dst; Output: Src
 	Event    device.Event
 	Counters device.Counters
 	Elem     int
@@ -294,7 +295,8 @@ type builder struct {
 	events   []device.Event
 	counters [][]device.Counters // indexed by counter of the plan, then by rank
 	pairs    *comm.Pairs
-	found    map[int32]*fuse.Norm // by collective: all_reduces that a team may fuse with the add and the rms_norm after them
+	// by collective: all_reduces that a team may fuse with the add and the rms_norm after them
+	found map[int32]*fuse.Norm
 
 	inputBlocks, outputBlocks map[ioKey]int
 }
