@@ -5,15 +5,15 @@
     mlp = hocket.load("mlp.hkt", dims={"T": 256})
     y = mlp(x=x, w1=w1, w2=w2)              # whole tensors where this process is alone
 
-Under torchrun, mpirun, srun or "hocket launch" every process calls ``hocket.init()`` and does alike from there on.
-Programs then take and give this rank's blocks, and collectives are
+Under torchrun, mpirun, srun or "hocket launch" every process calls ``hocket.init()`` and makes the same calls from
+there on. Arguments and results of programs are then this rank's blocks, and collectives are
 
     hocket.all_reduce(t, op="sum")          # in place
     y = hocket.all_gather(t)
 
-Tensors are those of torch or numpy, or anything with ``__dlpack__`` or the buffer protocol, dense and in the
-host's memory; torch and numpy are not needed. Results are made by the library of the first argument. Errors are
-exceptions below ``hocket.Error`` with hocket's text.
+Tensors are those of torch or numpy, or objects with ``__dlpack__`` or the buffer protocol, dense and in host memory;
+torch and numpy are not required. Results are tensors of the library that the first argument belongs to. Errors are
+raised as subclasses of ``hocket.Error`` with hocket's message.
 """
 
 from ._collectives import (

@@ -63,8 +63,9 @@ def _torch():
 
 
 def move(t, out, blocks, lengths, run):
-    """Moves t, which is so many blocks of one size, to out, which becomes blocks of these lengths in bytes. run is the
-    collective: it takes words, those of t's blocks, each padded to the longest block, and returns those of out's."""
+    """Moves t, which consists of the given number of blocks of one size, to out, which consists of blocks of the given
+    lengths in bytes. run is the collective: its argument is the words of t's blocks, each padded to the longest block,
+    and its result the words of out's blocks."""
     a, b = _Flat(t), _Flat(out, "out", True)
     if len(b.bytes) != sum(lengths):
         raise InputError(f"out has {len(b.bytes)} bytes, and {sum(lengths)} come")

@@ -23,7 +23,7 @@ class Call:
         inout = {p["name"] for p in layouts["in"] if p["inout"]}
         self._updated = []  # bound parameters that calls update
         # Of each result: its name, its place among the arguments if it is one of them, its place among the addresses,
-        # its dtype, and its shape. The places are None for a result of which this rank has no block.
+        # its dtype, and its shape. The indices are None for a result of which this rank has no block.
         self._results = []
         for p in layouts["out"]:
             name = p["name"]

@@ -45,9 +45,9 @@ def _statement(w, name, dt, n, m, statement):
 
 
 def _collective(s, name, t, out, shape, m, statement, variant="", of=None, function=None, call=None):
-    """Runs a collective of tensors in the host's memory. of is the element type and the shape that the caller's tensor
-    has, if they are not those of t. Ranks must have the same function, which is by default the name. call describes the
-    caller's call in errors, if it is not this collective."""
+    """Runs a collective of tensors in host memory. of is the element type and the shape of the caller's tensor, if they
+    differ from those of t. Ranks must have the same function, which is by default the name. call describes the caller's
+    call in errors, if it is not this collective."""
     v, n = _flat(t, "the tensor", out is t)
     option = f", {variant}" if variant != "" else ""
     if out is None:
@@ -123,11 +123,11 @@ def _has_gradient(what, t, op, out):
 
 
 def all_reduce(t, op="sum", out=None, group=None, grad="identity", async_op=False):
-    """Adds (or op: avg, max, min) the ranks' tensors. In place, or into ``out``; returns where the result is.
-    ``async_op=True`` is not supported.
+    """Adds the ranks' tensors, or reduces them by the op avg, max or min. The result is in place or in ``out``, and is
+    returned. ``async_op=True`` is not supported.
 
     The gradient of a sum or average is that of the result, which is right if all ranks compute the same loss from it.
-    Use ``grad="all_reduce"``, which adds the ranks' gradients, if each computes another loss."""
+    Use ``grad="all_reduce"``, which adds the ranks' gradients, if the ranks compute different losses."""
     into = t if out is None else out
     if not async_op and grad == "identity" and _cuda.reduced(_world.known(group), t, op, into):
         return into
@@ -152,7 +152,7 @@ def all_reduce(t, op="sum", out=None, group=None, grad="identity", async_op=Fals
 
 def replicate(t, group=None):
     """Returns t, which is equal on all ranks; its gradient is the sum of the ranks' gradients. A layer that is split
-    over ranks begins with it, and ends with all_reduce."""
+    over ranks begins with this function, and ends with all_reduce."""
     s = _state(t, group)
     return _autograd.apply("replicate", t, s) if _autograd.wanted(t) else t
 
@@ -165,10 +165,10 @@ def _all_reduce(s, t, op, out, of=None):
 
 
 def all_gather(t, out=None, group=None, grad="reduce_scatter"):
-    """Joins the ranks' tensors along the first dimension, in the order of ranks.
+    """Concatenates the ranks' tensors along the first dimension, in the order of the ranks.
 
     The gradient is the rank's block of the sum of the ranks' gradients. With ``grad="slice"``, for ranks that all
-    compute the same loss from the result, it is the block of the rank's own gradient."""
+    compute the same loss from the result, the gradient is the block of the rank's own gradient."""
     _known("grad", grad, ("reduce_scatter", "slice"))
     s = _state(t, group)
     if _has_gradient("all_gather", t, "sum", out):
@@ -201,8 +201,8 @@ def _moved(s, t, out, shape, blocks, lengths, collective):
 
 
 def all_gather_v(t, counts, out=None, group=None, grad="reduce_scatter"):
-    """Joins ``counts[i]`` rows of each rank i's tensor along the first dimension. Counts are the same on all ranks.
-    ``grad``: see all_gather."""
+    """Concatenates ``counts[i]`` rows of each rank i's tensor along the first dimension. Counts are the same on all
+    ranks. ``grad``: see all_gather."""
     _known("grad", grad, ("reduce_scatter", "slice"))
     s, shape = _state(t, group), _shape(t)
     counts = _counts(counts, s, "counts")
@@ -249,8 +249,8 @@ def _reduce_scatter(s, t, op, out, of=None):
 
 
 def all_to_all(t, out=None, group=None):
-    """Sends the i-th block of the first dimension to rank i, and joins the received blocks in the order of ranks. The
-    gradient is sent back."""
+    """Sends the i-th block of the first dimension to rank i, and concatenates the received blocks in the order of the
+    ranks. The gradient is sent back."""
     s, shape = _state(t, group), _shape(t)
     block = _blocks(s, shape, "a tensor to exchange")
     if _has_gradient("all_to_all", t, "sum", out):
@@ -276,7 +276,7 @@ def _counts(counts, s, what):
 
 
 def _padded(t, counts, most):
-    """The blocks of t, of so many rows each, filled up to ``most`` rows."""
+    """The blocks of t, with the given numbers of rows, each padded to ``most`` rows."""
     at, parts = 0, []
     for c in counts:
         parts.append(_tensors.filled(t[at : at + c], (most, *t.shape[1:]), "the tensor"))
@@ -303,17 +303,19 @@ def reduce_scatter_v(t, counts, op="sum", group=None):
 
 
 def all_to_all_v(t, send, recv=None, most=None, group=None):
-    """``send[i]`` rows of the tensor go to rank i, in order; what comes is joined in the order of ranks, ``recv[i]`` rows of
-    rank i. Tensors are torch's or numpy's. The gradient is sent back.
+    """Sends ``send[i]`` rows of the tensor, in order, to rank i, and concatenates the received rows in the order of the
+    ranks: ``recv[i]`` rows from rank i. Tensors are torch's or numpy's. The gradient is sent back.
 
-    Counts are numbers on the host. The ranks first exchange their counts, which waits on the host. If the counts of one rank are
-    wrong, all ranks raise an error. On GPUs the ranks skip the exchange if ``recv`` and ``most`` are given, so that the call can
-    be captured: ``most`` is a number that no count of any rank exceeds, and it must be the same on all ranks. Nothing then
-    compares ``recv`` with the counts of the senders: rows are lost, or zeros are added, if they differ. If the arguments of
-    one rank are refused, the others wait for it. All ranks give both, or none.
+    Counts are numbers on the host. The ranks first exchange their counts, which waits on the host. If the counts of one
+    rank are wrong, all ranks raise an error. On GPUs the ranks skip the exchange if ``recv`` and ``most`` are given, so
+    that the call can be captured: ``most`` is a number that no count of any rank exceeds, and it must be the same on
+    all ranks. Nothing then compares ``recv`` with the counts of the senders: rows are lost, or zeros are added, if they
+    differ. If the arguments of one rank are refused, the other ranks wait for that rank. Either all ranks pass both, or
+    no rank does.
 
-    Counts can also be a tensor of torch's, of integers: then the tensor has for each rank a block of as many rows, of which
-    the first ``send[i]`` count, and blocks come with their counts: ``(blocks, counts)``. Nothing waits on the host."""
+    Counts can also be an integer tensor of torch. The tensor then has one block for each rank, all with the same number
+    of rows, of which the first ``send[i]`` are sent; the result is ``(blocks, counts)``, the received blocks and their
+    counts. Nothing waits on the host."""
     s = _state(t, group)
     if hasattr(send, "new_zeros"):
         if send.is_floating_point() or send.is_complex():
@@ -343,8 +345,8 @@ def all_to_all_v(t, send, recv=None, most=None, group=None):
 
 
 def _exchanged(s, send, recv, most):
-    """The counts that a rank receives, and the largest of all. Counts of -1 are those of a rank whose arguments are wrong.
-    recv and most are None if they are not given."""
+    """The counts of rows that a rank receives, and the largest count of all ranks. A rank whose arguments are wrong has
+    counts of -1. recv and most are None if they are not given."""
     own = memoryview(array.array("q", [*send, *(recv or [-1] * s.size), -1 if most is None else most]))
     every = memoryview(all_gather(own, group=s)).cast("B").cast("q").tolist()
     row = 2 * s.size + 1
@@ -387,9 +389,9 @@ def _broadcast(s, t, root, of=None):
 
 
 def all_reduce_rms_norm(t, residual, weight, eps=1e-6, group=None):
-    """Adds the ranks' tensors ``t`` and ``residual`` and normalises the rows: returns ``rms_norm(s) * weight`` and ``s``,
-    for ``s = all_reduce(t) + residual``. On GPUs it is one kernel, or an all-reduce and a kernel if that is faster.
-    Tensors are torch's. It has no gradient."""
+    """Adds the ranks' tensors ``t`` and ``residual`` and normalises the rows: returns ``rms_norm(s) * weight`` and
+    ``s``, for ``s = all_reduce(t) + residual``. On GPUs this is one kernel, or an all-reduce and a kernel if that is
+    faster. Tensors are torch's. It has no gradient."""
     _autograd.none("all_reduce_rms_norm", t, residual, weight)
     if not t.shape or not t.is_floating_point() or _bytes.type_of(t):
         raise InputError(f"the tensor is {t.dtype}{list(t.shape)}: give rows of f32, f64, f16 or bf16")
@@ -429,17 +431,18 @@ def empty(*shape, dtype):
 
 
 def adopt(t, group=None):
-    """Lets collectives use a tensor of torch's symmetric memory (torch.distributed._symmetric_memory.empty), and parts of
-    it, without copies; returns it. ``group`` is the name of the group that shares the tensor, by default all ranks. All
-    ranks make the same call. The tensor is kept until the machine is shut down."""
+    """Registers a tensor of torch's symmetric memory (torch.distributed._symmetric_memory.empty), so that collectives
+    use it, and parts of it, without copies; returns the tensor. ``group`` is the name of the group that shares the
+    tensor, by default all ranks. All ranks make the same call. hocket holds a reference to the tensor until the machine
+    is shut down."""
     if not _cuda.is_cuda(t):
         raise InputError("the tensor is not torch's on a GPU")
     return _cuda.adopt(t, group)
 
 
 def synchronize():
-    """Waits for torch's current stream, and raises the error of an earlier collective on GPUs: a process that has ended,
-    or that did not arrive."""
+    """Waits for torch's current stream, and raises the error of an earlier collective on GPUs, for example if a process
+    has ended or did not take part."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.current_stream().synchronize()

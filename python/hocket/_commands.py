@@ -52,8 +52,8 @@ def _run(verb, program, dims, func, ranks, words):
 
 
 def check(program, dims=None, func=None, ranks=None):
-    """Proves a program or refutes it: the object that ``hocket check --json`` prints. A program that is refused or
-    refuted is a ProgramError, which says where and why, and has the object as ``result``."""
+    """Proves or refutes a program, and returns the object that ``hocket check --json`` prints. For a program that is
+    refused or refuted it raises a ProgramError with the position and the reason, whose ``result`` is the object."""
     out, code = _run("check", program, dims, func, ranks, [])
     if code == 1:
         text = "\n".join(f"{d.get('file', '').replace('<stdin>', 'program.hkt')}:{d.get('line', 0)}: {d['message']}" + (f" ({d['help']})" if d.get("help") else "")
@@ -65,11 +65,12 @@ def check(program, dims=None, func=None, ranks=None):
 
 
 def info():
-    """What there is: ``versions`` of the ``package`` (None in a checkout), the ``library`` and the ``command``, which are
-    equal if they are of one build; ``machine``, ``rank``, ``size`` and ``groups`` of this process, None before init; and what
-    ``hocket doctor --json`` prints of CUDA: ``gpus``, each with how it reaches every other one ("nvlink", "pcie", or "host" where
-    transfers go through the host's memory), ``detours``, which say why, and ``libraries``. ``exchange`` says how processes
-    exchange data between their GPUs: by peer access, or by NCCL and the host's memory, and why."""
+    """Describes hocket and the machine: ``versions`` of the ``package`` (None in a checkout), the ``library`` and the
+    ``command``, which are equal if they are from one build; ``machine``, ``rank``, ``size`` and ``groups`` of this
+    process, None before init; and the parts of CUDA that ``hocket doctor --json`` prints: ``gpus``, each with its link
+    to every other GPU ("nvlink", "pcie", or "host" if transfers go through host memory), ``detours``, the reasons for
+    transfers through host memory, and ``libraries``. ``exchange`` says how processes exchange data between their GPUs:
+    by peer access, or by NCCL and host memory, with the reason."""
     s = _world._state
     of = {"machine": None, "rank": None, "size": None, "groups": []} if s is None else {
         "machine": s.name, "rank": s.rank, "size": s.size, "groups": [list(g.ranks) for g in s.groups]}
@@ -87,5 +88,5 @@ def info():
 
 
 def explain(program, dims=None, func=None, ranks=None, strategy="auto"):
-    """The predicted cost of strategies: the object that ``hocket opt --explain --json`` prints."""
+    """Predicts the cost of strategies: returns the object that ``hocket opt --explain --json`` prints."""
     return _run("opt", program, dims, func, ranks, ["--explain", "--strategy", strategy])[0]

@@ -6,14 +6,14 @@ Error = collections.namedtuple("Error", "name error largest quotient")
 Error.__doc__ = """The error of a result: its largest error, the largest value of the reference, and the quotient of both."""
 
 Layer = collections.namedtuple("Layer", "name line verdict error largest quotient")
-Layer.__doc__ = """How far a layer is from the reference, which gives it its inputs: of its results the one with the largest
-quotient. ``line`` is where it begins in Model.text."""
+Layer.__doc__ = """The error of a layer whose inputs are those of the reference: the error of the layer's result with
+the largest quotient. ``line`` is the line of Model.text at which the layer begins."""
 
 
 class Difference(collections.namedtuple("Difference", "name mean largest rms same_largest rows")):
-    """The difference of a result of a quantized model from that of the unquantized one: the mean and the largest absolute
-    difference, the root mean square of the unquantized result, and the number of rows, of ``rows``, whose largest
-    elements have the same position."""
+    """The difference between a result of a quantized model and that of the unquantized model: the mean and the largest
+    absolute difference, the root mean square of the unquantized result, and the number of rows, out of ``rows``, whose
+    largest element has the same position in both."""
 
     def __str__(self):
         return (f"%{self.name} differs from the unquantized model by {self.mean:.4g} on average, {self.largest:.4g} at "
@@ -22,10 +22,11 @@ class Difference(collections.namedtuple("Difference", "name mean largest rms sam
 
 
 class Comparison:
-    """How a model compares with the reference evaluator and, if one was given, with a torch module. ``verdict`` is exact,
-    within, undecided or differs: that of the reference evaluator, but differs if the module's results differ by more than
-    ``module.tolerance``. ``detail`` is the same in a sentence; ``results`` and ``layers`` are lists of Error and of Layer,
-    and ``module`` a list of Error against a torch module, or None."""
+    """The comparison of a model with the reference evaluator and, if one was passed, with a torch module. ``verdict``
+    is exact, within, undecided or differs. It is the verdict of the comparison with the reference evaluator, unless the
+    module's results differ by more than ``module.tolerance``: then it is differs. ``detail`` describes the verdict in a
+    sentence; ``results`` and ``layers`` are lists of Error and of Layer, and ``module`` a list of Error against a torch
+    module, or None."""
 
     def __init__(self, found, module=None):
         self.verdict, self.detail, self.module = found["verdict"], found["detail"], module

@@ -15,7 +15,7 @@ _warned = set()
 
 def compile_backend(graph, example_inputs, *, mode=None, options=None):
     """Compiles a torch graph at its first call. If hocket does not support the graph, torch runs it, and a warning
-    gives the reason, once for each reason. ``options`` are those of load, with ``plan``."""
+    gives the reason, once for each reason. ``options`` are the options of load, including ``plan``."""
     return Compiled(graph, dict(options or {}))
 
 
@@ -66,14 +66,14 @@ class Compiled:
         return model, self._versions(args, grad)
 
     def _versions(self, args, grad):
-        """Values that change when weights are to be bound again: weights that require gradients are bound as themselves,
-        others may be bound as copies."""
+        """Values that change when weights must be bound again: weights that require gradients are bound directly, other
+        weights may be bound as copies."""
         return [id(w) if grad and w.requires_grad else (w.data_ptr(), None if w.is_inference() else w._version)
                 for w in (args[i] for i in self.paths)]
 
 
 def paths(graph, inputs):
-    """The module paths of inputs that are parameters, by their places. torch names a placeholder as
+    """The module paths of inputs that are parameters, by the inputs' positions. torch names a placeholder as
     l_self_modules_0_modules_up_parameters_weight_."""
     found = {}
     places = [n for n in graph.graph.nodes if n.op == "placeholder"] if hasattr(graph, "graph") else []
@@ -88,7 +88,7 @@ def paths(graph, inputs):
 
 
 def holder(graph, inputs, paths):
-    """A module that has the parameters among the inputs of a graph, and takes the others."""
+    """A module that holds those inputs of a graph that are parameters; its calls take the other inputs."""
     import torch
 
     class Holder(torch.nn.Module):

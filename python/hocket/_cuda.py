@@ -1,5 +1,5 @@
 """Collectives on torch's tensors on GPUs: on torch's current stream, without waiting on the host, and capturable by
-torch.cuda.graph once each has been called before."""
+torch.cuda.graph after each collective has been called once."""
 
 import ctypes
 import functools
@@ -49,7 +49,7 @@ class Block:
             raise InputError(f"{name} has dtype {t.dtype}; there are {', '.join(_tensors.SIZES)}")
 
     def written(self):
-        """The block, which an inout parameter updates."""
+        """The block that the runs of an inout parameter update."""
         why = getattr(self.tensor, "hocket_readonly", "")
         if why:
             raise InputError(f"{self.name} {why}, and the program updates it: pass a tensor of torch's")
@@ -70,7 +70,7 @@ def torch_dtype(dtype):
 
 
 def lent(address, dtype, shape, device):
-    """A tensor of torch's in memory of the library's on a GPU, and what the tensor keeps."""
+    """A torch tensor in memory of the library on a GPU, and the object that the tensor keeps alive."""
     n = _tensors.SIZES[dtype]
     for e in shape:
         n *= e
@@ -162,14 +162,14 @@ def group(s):
 
 
 def _plain(t, device):
-    """Returns whether t, which has a dtype of torch's, is dense on this GPU, and autograd has no interest in it."""
+    """Returns whether t, which has a dtype of torch, is dense on this GPU and does not require a gradient."""
     return (t.is_cuda and not t.requires_grad and t.is_contiguous() and not t.is_neg() and t.get_device() == device
             and not t.is_inference())
 
 
 def reduced(s, t, op, out):
-    """Runs the usual all_reduce of the ranks s: of a dense tensor on a GPU that needs no gradient, into out. Returns False,
-    without an effect, if it is not that, and the caller must see what else it is."""
+    """Runs the most frequent kind of all_reduce of the ranks s: of a dense tensor on a GPU that needs no gradient, into
+    out. Returns False, without an effect, if the call is of another kind, which the caller must then handle."""
     g = s and s.group
     if not g or op.__class__ is not str:
         return False
@@ -264,8 +264,8 @@ def empty(shape, dtype):
 
 
 class _Free:
-    """Blocks of memory that are free, in the order in which they were allocated. Ranks that allocate and free alike take the
-    same blocks, although the addresses of a block differ between them."""
+    """Blocks of memory that are free, in the order in which they were allocated. Ranks that allocate and free in the
+    same order get corresponding blocks, although the addresses of a block differ between ranks."""
 
     def __init__(self):
         self.blocks, self.made = [], 0  # (size in bytes, number, address), and the number of all blocks
@@ -292,9 +292,9 @@ class _Borrowed(_Lent):
 
 
 def borrowed(s, size, dtype):
-    """Returns a tensor in hocket's GPU memory, which is used again after the tensor has been freed, as torch's allocator
-    does: for work on the stream that is current now. All ranks of s make the same calls, and free the tensors at the same
-    positions in their sequences of calls."""
+    """Returns a tensor in hocket's GPU memory. After the tensor has been freed, the memory is reused, as by torch's
+    allocator: for work on the stream that is current now. All ranks of s make the same calls, and free the tensors at
+    the same positions in their sequences of calls."""
     torch = sys.modules["torch"]
     g = group(s)
     n = torch.empty((), dtype=dtype).element_size()

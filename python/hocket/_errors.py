@@ -8,15 +8,15 @@ class Error(Exception):
 
 
 class ProgramError(Error):
-    """A program is wrong, or refuted."""
+    """Raised if a program is wrong, or refuted."""
 
 
 class InputError(Error, ValueError):
-    """Arguments, options or tensors are wrong.
+    """Raised if arguments, options or tensors are wrong.
 
     If an element of an integer parameter is out of range, ``parameter``, ``rank``, ``index`` and ``value`` identify it,
-    and ``low <= value < high`` is the range. ``begun`` is whether the run had begun: if so, tensors that it updates may
-    be partly updated. Otherwise nothing has changed."""
+    and ``low <= value < high`` is the range. ``begun`` is true if the run had begun, so that tensors that it updates
+    may be partly updated. Otherwise nothing has changed."""
 
     def __init__(self, message, parameter=None, rank=None, index=None, value=None, low=None, high=None, begun=False):
         super().__init__(message)
@@ -25,19 +25,20 @@ class InputError(Error, ValueError):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """A device, or the host, has too little memory."""
+    """Raised if a device, or the host, has too little memory."""
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """hocket cannot convert a model to a program, or the machine lacks a feature."""
+    """Raised if hocket cannot convert a model to a program, or if the machine lacks a feature."""
 
 
 class DeviceLostError(Error):
-    """This process can no longer use a device: start a new process."""
+    """Raised if this process can no longer use a device: start a new process."""
 
 
 class PeerError(Error):
-    """Another process died, stopped, or did not arrive. ``rank``, ``pid`` and ``host`` identify it."""
+    """Raised if another process died, stopped, or did not take part in a call. ``rank``, ``pid`` and ``host`` identify
+    it."""
 
     def __init__(self, message, rank=None, pid=None, host=None):
         super().__init__(message)
@@ -45,7 +46,8 @@ class PeerError(Error):
 
 
 class DisagreeError(Error):
-    """Processes have different values where all must have the same: ``values``, by rank."""
+    """Raised if processes have different values of something that must be equal in all; ``values`` holds them by
+    rank."""
 
     def __init__(self, message, what="", values=None):
         super().__init__(message)
@@ -53,7 +55,7 @@ class DisagreeError(Error):
 
 
 class ClosedError(Error):
-    """The machine, model or world is closed."""
+    """Raised if the machine, model or world is closed."""
 
 
 class Cancelled(Error):

@@ -14,16 +14,17 @@ from ._errors import Error, UnsupportedError
 def export(module, args=(), kwargs=None, *, plan=None, dynamic=None, **options):
     """Exports a torch module with torch.export, and loads the result: a Model with the module's weights.
 
-    ``args`` and ``kwargs`` are example inputs. ``plan`` and ``shard`` lay out the weights: see load. Without them,
-    weights that are DTensors keep their placements, and others are whole on each rank. ``dynamic`` is torch.export's
-    dynamic_shapes, where a string may stand for a Dim of that name: ``{"input_ids": {1: "T"}}``. Options are those of
-    load.
+    ``args`` and ``kwargs`` are example inputs. ``plan`` and ``shard`` set the layouts of the weights: see load. Without
+    them, weights that are DTensors keep their placements, and others are whole on each rank. ``dynamic`` is
+    torch.export's dynamic_shapes, where a string may stand for a Dim of that name: ``{"input_ids": {1: "T"}}``. Options
+    are those of load.
 
         m = hocket.export(model.eval(), (input_ids,), plan=model, ranks=2)
         logits = m(input_ids)
 
-    A module on a GPU opens the CUDA machine. Its weights stay on the GPU where each process has one rank; layers that
-    the program stacks are copied there. The model keeps the weights of this moment: export again if they change.
+    A module on a GPU opens the CUDA machine. The module's weights are used in place on the GPU if each process has one
+    rank, except layers that the program stacks, which are copied on the GPU. The model uses the weights as they are
+    now: export the module again if they change.
     """
     styles = _plans.styles(plan, module)
     return load_exported(exported(module, args, kwargs, dynamic), name_of(module), plan=styles,
@@ -52,8 +53,9 @@ def exported(module, args, kwargs=None, dynamic=None):
 
 
 def load_exported(program, name, weights=None, original=None, **options):
-    """Loads an ExportedProgram. ``original`` returns the module that was exported. Its weights go to the model from where they are: the archive that is written for the
-    library has none of them, unless files are given that have others."""
+    """Loads an ExportedProgram. ``original`` returns the module that was exported. The module's weights are bound to
+    the model directly: the archive that is written for the library does not contain them, unless files with other
+    weights are passed."""
     from . import _model
 
     files = isinstance(weights, (str, os.PathLike, list, tuple))
@@ -72,7 +74,7 @@ def load_exported(program, name, weights=None, original=None, **options):
 
 
 def _dims(shapes, dim):
-    """Dynamic shapes in which names of dims are made Dims, one for each name."""
+    """Dynamic shapes in which each name of a dim is replaced by a Dim, the same one for equal names."""
     known = {}
 
     def one(x, inside):
@@ -109,8 +111,9 @@ class _whole:
 
 @contextlib.contextmanager
 def _hollow(program):
-    """Has the weights in an ExportedProgram replaced by tensors of the same shapes with one element of memory, which
-    save writes in no time. Tied weights still are. Buffers stay: the program may be made of their values."""
+    """Replaces the weights in an ExportedProgram by tensors of the same shapes that occupy one element of memory, so
+    that save writes them quickly. Tied weights still are. Buffers are not replaced, because the program may depend on
+    their values."""
     import torch
 
     buffers, memory = set(program.graph_signature.buffers), {}

@@ -1,7 +1,8 @@
 """Gradients of programs for torch's autograd: load(…, grad=True).
 
-The gradient of a program is two programs. The first computes the results and what the second needs of them; the second
-computes the gradients of parameters. Both are loaded when a call first wants gradients of these parameters."""
+The gradient of a program is two programs. The first program computes the results and the values that the second program
+needs; the second computes the gradients of parameters. Both programs are loaded at the first call that needs gradients
+of the same parameters."""
 
 import functools
 import json
@@ -15,7 +16,7 @@ KEEPS = {True: "all", "all": "all", "auto": "auto", "inputs": "inputs"}
 
 
 class Gradient:
-    """The gradients of a model. ``load`` loads the text of a program as the model's own was loaded."""
+    """The gradients of a model. The function ``load`` loads the text of a program with the options of the model."""
 
     def __init__(self, model, keep, load):
         if keep not in KEEPS:
@@ -24,8 +25,8 @@ class Gradient:
         self._leaves, self._parts = {}, {}
 
     def bind(self, name, leaf):
-        """Has calls take, for a parameter, what the function ``leaf`` returns; None takes that back. It is called for
-        each call, so that it has the value of that time, and autograd sees how it is made."""
+        """Makes calls use, for a parameter, the value that the function ``leaf`` returns; None undoes this. ``leaf`` is
+        called for each call, so that it returns the current value and autograd records how the value is computed."""
         self._leaves.pop(name, None)
         if leaf is not None:
             self._leaves[name] = leaf
@@ -47,7 +48,7 @@ class Gradient:
         return self._parts[wrt]
 
     def run(self, given, bound, dims):
-        """Runs the program so that autograd can go back. ``bound`` has the other parameters."""
+        """Runs the program so that autograd can compute gradients. ``bound`` has the other parameters."""
         torch, model = sys.modules["torch"], self._model
         if model._gather:
             raise InputError("results that are gathered have no gradient: load without gather=True, and call "
@@ -83,7 +84,7 @@ class _Parts:
 
 
 class _Call:
-    """A call: its programs, and its arguments but the tensors of torch's, whose names it has."""
+    """A call: its programs, its arguments except torch tensors, and the names of the torch tensors."""
 
     def __init__(self, parts, wrt, names, rest, dims):
         self.parts, self.wrt, self.names, self.rest, self.dims = parts, wrt, names, rest, dims

@@ -8,19 +8,20 @@ from ._errors import InputError, UnsupportedError
 
 
 def jax(f, *, mesh=None, in_shardings=None, out_shardings=None, **options):
-    """A function that computes what jax.jit(f) does, by hocket: JAX lowers f for the arguments of a call, and hocket loads
-    what it prints. It takes and gives JAX's arrays, and numpy's as JAX does.
+    """Returns a function that computes the same as jax.jit(f), with hocket: JAX lowers f for the arguments of a call,
+    and hocket loads the StableHLO text. Arguments and results are JAX arrays; numpy arrays are accepted as by JAX.
 
-    Shardings are those of jax.jit; a PartitionSpec in them is one of ``mesh``. Layouts of the program follow from them: it
-    has as many ranks as the mesh has devices, and arrays are whole. Options are those of load.
+    Shardings are as for jax.jit; a PartitionSpec in them refers to the axes of ``mesh``. The layouts of the program
+    follow from the shardings. The program has as many ranks as the mesh has devices, and arrays are whole. Options are
+    those of load.
 
         step = hocket.jax(jax.grad(loss))
         grads = step(params, batch)
         print(step.model(params, batch).text)
 
-    Where JAX's default backend is a GPU the function is one of jax.jit's that calls hocket by XLA's foreign functions: on
-    XLA's streams and buffers, of all devices of the mesh. There ``graph=False`` has each call launch its kernels one by
-    one; by default they are launched as one graph from the third call on.
+    If JAX's default backend is a GPU, the function is made by jax.jit and calls hocket by XLA's foreign functions, on
+    XLA's streams and buffers on all devices of the mesh. On GPUs, kernels are launched as one graph from the third call
+    on; ``graph=False`` makes each call launch its kernels one by one.
     """
     return Function(f, mesh, {"in_shardings": in_shardings, "out_shardings": out_shardings}, options)
 
@@ -68,7 +69,7 @@ class Function:
         return self._loaded[key], leaves
 
     def _traced(self, *args, **kwargs):
-        """What JAX traces: a call of hocket by XLA, on blocks of the ranks."""
+        """The function that JAX traces: a call of hocket by XLA, on the ranks' blocks."""
         leaves, tree = self._api.tree.flatten((args, kwargs))
         loaded = self._loaded.get(_key(tree, leaves))
         if loaded is None:
@@ -80,7 +81,7 @@ class Function:
         return self._api.tree.unflatten(loaded.tree, outs)
 
     def _named(self, shardings, mesh):
-        """Shardings in which each PartitionSpec is one of the mesh."""
+        """Shardings in which each PartitionSpec is replaced by a NamedSharding of the mesh."""
         def one(x):
             if type(x).__name__ != "PartitionSpec":
                 return x
@@ -116,7 +117,7 @@ class _Loaded:
         self._ins, self._outs = [p for p in layouts["in"] if p["name"] in self.inputs], layouts["out"]
         self.names = [p["name"] for p in self._ins]  # without constants of the text, which are bound
         self._ranks = 1 + max((b["rank"] for p in (*self._ins, *self._outs) for b in p["blocks"]), default=0)
-        # Without foreign functions and with several ranks in this process arrays are whole, in the host's memory.
+        # Without foreign functions, and with several ranks in this process, arrays are whole and in host memory.
         self.whole = self._ranks > 1
         if foreign:
             self.model.prepare()
@@ -165,7 +166,7 @@ _registered = []
 
 
 def _spec(api, mesh, port):
-    """The PartitionSpec of a parameter or result: which axes of the mesh split each dimension of its blocks."""
+    """The PartitionSpec of a parameter or result: the axes of the mesh that split each dimension."""
     los = {b["rank"]: b["lo"] for b in port["blocks"]}
     step, splits = len(los), [[] for _ in port["shape"]]
     for axis in mesh.axis_names:  # the last axis counts ranks fastest

@@ -158,7 +158,8 @@ def open_machine(options):
 
 
 def open_group(machine, options):
-    """Opens a machine for some of another's processes; its number and who this process is."""
+    """Opens a machine for some of the processes of another machine; returns its number, and the rank of this
+    process."""
     who = _text()
     handle = call("hocket_group", machine, json.dumps(options).encode(), ctypes.byref(who))
     return handle, json.loads(_take(who))
@@ -170,8 +171,9 @@ def pack(ts):
 
 
 def held(name, *args):
-    """Calls a function that retains an object and waits. Signal handlers run meanwhile. If one raises an exception,
-    the function cancels the run, and raises it when the run has ended."""
+    """Calls a function of the library that retains a Python object, and waits for its end. Signal handlers run
+    meanwhile. If an interrupt raises an exception, the run is cancelled, and the exception is raised when the run has
+    ended."""
     return call(name, ctypes.byref(lib().interpreter), *args)
 
 

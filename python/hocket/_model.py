@@ -18,36 +18,40 @@ MOST_CALLS = 256  # ways to call a model that are kept
 def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), group=None,
          grad=False, **options):
     """Loads a program: a path to a .hkt file or to an archive that torch.export.save wrote (.pt2), a program's text, or
-    torch's ExportedProgram. Texts and files are hocket's or StableHLO's, which JAX's lowered.as_text() is.
+    torch's ExportedProgram. The text is in hocket's language or StableHLO, which JAX's lowered.as_text() returns.
 
-    An archive has its weights with it, and torch is not needed. ``plan`` says how they are laid out over ranks: a dict of
-    styles by patterns of module paths, the path of one in JSON, a plan of torch's parallelize_module, a transformers
-    model, or DTensors. ``shard`` has more entries, as ``"layers.*.mlp.up_proj=colwise"``. A call takes the inputs of the
-    export by their names. State that the model keeps between calls begins as the archive has it: see Model.reset.
-    ``weights`` are other weights: safetensors files, which have all of the model's, or tensors by the names of its
-    modules, which replace some or all. Tensors in the host's memory are copied: load again after changing them. ``quantize`` is "fp8-tensor", "fp8-row" or "fp8-block": the weights of linears are
-    quantized to f8e4m3 when they are read, with a scale for the tensor, for each row, or for each 128 by 128 elements,
-    and activations in each call. Model.quantization measures the errors that this causes.
+    An archive contains its weights, and torch is not needed to load it. ``plan`` sets the layouts of the weights over
+    ranks: a dict of styles by patterns of module paths, the path of a JSON file with such a dict, a plan of torch's
+    parallelize_module, a transformers model, or DTensors. ``shard`` adds entries, such as
+    ``"layers.*.mlp.up_proj=colwise"``. The arguments of a call are the inputs of the export, by name. State that the
+    model keeps between calls begins with the archive's values: see Model.reset. ``weights`` replaces weights:
+    safetensors files, which must contain all weights of the model, or tensors by the names of its modules, which
+    replace some or all weights. Tensors in host memory are copied: load again after changing them. ``quantize`` is
+    "fp8-tensor", "fp8-row" or "fp8-block": the weights of linears are quantized to f8e4m3 when they are read, with a
+    scale for the tensor, for each row, or for each 128 by 128 elements, and activations in each call.
+    Model.quantization measures the errors that this causes.
 
-    ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
-    text leaves it open, ``weights`` are tensors to bind, by parameter. ``group`` has the processes of a group run it, one
-    rank each: see new_group. Options are those of loading: ``strategy``, ``algorithm``,
-    ``fixed``, ``gather``, ``no_prove``, ``arena`` (how many bytes of memory a rank may use for the plan's tensors, as
-    ``hocket run --budget``; default: no limit), ``grace``, and ``graph``: calls on a GPU's tensors launch their kernels as
-    one graph from the third on, which costs the caller less. The plan cache keeps a plan for each choice of dims:
-    ``cache`` is how many bytes the plans may hold beyond the one used last (4 GiB), or "off" to unload each plan after its
-    run; ``hard_cache=True`` never holds more; ``buckets={"T": [64, 256]}`` rounds dims up. See Model.stats.
+    ``dims`` sets dims, ``func`` names the function (default: the last), ``ranks`` is the number of ranks if the text
+    leaves it open, and ``weights`` are tensors to bind, by parameter. With ``group``, the processes of a group run the
+    program, one rank each: see new_group. ``options`` configure the load: ``strategy``, ``algorithm``, ``fixed``,
+    ``gather``, ``no_prove``, ``arena`` (the number of bytes that a rank may use for the plan's tensors, as ``hocket run
+    --budget``; default: no limit), ``grace``, and ``graph``: calls on a GPU's tensors launch their kernels as one graph
+    from the third on, which costs the caller less. The plan cache keeps a plan for each choice of dims: ``cache`` is
+    the number of bytes that all plans may hold (default: 4 GiB), where the plan used last always stays loaded, or "off"
+    to unload each plan after its run; ``hard_cache=True`` makes the limit hold without exception; ``buckets={"T": [64,
+    256]}`` rounds dims up. See Model.stats.
 
-    Arguments, bound tensors and results are whole where one process runs all ranks. Among several processes they are
-    the blocks of this process's rank; ``gather=True`` makes results whole, of calls on the host's tensors. It is the
-    same on the CPU machine and on GPUs, where a model takes and gives torch's tensors: see Model. With ``lend=True`` results there that
-    collectives or other ranks write are not copied but lent: views of the model's own memory, in which they stay until
-    the model's next call for the same dims, or replay. See Model. It does nothing on the CPU machine. All ranks lend
-    alike. Arguments that are not split must be equal on all ranks: calls do not check it, but with ``gather=True`` the
-    ranks' copies of results are compared.
+    Arguments, bound tensors and results are whole if one process runs all ranks. With several processes they are the
+    blocks of this process's rank; ``gather=True`` makes results whole in calls on tensors in host memory. This is the
+    same on the CPU machine and on GPUs, where arguments and results are torch tensors: see Model. With ``lend=True``,
+    results on GPUs that collectives or other ranks write are lent instead of copied: they are views of the model's own
+    memory, which are valid until the model's next call for the same dims, or the next replay. See Model. ``lend`` has
+    no effect on the CPU machine. All ranks lend alike. Arguments that are not split must be equal on all ranks: calls
+    do not check it, but with ``gather=True`` the ranks' copies of results are compared.
 
-    With ``grad=True`` torch's autograd goes through calls, to arguments and to bound tensors that require gradients. What
-    the gradients need of a call is kept: ``grad="auto"`` computes again what costs little, and ``grad="inputs"`` all.
+    With ``grad=True`` torch's autograd computes gradients of calls, for arguments and for bound tensors that require
+    them. Values of a call that the gradients need are stored: ``grad="auto"`` recomputes values that are cheap to
+    compute, and ``grad="inputs"`` recomputes all values from the inputs.
     """
     if type(program).__name__ == "ExportedProgram":
         return _export.load_exported(program, "program.pt2", dims=dims, func=func, ranks=ranks, weights=weights, lend=lend,
@@ -57,8 +61,8 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
 
 def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), group=None,
                  grad=False, original=None, **options):
-    """As load. ``own`` has the weights of an archive that lacks them, by their names in the tree of modules, and
-    ``original`` returns the torch module that the archive was exported from."""
+    """As load. ``own`` contains the weights for an archive without weights, by their names in the tree of modules, and
+    ``original`` returns the torch module from which the archive was exported."""
     s = _world.of(group)
     form, rest = options.get("quantize"), {k: v for k, v in options.items() if k != "quantize"}
     again = functools.partial(load_archive, program, None, dims, func, ranks, weights, False, plan, shard, group, **rest)
@@ -147,7 +151,7 @@ def _check_weights(weights, archive):
 
 
 def _sizes(buckets):
-    """Returns the values of each dim in order."""
+    """Returns the values of the buckets of each dim in ascending order."""
     if not hasattr(buckets, "items"):
         raise InputError(f"buckets is {buckets!r}: give a dict of lists by dim, such as {{\"T\": [64, 256]}}")
     sizes = {}
@@ -234,22 +238,22 @@ def _classes(tensors):
 class Model:
     """A loaded program. Calling it runs it; threads take turns.
 
-    All tensors of a call, bound ones among them, are in the host's memory or all on a GPU. A call reads them as they
-    are then, and updates those of inout parameters in place; these must not share memory with each other. A call
-    on the host's tensors that fails leaves them as they were. An inout tensor that the call is given comes back among the results, one that is bound does not. A
-    result of which this rank has no block is None.
+    All tensors of a call, including bound tensors, are in host memory, or all are on a GPU. A call reads the current
+    values of the tensors, and updates the tensors of inout parameters in place; these must not share memory with each
+    other. A failed call leaves tensors in host memory unchanged. An inout tensor is also among the results of the call
+    if it was an argument, but not if it is bound. A result of which this rank has no block is None.
 
-    Called with torch's tensors on a GPU, it gives torch's current stream a run and returns at once: the results are
-    there when the stream comes to what is given to it next. Only the first call for given dims waits, until its plan is
-    loaded. While torch.cuda.graph captures the stream the run becomes part of the graph, if there was a call before;
-    do not close the model while the graph is replayed. What goes wrong in a run, later calls and
-    ``synchronize`` raise.
+    A call with torch tensors on a GPU enqueues a run on torch's current stream and returns without waiting: work that
+    is enqueued later on the stream can use the results. Only the first call for given dims waits, until its plan is
+    loaded. While torch.cuda.graph captures the stream, the run becomes part of the graph, if there was an earlier call;
+    do not close the model while the graph is replayed. Errors of a run are raised by later calls and by
+    ``synchronize``.
 
-    Results that the model lends (see load) are overwritten by its next call for the same dims: clone what is to stay,
-    and what is to be an argument of that call, which is an InputError otherwise. That call begins behind what torch's
-    current stream was given before it: work on other streams is yours to order. Plans of lent results stay loaded until
-    the model is closed and its lent results are gone. When a run has failed, and after hocket.shutdown, they must not
-    be used.
+    Results that the model lends (see load) are overwritten by its next call for the same dims. Clone results that must
+    persist, and results that are arguments of that call, which otherwise raises an InputError. That call begins after
+    the work that was enqueued earlier on torch's current stream; the caller must order work on other streams. Plans of
+    lent results stay loaded until the model is closed and its lent results are freed. After a failed run, and after
+    hocket.shutdown, lent results must not be used.
     """
 
     def __init__(self, handle, state, gather, lend=False, func="model", buckets=None):
@@ -272,12 +276,12 @@ class Model:
         self._binding = threading.Lock()  # of bound and uploaded weights of the host
 
     def bind(self, name, t, dims=None):
-        """Has all calls to come take a tensor for a parameter, as if they were given it: a weight, or state, which
-        they update if the parameter is inout. None takes it back. ``dims`` gives dims that the program and load do not
-        fix, for a tensor on a GPU.
+        """Sets the tensor of a parameter for all later calls: a weight, or state, which calls update if the parameter
+        is inout. None removes the binding. ``dims`` sets dims that neither the program nor load fixes, for a tensor on
+        a GPU.
 
-        One process that runs all ranks of the CUDA machine uploads a weight of the host's once: bind it again when it
-        has changed."""
+        A single process that runs all ranks of the CUDA machine uploads a weight in host memory only once: bind the
+        weight again after changing it."""
         if name not in self._parameters():
             raise InputError(f"there is no parameter {name}; there are {', '.join(self._parameters())}")
         t = _cuda.of_dlpack(t)
@@ -323,16 +327,17 @@ class Model:
         self._changed()
 
     def load(self, weights, rules=None, inputs=None, dims=None):
-        """Binds weights: of a safetensors file, of the index or the folder of several, or tensors by name, such as a
-        state_dict, also of DTensors. Tensors are whole; a process of several reads the rows of its rank, and bind takes
-        its block. Returns the names of tensors that nothing uses.
+        """Binds weights from a safetensors file, from the index or the folder of several files, or from tensors by
+        name, such as a state_dict, also of DTensors. The tensors are whole: with several processes, each process reads
+        its rank's rows (while bind expects the rank's block). Returns the names of tensors that no parameter uses.
 
-        A parameter without a rule is the tensor of its name, if there is one. ``rules`` say what others are made of, by
-        parameter: a name, a list of names that are concatenated, or a dict of ``from`` with ``transpose=True`` (of the
-        last two dimensions), ``axis``, ``lo`` and ``hi`` (what is cut and concatenated, once transposed) and
-        ``cast=True`` (to the parameter's type). In "layers.*.up.weight" the * stands for the numbers of layers, which are
-        stacked along a new first dimension. ``inputs`` are the parameters that calls give, by default all that get no
-        weight. ``dims`` gives dims that the program and load do not fix, for tensors by name among several processes."""
+        A parameter without a rule gets the tensor of the same name, if there is one. ``rules`` describe, by parameter,
+        from which tensors other parameters are built: a name, a list of names that are concatenated, or a dict with
+        ``from`` and ``transpose=True`` (of the last two dimensions), ``axis``, ``lo`` and ``hi`` (the rows that are
+        selected along axis, and concatenated, after the transposition) and ``cast=True`` (to the parameter's type). In
+        "layers.*.up.weight" the * stands for the numbers of layers, which are stacked along a new first dimension.
+        ``inputs`` are the parameters that calls pass, by default all parameters that get no weight. ``dims`` sets dims
+        that neither the program nor load fixes, for tensors by name with several processes."""
         bound, shapes, unused = _weights.load(self, weights, rules or {}, inputs, dims)
         self._loaded |= set(bound)
         for param in (*bound, *shapes):
@@ -343,7 +348,7 @@ class Model:
         return unused
 
     def layouts(self, dims=None, shapes=None):
-        """How parameters and results lie on the ranks, for dims and for shapes of parameters, by name:
+        """Returns the layouts of parameters and results over the ranks, for dims and for shapes of parameters by name:
         {"in": [...], "out": [...]}, each with name, dtype, shape and blocks."""
         key = json.dumps({"dims": self._with_weights(dims, shapes or {}), "shapes": shapes or {}, "given": dims or {}},
                          sort_keys=True)
@@ -352,8 +357,8 @@ class Model:
         return self._layouts[key]
 
     def __call__(self, *args, dims=None, **kwargs):
-        """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
-        load do not fix. One result comes by itself, several as a tuple."""
+        """Runs the program once. Arguments are passed by position or by name; ``dims`` sets dims that neither the
+        program nor load fixes. A single result is returned by itself, several results as a tuple."""
         if not kwargs and dims is None:  # most calls on GPUs are like an earlier one
             known = self._alike.get((self._version, _classes(args)))
             if known is not None and not (_cuda.Block.capturing() or any([t.requires_grad for t in args])):
@@ -417,7 +422,7 @@ class Model:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _check_buckets(self):
-        """Raises an error for buckets of dims for which calls cannot pad arguments and cut results."""
+        """Raises an error for buckets of dims for which calls cannot pad arguments and shorten results."""
         for dim in self._buckets:
             known = {d: None for extents in (*self._about["extents"].values(), *self._about["returns"]) for d in extents if d}
             if dim in self._about["within"]:
@@ -427,8 +432,9 @@ class Model:
                 raise InputError(f"buckets: no parameter or result has the dim {dim}; there are {', '.join(known)}")
 
     def _rounded(self, given, bound, dims, version):
-        """Runs the program with dims rounded up to their buckets: arguments are filled up with zeros, positions with -1,
-        which index_copy skips, and results cut. It is right where what is filled up does not change the rest, which is for the caller to know."""
+        """Runs the program with dims rounded up to their buckets: arguments are padded with zeros, positions with -1,
+        which index_copy skips, and results are shortened. The caller must ensure that the padding does not change the
+        other elements of the results."""
         sizes = {**self._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
         up, own = {}, {n for n in (*bound, *self._loaded) if n not in given}
         fixed = {dim for n in own for dim in self._about["extents"].get(n, ())}  # bound tensors are not filled up
@@ -466,10 +472,10 @@ class Model:
         return tuple(results) if isinstance(got, tuple) else results[0]
 
     def stats(self):
-        """What the plan cache did since the machine was opened, for all models of the processes: a dict of ``hits`` and
-        ``misses`` (calls that found their plan loaded, and that did not), ``reloads`` (misses of plans that had been
-        unloaded to make room), ``evictions``, ``plans`` and ``bytes`` that are held now (``device`` of them on the GPU), and
-        ``most_bytes``."""
+        """Returns the counters of the plan cache since the machine was opened, for all models of the processes: a dict
+        of ``hits`` and ``misses`` (calls whose plan was loaded, and calls whose plan was not), ``reloads`` (misses of
+        plans that had been unloaded to make room), ``evictions``, the number of loaded ``plans`` and their ``bytes``
+        (of which ``device`` are on the GPU), and ``most_bytes``, the largest value of ``bytes`` so far."""
         return json.loads(_lib.call_text("hocket_plan_stats", self._handle))
 
     def _enqueue(self, given, bound, dims, version):
@@ -525,13 +531,13 @@ class Model:
 
     @property
     def proof(self):
-        """What is proved of the plan for the dims that the program and load fix: "proved", or "unknown". The plan is
-        made and loaded, if no call has done so. One that is refuted is a ProgramError."""
+        """Returns the verdict on the plan for the dims that the program and load fix: "proved" or "unknown". The plan
+        is made and loaded unless a call has already done so. For a refuted plan, a ProgramError is raised."""
         return json.loads(_lib.call_text("hocket_description", self._handle, 1))["proof"]
 
     def reset(self):
-        """Gives state the values that it began with: those of the archive, and of tensors in the host's memory those
-        that they had when they were bound. State bound to a tensor on a GPU is to be bound again."""
+        """Restores the initial values of states: the archive's values and, for tensors in host memory, the values at
+        the time of bind. A state that is bound to a tensor on a GPU must be bound again instead."""
         for name, b in self._bound.items():
             if isinstance(b, _cuda.Block) and name in self._about["states"]:
                 raise InputError(f"{name} is bound to a tensor on a GPU: give that its first values yourself")
@@ -544,8 +550,8 @@ class Model:
         """Compares the model with the reference evaluator, on inputs as a call takes them, as a whole and layer by layer:
         a Comparison. State stays as it is. It is slow, and works where one process runs all ranks.
 
-        ``compare(module, args)`` also calls the model and a torch module once, and has the errors of the model's results
-        against the module's."""
+        ``compare(module, args)`` also calls the model and a torch module once, and adds the errors of the model's
+        results compared with the module's results."""
         if self._several():
             raise InputError("a comparison works where one process runs all ranks: start the script without a launcher")
         module = None
@@ -564,14 +570,14 @@ class Model:
         return _compare.Comparison(out, against)
 
     def quantization(self, *args, dims=None, **kwargs):
-        """Measures how much the results of a model that was loaded with ``quantize=`` differ from those without it, on
-        inputs as a call takes them: a list of Difference, one for each result of floats. str of a Difference is the line
-        that ``hocket run --quantize`` prints.
+        """Measures how much the results of a model that was loaded with ``quantize=`` differ from the results without
+        quantization, for the arguments of a call. Returns a list of Difference, one for each floating-point result. str
+        of a Difference is the line that ``hocket run --quantize`` prints.
 
-        A model of an archive is loaded again without ``quantize``, and once more with it if it has state, so that both
-        begin as the archive has it. A model that was exported from a module is compared with the module, which must still
-        exist, and cannot have state. Among several processes all call this together; a difference is then that of the
-        process's results."""
+        A model of an archive is loaded again without ``quantize`` and, if it has state, once more with ``quantize``, so
+        that both begin with the archive's state. A model that was exported from a module is compared with the module,
+        which must still exist, and cannot have state. With several processes, all processes make this call, and each
+        compares its own results."""
         original, form = self._unquantized
         if not form:
             raise InputError("the model is not quantized: load it with quantize=\"fp8-block\", \"fp8-row\" or \"fp8-tensor\"")
@@ -614,7 +620,8 @@ class Model:
                 for dim, e in zip(extents[n], shape) if dim}
 
     def _with_weights(self, dims, shapes=()):
-        """Dims, with those that loaded weights come to, except for weights whose shapes are to be others."""
+        """Returns dims together with the dims that follow from loaded weights, except from weights whose shapes may
+        change."""
         if not self._weighed:
             return dict(dims or {})
         of = self._dims_of({n: shape for n, shape in self._weighed.items() if n not in shapes})
@@ -647,7 +654,7 @@ class Model:
         return {n: _cuda.of_dlpack(t) for n, t in (*zip(free, args), *kwargs.items())}
 
     def _free(self, named):
-        """Returns the parameters that arguments by position are for, in order."""
+        """Returns the names of the parameters to which arguments by position belong, in order."""
         return [n for n in self.inputs if n not in named and self._bound.get(n) is None and n not in self._loaded]
 
     def _parameters(self):
@@ -656,7 +663,8 @@ class Model:
         return self._names
 
     def _check(self, layouts, views):
-        """Raises an error for names that are no parameters. The library reports missing and misshapen arguments."""
+        """Raises an error for names that are not names of parameters. The library reports missing and misshapen
+        arguments."""
         unknown = sorted(set(views) - {p["name"] for p in layouts["in"]})
         if unknown:
             raise InputError(f"there is no parameter {', '.join(unknown)}; there are {', '.join(self.inputs)}")
@@ -688,14 +696,15 @@ class Model:
             return True
 
     def _rank(self, port, gathered):
-        """Returns the rank whose block of a parameter or result this process has: -1 for the whole, None for none."""
+        """Returns the rank whose block of a parameter or result this process has: -1 for the whole tensor, None if it
+        has no block."""
         if not self._several() or gathered:
             return -1
         return next((b["rank"] for b in port["blocks"] if b["rank"] == self._world.rank), None)
 
     def close(self):
-        """Unloads the program. While results that it lent are there it stays loaded, though it cannot be called: it is
-        unloaded when a model is loaded or closed after they are gone."""
+        """Unloads the program. While results that the model has lent exist, it stays loaded, although it cannot be
+        called. After they are freed, it is unloaded when any model is loaded or closed."""
         if self._handle:
             if self._gradient is not None:
                 self._gradient.close()

@@ -11,8 +11,8 @@ _OF_ACTIVATIONS = {"PrepareModuleInput", "PrepareModuleOutput", "PrepareModuleIn
 
 
 def styles(plan, module=None):
-    """The styles of a plan, by pattern. A plan is a dict of styles, the path of one in JSON, a plan of torch's
-    parallelize_module, a transformers model or config, or what has DTensors: a state_dict, or a module. None is the
+    """The styles of a plan, by pattern. A plan is a dict of styles, the path of a JSON file with such a dict, a plan of
+    torch's parallelize_module, a transformers model or config, or a state_dict or module with DTensors. None means the
     placements of the module's DTensors."""
     if plan is None:
         return _of_placements(_parameters(module), module)
@@ -42,7 +42,8 @@ def _parameters(module):
 
 
 def _of_transformers(model):
-    """The plan of a transformers model: its own, and its base model's with the prefix of that. None if it is no such."""
+    """The plan of a transformers model: the model's own plan, and that of its base model with the base model's prefix.
+    None if the object is no transformers model."""
     own = getattr(model, "_tp_plan", None)
     config = getattr(model, "config", model)
     base = getattr(config, "base_model_tp_plan", None)
@@ -58,7 +59,7 @@ def _classes(x):
 
 
 def _style(path, style, module):
-    """The style of an entry; None if it lays out no parameter."""
+    """The style of an entry of a plan; None if the entry does not apply to parameters."""
     if isinstance(style, str):
         return style
     names = _classes(style)
@@ -84,7 +85,7 @@ def _is(layouts, name):
 
 
 def _embeds(path, module):
-    """Whether the modules of a path look up rows of a table."""
+    """Whether the modules at a path are embeddings, which look up rows of a table."""
     if not hasattr(module, "named_modules"):
         return False
     want = path.split(".")

@@ -1,4 +1,4 @@
-"""Tensors of others: where their bytes are, and new ones like them."""
+"""Tensors of other libraries: the addresses of their bytes, and new tensors of the same library."""
 
 import ctypes
 import sys
@@ -23,7 +23,8 @@ def _is(t, module, name):
 
 
 class View:
-    """A dense tensor's memory, which ``keep`` holds. ``readonly`` is why it must not be written; empty if it may be."""
+    """The memory of a dense tensor, which the object ``keep`` keeps alive. ``readonly`` is the reason why the memory
+    must not be written; empty if it may be written."""
 
     def __init__(self, keep, dtype, shape, address, kind, readonly=""):
         self.keep, self.dtype, self.shape, self.address, self.kind = keep, dtype, tuple(shape), address, kind
@@ -45,7 +46,7 @@ class View:
 
 
 def filled(t, shape, what, value=0):
-    """A tensor of torch or numpy with the value after its own elements in each dimension, of a larger shape."""
+    """A tensor of torch or numpy, padded with the value at the end of each dimension to a larger shape."""
     t = cut(t, what)
     larger = t.new_full(shape, value) if hasattr(t, "new_full") else sys.modules["numpy"].full(shape, value, t.dtype)
     larger[tuple(slice(0, e) for e in t.shape)] = t
@@ -53,7 +54,7 @@ def filled(t, shape, what, value=0):
 
 
 def cut(t, what):
-    """A tensor that can be cut and filled up: of torch or numpy."""
+    """A tensor of torch or numpy, which can be sliced and padded."""
     if not hasattr(t, "new_zeros") and not _is(t, "numpy", "ndarray"):
         raise InputError(f"{what} is a {type(t).__name__}, and is to be filled up: give a tensor of torch or an array of numpy")
     return t
@@ -90,7 +91,7 @@ def view(t, what="a tensor"):
 
 
 def written(t, what):
-    """As view, for a tensor that receives a result."""
+    """Like view, for a tensor that receives a result."""
     v = view(t, what)
     if v.readonly:
         raise InputError(f"{what} {v.readonly}, and cannot receive a result: pass another tensor")
@@ -146,8 +147,8 @@ class _DLTensor(ctypes.Structure):
 
 
 def _of_dlpack(t, what):
-    """DLPack's version 0, whose capsule is not consumed: it lives as long as the view. It has no flag for tensors that
-    must not be written."""
+    """DLPack's version 0, whose capsule is not consumed: it lives as long as the view. DLPack's version 0 has no flag
+    for tensors that must not be written."""
     capsule = t.__dlpack__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -197,7 +198,7 @@ def empty(like, dtype, shape):
 
 
 def on_host(t):
-    """A tensor, in the host's memory: torch's on a GPU are copied."""
+    """Returns a tensor in host memory; torch tensors on a GPU are copied."""
     if _is(t, "torch", "Tensor") and t.device.type != "cpu":
         return t.detach().cpu().contiguous()
     return t

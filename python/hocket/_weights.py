@@ -14,8 +14,8 @@ _RULE = {"from": None, "transpose": False, "axis": 0, "lo": 0, "hi": 0, "cast": 
 
 
 def load(model, weights, rules, inputs, dims):
-    """See Model.load: the parameters that the library has, the whole shapes of others where processes have blocks, and
-    the names of tensors that nothing uses."""
+    """See Model.load. Returns the parameters that the library has bound, the whole shapes of other parameters if
+    processes have blocks, and the names of unused tensors."""
     rules = {param: _rule(param, r) for param, r in rules.items()}
     if isinstance(weights, (str, os.PathLike)):
         of = {"path": os.fspath(weights), "rules": [{"param": param, **r} for param, r in rules.items()], "inputs": inputs}
@@ -87,7 +87,7 @@ def _some(tensors):
 
 
 def _expanded(tensors, patterns):
-    """Whether a * stands for numbers of layers, and the names of each layer's parts."""
+    """Returns whether a * in the names means numbers of layers, and the names of the tensors of each layer."""
     stacked = "*" in patterns[0]
     if any(("*" in p) != stacked or p.count("*") > 1 for p in patterns):
         raise InputError(f"either all of {patterns} have one * or none has")
@@ -104,7 +104,8 @@ def _expanded(tensors, patterns):
 
 
 def _shape(model, param, rule, layers, tensors):
-    """The whole shape of what a rule makes; refuses what cannot be made, as files do."""
+    """Returns the whole shape of the weight that a rule builds. Raises the same errors as for files if the weight
+    cannot be built."""
     stacked, names = layers
     axis, shapes = rule["axis"], []
     for layer in names:
@@ -156,8 +157,8 @@ def _about(name, tensors):
 
 
 def _made(model, param, rule, layers, tensors, layout, live):
-    """A parameter made by its rule: the block of the rank, None where it has none, or the whole. Autograd sees how it is
-    made if it is live."""
+    """Returns a parameter that is built by its rule: the block of the rank, None if the rank has no block, or the whole
+    tensor. If live is set, autograd records how the parameter is built."""
     stacked, names = layers
     block = None
     if layout is not None:
@@ -182,7 +183,7 @@ def _made(model, param, rule, layers, tensors, layout, live):
 
 
 def _library(t):
-    """Concatenation and stacking by the library that a tensor is of."""
+    """Concatenation and stacking, by the library to which a tensor belongs."""
     module = sys.modules["torch" if hasattr(t, "detach") else "numpy"]
     return lambda how, parts, axis: (module.stack if how == "stack" else getattr(module, "cat", None) or module.concatenate)(
         parts, axis)
@@ -211,10 +212,10 @@ def _typed(model, param, rule, t):
 
 
 def bind(model, tensors, every=False):
-    """Binds tensors, by names of parameters of the program or of weights in the tree of modules. Layers that the program
-    stacks are stacked. If every weight is wanted, other tensors are ignored. Otherwise weights that are not given stay the
-    archive's, and a tensor whose name is neither a parameter's nor one of the archive's is an error. Tensors on a GPU stay
-    there if the process has one rank."""
+    """Binds tensors, by names of parameters of the program or of weights in the tree of modules. Layers that the
+    program stacks are stacked. If every weight is wanted, other tensors are ignored. Otherwise other weights keep the
+    archive's values, and a tensor whose name is neither a parameter's nor a weight's in the archive gives an error.
+    Tensors on a GPU stay there if the process has one rank."""
     if not tensors:
         return
     sources, states = model._about.get("weights", {}), model._about["states"]
@@ -254,7 +255,7 @@ def bind(model, tensors, every=False):
 
 
 def _quantized(name, t, form, scales):
-    """The f8e4m3 values or the scales of a weight, by the rules of the operations quantize and scales."""
+    """Returns the f8e4m3 values or the scales of a weight, computed as by the operations quantize and scales."""
     if not hasattr(t, "detach"):
         raise InputError(f"{name} is a {type(t).__name__}, and is to be quantized: give tensors of torch, or a file")
     import torch
@@ -276,20 +277,20 @@ def _quantized(name, t, form, scales):
 
 
 def _live(model, layout, names, parts, device):
-    """The parameter that weights make now, of which autograd sees how it is made."""
+    """Returns the parameter that is built from the current weights; autograd records how it is built."""
     t = _joined(model, layout, names, parts, True)
     return t if device is None else _placed(t, device)
 
 
 def _placed(t, device):
-    """A tensor on a device, at an address where programs use it without a copy."""
+    """Returns a tensor on a device at an aligned address, so that programs use it without a copy."""
     t = t.to(device)
     return t if t.data_ptr() % 256 == 0 else t.clone()
 
 
 def _keys(model, tensors, every):
-    """The key of each weight's tensor: the name of the weight, another name that modules share it by, or the longest end of
-    one of them, since the archive may have modules around the model."""
+    """Returns the key of each weight's tensor: the name of the weight, another name of a shared weight, or the longest
+    suffix of one of these names, because the archive's names may have a prefix of outer modules."""
     shapes, shared = model._about.get("shapes", {}), model._about.get("shared", {})
     first = {other: name for name, others in shared.items() for other in others}
     keys, found = {}, {}
@@ -334,8 +335,8 @@ def _check_shape(model, key, name, t):
 
 
 def _joined(model, layout, names, parts, live=False):
-    """The parameter that weights make: whole where this process runs all ranks, else the block of its rank. Autograd
-    sees how it is made if it is live."""
+    """Returns the parameter that is built from weights: whole if this process runs all ranks, otherwise the block of
+    its rank. If live is set, autograd records how it is built."""
     block = next((b for b in layout["blocks"] if b["rank"] == model._world.rank), None) if model._several() else None
     if block:
         split = [i for i, (n, of) in enumerate(zip(block["shape"], layout["shape"])) if n != of]

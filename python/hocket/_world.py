@@ -28,7 +28,7 @@ class _State:
         self.exchange = None  # how the processes of a node exchange data, on GPUs
 
     def close(self):
-        """Closes groups, then the machine. All are closed if one fails."""
+        """Closes groups, then the machine. The machines of all groups are closed if one fails."""
         with contextlib.ExitStack() as all:
             if self.machine:
                 all.callback(_lib.close, self.machine)
@@ -40,8 +40,8 @@ class _State:
 
 
 class Group(_State):
-    """Some of the processes: see new_group. ``ranks`` are theirs among all, ``rank`` is this process's number among them,
-    -1 if it is none of them, and ``size`` how many there are."""
+    """A group of processes: see new_group. ``ranks`` are the ranks of its processes among all processes, ``rank`` is
+    this process's rank in the group, -1 if it is not in the group, and ``size`` is the number of its processes."""
 
     def __init__(self, of, name, ranks, alike):
         calling(f"new_group({ranks})")
@@ -57,13 +57,14 @@ class Group(_State):
 def init(machine=None, algorithm="", fixed=False, **options):
     """Opens the machine, "cpu" (the default) or "cuda", and joins the other processes if a launcher started several.
 
-    ``algorithm`` names the algorithm that collectives on GPUs try first. ``fixed=True`` uses one algorithm for all sizes,
-    so that the bits of an element do not depend on the number of elements. Other options: ``rank``, ``size`` and ``id``
-    if no launcher sets them; ``alone=True`` to stay alone under a launcher; ``dir``, the folder in which processes meet;
-    ``timeout``, seconds to join (60); ``stall_timeout``, seconds after which a silent process ends all (30).
+    ``algorithm`` names the algorithm that collectives on GPUs try first. ``fixed=True`` uses one algorithm for all
+    sizes, so that the bits of an element do not depend on the number of elements. Other options: ``rank``, ``size`` and
+    ``id`` if no launcher sets them; ``alone=True`` to ignore a launcher and use one process only; ``dir``, the folder
+    in which processes meet; ``timeout``, seconds to join (60); ``stall_timeout``, seconds without a sign of progress of
+    a process after which all processes are ended (30).
 
-    Other calls that need a machine open the CPU's, or, for a collective on a GPU's tensor, CUDA's: call init before
-    them. If that machine is open already, init does nothing; if another is, it is an InputError.
+    Without init, the first call that needs a machine opens "cpu" or, for a collective of a tensor on a GPU, "cuda". If
+    the same machine is already open, init does nothing; if another machine is open, it raises an InputError.
     """
     global _state, _left
     if machine not in (None, "cpu", "cuda"):
@@ -97,8 +98,8 @@ def state(machine="cpu"):
 
 
 def new_group(ranks=None, name=None):
-    """Makes a group of some of the processes, by default all, for ``group=`` of collectives and of load. All processes
-    call it, including those outside the group, in one order, with the same ranks."""
+    """Makes a group of some of the processes, by default all, for ``group=`` of collectives and of load. All processes,
+    including those outside the group, make the same calls of new_group in the same order."""
     s = state()
     try:
         ranks = list(range(s.size)) if ranks is None else [operator.index(r) for r in ranks]
@@ -179,7 +180,7 @@ def world_size(group=None):
 
 
 def calling(call):
-    """Sets the user's call during which the library's next function is called, for errors in other processes."""
+    """Reports the user's call that calls the library's next function, for errors in other processes."""
     if _state is None or _state.size == 1:
         return
     frame = caller()
@@ -207,7 +208,8 @@ def caller():
 
 
 def _reason():
-    """The exception that ends the interpreter, and where it was raised outside of this package; None for none."""
+    """The exception that ends the interpreter, and the position outside of this package where it was raised; None if
+    there is no exception."""
     e = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if e is None or hasattr(sys, "ps1"):  # an interactive interpreter goes on after exceptions
         return None
@@ -218,7 +220,8 @@ def _reason():
 
 
 def _forked():
-    """In a child, which has none of the library's threads: calls on GPUs go by way of _lib again, which refuses them."""
+    """Called in a forked child, which has none of the library's threads: makes calls on GPUs use _lib again, which
+    refuses them."""
     global _lock
     _lock = threading.RLock()  # the parent's may be held by a thread that the child does not have
     for s in (_state, *_state.groups) if _state is not None else ():
@@ -230,7 +233,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @atexit.register
 def _ends():
-    """The interpreter ends: the other processes learn why, if it is for an exception."""
+    """Called at the end of the interpreter: reports the exception that ends it, if any, to the other processes."""
     state, why = _state, _reason()
     if state is not None and state.size > 1 and why is not None:
         try:
@@ -243,8 +246,8 @@ def _ends():
 
 
 def shutdown():
-    """Closes the machine and leaves the other processes. It is called when the interpreter ends, too. Among several processes
-    a later call of hocket is a ClosedError, unless init has been called again."""
+    """Closes the machine and leaves the other processes. shutdown is also called when the interpreter ends. With
+    several processes, later calls of hocket raise a ClosedError, unless init has been called again."""
     global _state, _left
     with _lock:
         if _state is None:

@@ -1,4 +1,4 @@
-"""Times hocket beside NCCL and torch's symmetric memory, in one process a GPU:
+"""Compares the times of hocket, NCCL and torch's symmetric memory, with one process for each GPU:
 
     torchrun --nproc-per-node 2 -m hocket.bench                          # all_reduce, 15 sizes
     torchrun --nproc-per-node 2 -m hocket.bench all_gather norm layers   # others; --tsv FILE adds rows to a file
@@ -6,8 +6,9 @@
 
 A collective's time is that of a call in a torch CUDA graph of 50, and all_reduce's also of one of 50 eager calls. A
 layer's is that of one of 10 eager calls, and of a call in a graph of 10; where results can be lent, with lent ones too.
-Each round replays all of them in turn, starting behind a barrier; the figure is the median of the rounds on the slowest
-rank. Results are compared before anything is timed. NVLink multicast is off unless the environment says otherwise.
+Each round replays all of them one after another, each after a barrier; the reported time is the median of the rounds on
+the slowest rank. Results are compared before anything is timed. NVLink multicast is off unless the environment says
+otherwise.
 """
 
 import argparse
@@ -80,7 +81,7 @@ class VLLM:
                   t.numel())
 
     def captured(self):
-        """Tells graphs that were captured since the last call where peers' inputs are."""
+        """Registers the addresses of peers' inputs for the graphs that were captured since the last call."""
         self.call("captured", self.made)
 
 
@@ -122,7 +123,8 @@ class Bench:
         return self.torch.zeros(shape, dtype=self.torch.bfloat16, device=self.device)
 
     def symmetric(self, count, dtype):
-        """A tensor of zeros in torch's symmetric memory, and where this process reaches that of each rank."""
+        """Returns a tensor of zeros in torch's symmetric memory, and the addresses at which this process can access
+        each rank's tensor."""
         import torch.distributed._symmetric_memory as symm
         t = symm.empty(count, dtype=dtype, device=self.device).zero_()
         at = symm.rendezvous(t, self.group).buffer_ptrs
@@ -153,7 +155,8 @@ class Bench:
         return g
 
     def times(self, ways, count):
-        """Microseconds of a call by each of several ways, by name: what a way returns is replayed or called."""
+        """Returns the microseconds of a call for each of several implementations, by name: the graph or function that
+        an implementation returns is replayed or called."""
         torch, dist = self.torch, self.dist
         samples = {name: [] for name in ways}
         for i in range(self.rounds + 1):
@@ -240,7 +243,8 @@ class Bench:
                         "torch graph")
 
     def norm(self):
-        """hocket's one call beside each all-reduce with an add and norm that torch compiles for the shape."""
+        """Compares hocket's single call with each all-reduce followed by an add and a norm that torch compiles for the
+        shape."""
         torch, dist = self.torch, self.dist
         width, eps = 8192, 1e-5
         weight = self.ints(width, seed=3)
@@ -285,7 +289,8 @@ class Bench:
             del graphs
 
     def check_norm(self, ways, x, r, weight, eps):
-        """Holds each way to exact sums, and to norms as near as bf16 has them."""
+        """Checks that the sums of each implementation are exact, and that its norms are within the precision of
+        bf16."""
         torch = self.torch
         s = x.clone()
         self.dist.all_reduce(s)
@@ -348,7 +353,7 @@ class Bench:
                 model.close()
 
     def host(self):
-        """What a call takes the host, by itself: of a collective, and of a program."""
+        """Measures the host time of a single call, of a collective and of a program."""
         x, y = self.tensor(4096), self.tensor(4096)
         took = {}
         for name, call in (("hocket", lambda: self.hocket.all_reduce(x)), ("NCCL", lambda: self.dist.all_reduce(y))):
@@ -367,8 +372,8 @@ class Bench:
         self.model_calls()
 
     def model_calls(self):
-        """What a call of a program costs a caller that waits for it, compared with a replay of torch's graph, and the
-        phases of the call on the host."""
+        """Measures the time of a call of a program for a caller that waits for its end, compared with a replay of
+        torch's graph, and the phases of the call on the host."""
         for m, n, k in CALLED:
             x, w = self.reals(m, k // self.size), self.reals(n, k // self.size, seed=5)
             shape, model = f"{m}x{n}x{k}", self.hocket.load(program("gemm-ar", m, n, k, self.size), strategy="sequential")

@@ -1,13 +1,13 @@
-"""A communicator as inference engines ask for one: the calls of vLLM's DeviceCommunicatorBase, and of the communicators by
-NCCL and by kernels of their own that vLLM and SGLang have.
+"""A communicator with the interface that inference engines expect: the methods of vLLM's DeviceCommunicatorBase, and of
+vLLM's and SGLang's communicators that use NCCL or their own kernels.
 
     from hocket.communicator import Communicator
 
     c = Communicator(cpu_group, device=torch.device("cuda", local_rank))
     y = c.all_reduce(x)
 
-Calls are on torch's current stream and can be captured once each has been called before, as engines' warm-ups do. Results
-are new tensors unless ``out`` is given."""
+Calls run on torch's current stream, and can be captured after each has been called once, as in engines' warm-ups.
+Results are new tensors unless ``out`` is given."""
 
 import contextlib
 import sys
@@ -19,8 +19,8 @@ _OPS = {"SUM": "sum", "AVG": "avg", "MAX": "max", "MIN": "min"}
 
 
 class Communicator:
-    """The processes of a process group of torch's, of which ``cpu_group`` may be one of gloo. ``device_group``, if it is
-    given, carries what hocket has not: messages between two ranks."""
+    """The processes of a torch process group, ``cpu_group``, whose backend may be gloo. ``device_group``, if it is
+    passed, transfers messages between two ranks, which hocket does not support."""
 
     def __init__(self, cpu_group=None, device=None, device_group=None, unique_name=""):
         torch = sys.modules["torch"]
@@ -40,7 +40,8 @@ class Communicator:
     should_custom_ar = should_use
 
     def all_reduce(self, input_, out=None, op="sum", stream=None):
-        """The sum, or another reduction by torch's ReduceOp or its name, over the ranks; None while it is switched off."""
+        """Returns the sum over the ranks, or another reduction by torch's ReduceOp or its name; None while the
+        communicator is switched off."""
         if self.available and self.disabled and self.world_size > 1:
             return None
         if self._alone("all_reduce"):
@@ -54,7 +55,7 @@ class Communicator:
         return self.all_reduce(input_) if self.should_use(input_) else None
 
     def all_gather(self, input_, dim=-1):
-        """Joins the ranks' tensors along a dimension."""
+        """Concatenates the ranks' tensors along a dimension."""
         return self.all_gatherv(input_, dim)
 
     def all_gatherv(self, input_, dim=0, sizes=None):
@@ -102,7 +103,8 @@ class Communicator:
             return _collectives.reduce_scatter(input_, _op(op), out=output, group=self._s)
 
     def gather(self, input_, dst=0, dim=-1):
-        """The ranks' tensors, joined along a dimension, at the rank dst of the group; None at others."""
+        """Returns the ranks' tensors, concatenated along a dimension, on rank dst of the group, and None on other
+        ranks."""
         got = self.all_gather(input_, dim)
         return got if self.rank == dst else None
 
@@ -127,12 +129,13 @@ class Communicator:
 
     @contextlib.contextmanager
     def capture(self):
-        """Where a graph is captured. Nothing is registered: a graph has the addresses that it was captured with."""
+        """Where a graph is captured. No registration is needed: a graph contains the addresses with which it was
+        captured."""
         yield
 
     @contextlib.contextmanager
     def change_state(self, enable=None, stream=None):
-        """Switches the communicator on or off, or to another stream, until the end."""
+        """Switches the communicator on or off, or to another stream, until the context ends."""
         was = self.disabled, self.stream
         self.disabled = self.world_size == 1 or not self.available or enable is False
         self.stream = stream or self.stream
@@ -145,7 +148,8 @@ class Communicator:
         """Does nothing, because calls need no preparation."""
 
     def dispatch(self, hidden_states, router_logits, sizes=None):
-        """All ranks' rows of both, of so many each: experts are split, and tokens are not."""
+        """Returns the rows of all ranks of both tensors, with the given number of rows for each rank: experts are split
+        over ranks, and tokens are not."""
         both = self.all_gatherv([hidden_states, router_logits], 0, sizes)
         return both[0], both[1]
 
@@ -158,7 +162,8 @@ class Communicator:
         self.available, self.disabled = False, True
 
     def _alone(self, call):
-        """Whether there is one process, which has the result. A communicator that is switched off refuses the call."""
+        """Returns whether there is only one process, which already has the result. A communicator that is switched off
+        refuses the call."""
         if self.disabled and self.world_size > 1:
             why = "switched off" if self.available else "destroyed"
             raise (InputError if self.available else ClosedError)(f"{call} of a communicator that is {why}")
@@ -168,7 +173,8 @@ class Communicator:
         return sys.modules["torch"].empty(t.shape, dtype=t.dtype, device=t.device)
 
     def _on(self, stream):
-        """The stream that a call is given, the communicator's, or the current one."""
+        """Returns the stream that was passed to a call, or else the communicator's stream, or else the current
+        stream."""
         stream = stream or self.stream
         return contextlib.nullcontext() if stream is None else sys.modules["torch"].cuda.stream(stream)
 

@@ -44,7 +44,7 @@ _ROWWISE = _HEAD + """func rowwise(%a: {t}[M, K/tp], %b: {t}[K/tp, N]) -> {t}[M/
 
 
 class _Hocket:
-    """What both have in common: a program, whose second operand stays where it is on a GPU."""
+    """The common part of both implementations: a program whose second operand is used in place on a GPU."""
 
     DEFAULT_OPTIONS = {"strategy": "auto", "graph": False}
     ALLOWED_VALUES = {"graph": [True, False]}
@@ -79,7 +79,7 @@ class _Hocket:
         self.replay = graph.replay
 
     def run(self):
-        """One product; the result is there when torch's current stream has come to it."""
+        """Enqueues one product; later work on torch's current stream can use the result."""
         if self.replay is None:
             return self.model(**self.operands)
         self.replay()

@@ -50,8 +50,8 @@ def _processes(m):
 
 
 class _Memory:
-    """Buffers of one FSDP module. ``state`` are the processes that share them; None if they are unknown until the first
-    call."""
+    """Buffers of one FSDP module. ``state`` is the set of processes that share the tensors; None if it is unknown until
+    the first call."""
 
     def __init__(self, state):
         self.state = state

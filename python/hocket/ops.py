@@ -23,7 +23,7 @@ if _op is None:
 
 @_op("hocket::all_reduce", mutates_args=())
 def all_reduce(t: torch.Tensor, op: str = "sum") -> torch.Tensor:
-    """As hocket.all_reduce, into a new tensor."""
+    """Like hocket.all_reduce, but returns a new tensor."""
     with torch.no_grad():  # autograd has the gradients below
         return _collectives.all_reduce(t, op, out=torch.empty_like(t))
 
@@ -86,7 +86,7 @@ def _op_of(ctx, inputs, output):
 
 
 def _share(ctx, g):
-    """The gradient of one rank's part of a reduction, of that of a sum."""
+    """Returns the gradient of one rank's part of a reduction, from the gradient of the sum."""
     if ctx.op not in ("sum", "avg"):
         raise UnsupportedError(f"a reduction by {ctx.op} has no gradient")
     return g / _world.world_size() if ctx.op == "avg" else g
