@@ -38,9 +38,9 @@ type Args struct {
 	//
 	// If the run fails, or is aborted because its context and then LoadOptions.Grace have ended, the tensors in
 	// DeviceOut have no defined contents. Tensors that the run only read are unchanged. To keep state across such a
-	// failure, alternate between two tensors. If the context ends and the run still succeeds within the grace, it
-	// leaves its results in DeviceOut although it returns the error of the context. An InputError whose Begun is false
-	// leaves every tensor unchanged.
+	// failure, alternate between two tensors. If the context ends and the run still succeeds within the grace, its
+	// results are in DeviceOut although it returns the context's error. An InputError whose Begun is false leaves every
+	// tensor unchanged.
 	DeviceOut map[string]*DeviceTensor
 }
 
@@ -99,8 +99,7 @@ func shapes(a Args, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
 // onDevices reports whether the arguments contain any device tensors.
 func (a Args) onDevices() bool { return len(a.DeviceIn)+len(a.DeviceOut) > 0 }
 
-// execArgs converts the arguments of a batch's runs to the types of package exec. in holds the host tensors of each
-// run.
+// execArgs converts the arguments of a batch's runs to the types of package exec. in holds each run's host tensors.
 func (m *Machine) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec.Args, error) {
 	runs := make([]exec.Args, len(batch))
 	for i, a := range batch {
@@ -144,8 +143,7 @@ func hostBlocks(all map[string]map[int]*Tensor) map[string]map[int]*tensor.Tenso
 	return out
 }
 
-// own checks that every tensor belongs to the model's machine, and returns the device tensors of package resident that
-// they contain.
+// own checks that every tensor belongs to the machine, and returns the resident.DeviceTensor of each.
 func (m *Machine) own(tensors map[string]*DeviceTensor) (map[string]*resident.DeviceTensor, error) {
 	own := map[string]*resident.DeviceTensor{}
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {

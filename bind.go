@@ -44,8 +44,8 @@ func Strategies() []string { return compile.Strategies }
 // Passes lists the names that LowerOptions.StopAfter accepts, in the order in which the passes run.
 func Passes() []string { return compile.Passes() }
 
-// Signature describes a program under a binding: the function, the number of ranks, the value of every dim that has a
-// value, and the parameters.
+// Signature describes a program under a binding: the function, the number of ranks, the dims that have values, and the
+// parameters.
 type Signature struct {
 	Func  string
 	Ranks int

@@ -67,8 +67,7 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 }
 
 // boxes returns a function that selects the box (a rectangular part) of a parameter that this process reads: the part
-// of its only rank, or nil for the whole parameter if the process drives several ranks or if not all dims of the
-// parameter are known.
+// of its only rank, or nil for the whole parameter if the process drives several ranks or if some dims are unknown.
 func (m *Model) boxes(headers map[string]*tensor.Tensor) func(p *ir.Param) (lo, n []int64) {
 	whole := func(*ir.Param) (lo, n []int64) { return nil, nil }
 	if m.machine.peers == nil {
@@ -166,8 +165,8 @@ func (f *function) checkWeights(headers map[string]*tensor.Tensor) error {
 	return fmt.Errorf("%w: the weights do not fit the parameters: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
-// misfits compares the shapes of the weights with those of the parameters, for the dims that follow from the weights'
-// shapes and from the binding.
+// misfits compares the shapes of the weights with those of the parameters, for the dims that follow from these shapes
+// and the binding.
 func (f *function) misfits(headers map[string]*tensor.Tensor) (wrong []string) {
 	type source struct {
 		v    int64

@@ -11,8 +11,7 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// calls reports to the other processes that this process now runs or loads a function. The other processes name this
-// call in their errors.
+// calls reports to the other processes that this process now runs or loads a function. Their errors name this call.
 func (m *Machine) calls(ctx context.Context, fn *function) {
 	if peers := m.dev.Peers(); peers != nil {
 		peers.Calls(fn.call(ctx))
@@ -36,8 +35,8 @@ func (m *Model) told(ctx context.Context, err error) error {
 }
 
 // call returns a description of a call of a function and the call's place. The place is the one that the
-// context.Context contains, or otherwise the position of the function in the program followed by the line of the
-// calling Go code.
+// context.Context contains, or otherwise the position of the function in the program and the line of the calling Go
+// code.
 func (f *function) call(ctx context.Context) (call, place string) {
 	if call, place = world.CallOf(ctx); call != "" {
 		return call, place

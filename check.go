@@ -40,8 +40,7 @@ type ProofMethod string
 const (
 	// ByStructure means that the program's text was analysed, without a plan.
 	ByStructure ProofMethod = "structural"
-	// ByPlan means that every command of two consecutive runs was checked, with the bytes that the command reads and
-	// writes.
+	// ByPlan means that every command of two consecutive runs was checked, with the bytes that it reads and writes.
 	ByPlan ProofMethod = "plan"
 	// ByLoops means that loops that are too long to unroll were proved from shorter loops that repeat the same commands.
 	ByLoops ProofMethod = "loops"
@@ -123,8 +122,7 @@ func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
 	return v, err
 }
 
-// wrongClaims returns the claims that all ranks hold the same value although each rank computed it from its own block
-// of a parameter.
+// wrongClaims returns the claims that all ranks hold the same value although each rank computed it from its own block.
 func wrongClaims(u *compile.Unit, b Binding) (Diagnostics, error) {
 	lowered, err := u.LoweredFor(b.ir())
 	if err != nil {
@@ -331,8 +329,7 @@ func loopDims(f *ir.Func) []string {
 	return out
 }
 
-// loops checks a program that has long loops. If limit is not nil, it is the error that reports that the program is too
-// large to unroll.
+// loops checks a program that has long loops. If limit is not nil, it reports that the program is too large to unroll.
 func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 	lowered, err := pr.unit.LoweredFor(b.ir())
 	if err != nil {

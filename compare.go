@@ -252,8 +252,8 @@ func (c Comparison) Confirmed(second Comparison) Comparison {
 	return c
 }
 
-// Weakest returns the comparison that has the weakest verdict. If several comparisons have the weakest verdict, Weakest
-// returns the first of them.
+// Weakest returns the comparison that has the weakest verdict. If several have that verdict, it returns the first of
+// these comparisons.
 func (c Comparison) Weakest(others ...Comparison) Comparison {
 	for _, o := range others {
 		if weakest(c.Verdict, o.Verdict) != c.Verdict {

@@ -122,8 +122,8 @@ func (r *layerRun) parts(ctx context.Context, m *Model, in map[string]*Tensor) (
 	return nil, nil
 }
 
-// compare runs one layer, compares its results with the reference, and stores the reference's values of these results
-// for the layers that follow.
+// compare runs one layer, compares its results with the reference, and stores the reference's results for the following
+// layers.
 func (r *layerRun) compare(ctx context.Context, l layers.Layer) (Comparison, error) {
 	m, err := r.load(l.Program)
 	if err != nil {

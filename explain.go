@@ -4,8 +4,7 @@ import "hocket.example/hocket/internal/compile"
 
 // Explanation describes how a function was lowered for given dims. It lists every change of layout with its reason and
 // its number of bytes, every pair of a communication and a GEMM with the strategies for the pair and their predicted
-// times, and the predicted timeline. The field Bytes of its parts is the number of bytes that one rank receives; times
-// are in microseconds.
+// times, and the predicted timeline. Bytes is the number of bytes that one rank receives; times are in microseconds.
 type Explanation struct {
 	Func  string           `json:"func"`
 	Ranks int              `json:"ranks"`

@@ -158,8 +158,8 @@ func (e *Export) Tensors() (shapes map[string][]int64, shared map[string][]strin
 
 // Bind binds the exported weights to a model that was loaded from the program. It also allocates device memory for the
 // model's states, which keep their contents between runs and begin with the values in the archive. Bind returns the
-// names of the tensors in ExportOptions.Weights that the model does not use. Bind returns an error if the model uses no
-// tensor of some file.
+// names of the tensors in ExportOptions.Weights that the model does not use. It returns an error if some file has no
+// tensor that the model uses.
 func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error) {
 	files := map[string]exported.Source{}
 	for _, c := range e.files {

@@ -139,8 +139,8 @@ func (f *function) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) 
 	return nil
 }
 
-// blame wraps an error of a load in ErrInput if its cause is that the caller, or the shapes of the arguments, set dims
-// that the program cannot have.
+// blame wraps an error of a load in ErrInput if its cause is that the caller, or the shapes of the arguments, set
+// invalid dims.
 func (f *function) blame(b Binding, err error) error {
 	if _, berr := f.unit.Bind(b.ir()); berr == nil || len(b.Dims) == 0 || maps.Equal(b.Dims, f.binding.Dims) {
 		return err

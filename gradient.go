@@ -55,8 +55,7 @@ func (p *Program) Gradient(opts GradientOptions) (*Program, error) {
 	return p.derived(text)
 }
 
-// GradientParts holds the gradient of a function as two programs, for callers that compute the gradients of the results
-// themselves.
+// GradientParts holds the gradient of a function as two programs, for callers that compute gradients of the results.
 type GradientParts struct {
 	// Forward has the parameters of the function. It returns the results of the function, followed by the values that
 	// Backward reads.

@@ -2,8 +2,7 @@ package hocket
 
 import "hocket.example/hocket/internal/standin"
 
-// KernelCall describes one launch of a user's kernel. The Go function that replaces the kernel on the CPU gets a
-// KernelCall.
+// KernelCall describes one launch of a user's kernel. It is the argument of the Go function that replaces the kernel.
 type KernelCall struct {
 	// Grid and Block are the extents of the grid and of a block in three dimensions. Shared is the size of the dynamic
 	// shared memory in bytes.

@@ -182,8 +182,8 @@ func (t *lease) run(ctx context.Context, r *request) (l *loaded, results []*exec
 	return l, results, err
 }
 
-// use calls the function do with the loaded plan for a binding. The function do may also allocate memory, for example
-// transfer buffers or a graph.
+// use calls the function do with the loaded plan for a binding. It may also allocate memory, for example transfer
+// buffers.
 func (t *lease) use(
 	ctx context.Context, b Binding, on map[string]*resident.DeviceTensor, do func(l *loaded) error,
 ) (*loaded, error) {

@@ -21,8 +21,7 @@ type Limits struct {
 	Time time.Duration
 }
 
-// Within returns the program with the given limits. The limits apply whenever the program is checked, explained or
-// loaded.
+// Within returns the program with the given limits. The limits apply when it is checked, explained or loaded.
 func (p *Program) Within(l Limits) *Program {
 	if p.none() {
 		return p

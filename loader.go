@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/internal/verify"
 )
 
-// cacheBytes is the bound on the cache of plans, in bytes, if LoadOptions.Cache is 0.
+// cacheBytes is the limit of the plan cache, in bytes, if LoadOptions.Cache is 0.
 const cacheBytes = 4 << 30
 
 // loader plans and loads the programs of a model, and keeps its loaded plans ready to run.
@@ -28,7 +28,7 @@ type loader struct {
 	fn      *function
 	params  *parameters
 	opts    LoadOptions
-	store   *resident.Weights // holds the weights that all plans share
+	store   *resident.Weights // the store of weights that all plans share
 	owner   *plancache.Owner
 
 	// leased is a channel of capacity 1 that holds a value while the loader is leased. The fields below may only be used
@@ -37,21 +37,21 @@ type loader struct {
 	closed bool
 	// planned holds the latest plan until it is loaded.
 	planned planned
-	// overhead is the largest ratio observed so far between the other memory that a plan holds and the sum of its arena
-	// and host memory.
+	// overhead is the largest observed ratio between the memory that a plan holds in addition to its arena and host
+	// memory, and the sum of these two.
 	overhead float64
 	tuner    autotuner
 	// resolved caches the dims of the latest binding.
 	resolved resolvedDims
 }
 
-// planned is a plan together with the dims that it is for.
+// planned is a plan together with the dims for which it was made.
 type planned struct {
 	dims map[string]int64
 	plan *plan.Plan
 }
 
-// resolvedDims holds the dims that a binding was given, and the values of all dims that follow.
+// resolvedDims holds the dims in a binding, and the values of all dims that follow from them.
 type resolvedDims struct{ of, all map[string]int64 }
 
 // dims returns the value of every dim under a binding. Callers must hold the lease and must not change the map.
@@ -79,7 +79,7 @@ func (l *loader) load(ctx context.Context, c *user, b Binding, key plancache.Key
 		if err := l.tuner.choose(b, key.Dims); err != nil {
 			return nil, err
 		}
-		l.planned = planned{} // planned may belong to another variant of the program
+		l.planned = planned{} // the latest plan may belong to another variant of the program
 	}
 	p, err := l.planFor(b, key.Dims)
 	if err != nil {
@@ -125,8 +125,8 @@ func (l *loader) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 	return p, err
 }
 
-// prove proves a plan before it is loaded. A refuted plan is an error. An undecided plan is loaded, and the reports of
-// its runs contain the reason.
+// prove proves a plan before it is loaded. A refuted plan is an error. An undecided plan is loaded, and reports contain
+// the reason.
 func (l *loader) prove(p *plan.Plan, b Binding) (proofOf, error) {
 	if l.opts.Certificate != nil {
 		if err := certified(p, l.opts.Certificate); err != nil {
@@ -156,8 +156,7 @@ func (o LoadOptions) image() image.Options {
 }
 
 // fit loads p. If there is not enough memory, it first unloads other plans, and then loads p with collectives that use
-// less memory. Several processes would have to agree on such collectives, so with several processes the load fails
-// instead.
+// less memory. Several processes would have to agree on such collectives, so with several processes the load fails.
 func (l *loader) fit(
 	ctx context.Context, c *user, p *plan.Plan, on map[string]*resident.DeviceTensor,
 ) (*exec.Program, error) {
@@ -197,8 +196,8 @@ func (l *loader) fit(
 	}
 }
 
-// evict unloads the least recently used plans while all plans together hold more memory than the bound. It does not
-// unload the most recently used plan, unless the cache is off or the bound is hard.
+// evict unloads the least recently used plans while all plans together hold more memory than the cache's limit. It does
+// not unload the most recently used plan, unless the cache is off or the limit is hard.
 func (l *loader) evict(c *user) error {
 	return l.unloadBeyond(c, l.bound(), l.opts.Cache < 0 || l.opts.HardCache)
 }
@@ -214,7 +213,7 @@ func (l *loader) unloadBeyond(c *user, bound int64, all bool) error {
 	return errors.Join(errs...)
 }
 
-// makeRoom unloads plans until p fits within the bound of the cache. It does nothing if the bound is not hard.
+// makeRoom unloads plans until p fits within the limit of the cache. It does nothing if the limit is not hard.
 func (l *loader) makeRoom(c *user, p *plan.Plan) error {
 	if !l.opts.HardCache {
 		return nil
@@ -224,8 +223,8 @@ func (l *loader) makeRoom(c *user, p *plan.Plan) error {
 	return l.unloadBeyond(c, max(l.bound()-need, 0), true)
 }
 
-// holds is called with the memory that a plan holds after it was loaded. If the cache's bound is hard, holds unloads
-// plans that no longer fit, and returns an error for a plan that alone exceeds the bound.
+// holds is called with the memory that a plan holds after it was loaded. If the cache's limit is hard, holds unloads
+// plans that no longer fit, and returns an error for a plan that exceeds the limit by itself.
 func (l *loader) holds(c *user, p *plan.Plan, held device.Held) error {
 	if !l.opts.HardCache {
 		return nil

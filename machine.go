@@ -229,10 +229,10 @@ type LoadOptions struct {
 	// profile --capture-range=cudaProfilerApi). The range names statements if NVTX's library is found. On a machine
 	// without GPUs such a batch returns ErrUnsupported.
 	ProfileRange bool
-	// CheckLaunches detects undeclared reads and writes of launched kernels. On a GPU the kernels work on copies of their
-	// tensors. The memory around the copies, and tensors that are only written, are filled with poison values. An
-	// undeclared write ends the run with an error; an undeclared read changes the results. The CPU machine always makes
-	// this check.
+	// CheckLaunches detects undeclared reads and writes of launched kernels. On a GPU the kernels work on copies of
+	// their tensors. The memory around the copies, and tensors that are only written, are filled with poison values. An
+	// undeclared write ends the run with an error; an undeclared read changes the results. The CPU machine always
+	// checks.
 	CheckLaunches bool
 	// Gather makes each process of a World receive all results as whole tensors. Processes then wait for each other at
 	// the end of a run. Without Gather, Report.Out contains the results of which this process holds every element, and

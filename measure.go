@@ -26,8 +26,7 @@ const (
 	// that a comparison needs. measuredTime limits the time of all rounds after the first leastRounds.
 	measuredRounds, leastRounds = 9, 3
 	measuredTime                = 2 * time.Second
-	// worthwhile is the largest ratio of a variant's time to the sequential program's time for which the variant is
-	// selected.
+	// worthwhile is the largest ratio of a variant's time to the sequential time for which the variant is selected.
 	worthwhile = 0.99
 )
 

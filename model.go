@@ -114,7 +114,7 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 	return err
 }
 
-// bindingFor returns the binding of a run that has the bound parameters and the given dims, rounded up to
+// bindingFor returns the binding of a run that has the bound parameters and the given dims, rounded to
 // LoadOptions.Buckets.
 func (m *Model) bindingFor(bound *bindings, dims map[string]int64) (Binding, error) {
 	if len(m.loader.opts.Buckets) > 0 {

@@ -33,8 +33,7 @@ type parameters struct {
 	inputs   []string
 }
 
-// source is a checkpoint from which one call of BindFrom bound weights. It stays open as long as any of these weights
-// is bound.
+// source is a checkpoint from which one call of BindFrom bound weights. It stays open while any of them is bound.
 type source struct {
 	*Checkpoint
 	weights int
@@ -185,8 +184,7 @@ func (p *parameters) now() *bindings {
 }
 
 // hold returns the bound parameters as whole tensors, for use without the model's lease. Their bytes stay valid until
-// release is called, even if the model is closed. hold returns an error if the batch needs a tensor of which only a
-// part was read.
+// release is called, even if the model is closed. hold fails if the batch needs a tensor of which only a part was read.
 func (p *parameters) hold(batch ...Args) (weights map[string]*tensor.Tensor, release func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,8 +227,8 @@ type bindings struct {
 	on      map[string]*DeviceTensor
 	from    []*source       // the checkpoints from which tensors were bound
 	inout   map[string]bool // of on
-	// dims holds the dims of the binding and of the shapes of all bound tensors. dims is nil if the binding and the
-	// shapes contradict each other.
+	// dims holds the dims of the binding and of the shapes of all bound tensors. dims is nil if these contradict each
+	// other.
 	dims map[string]int64
 	// last is the previous request, kept because the next request may be the same.
 	last atomic.Pointer[request]

@@ -91,8 +91,7 @@ type Binding struct {
 	Ranks int
 	// Dims overrides the program's default values of dims.
 	Dims map[string]int64
-	// Defines sets dims to index expressions, which may contain other dims and size(AXIS), for example "C": "ceildiv(T,
-	// 16)".
+	// Defines sets dims to expressions of other dims and size(AXIS), for example "C": "ceildiv(T, 16)".
 	Defines map[string]string
 }
 
@@ -110,8 +109,8 @@ type LowerOptions struct {
 	// machine description. The times of collectives are read from the latest tuned table for these GPUs or, if there is
 	// none, from the shipped table, for the collectives that the table contains.
 	Machine string
-	// Nodes is the number of nodes over which the predictions of "auto" distribute the ranks, evenly and in order; 0
-	// means one node.
+	// Nodes is the number of nodes over which the predictions of "auto" distribute ranks, evenly and in order; 0 means
+	// 1.
 	Nodes int
 	// Binding sets the dims on which auto's choice depends.
 	Binding Binding

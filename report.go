@@ -245,8 +245,8 @@ func overlap(p *plan.Plan) ([]Overlap, map[int32]int) {
 	return out, at
 }
 
-// nameAlgorithms sets the algorithm of each statement that is a collective. at maps the sites of statements to the
-// indices of entries in Overlap.
+// nameAlgorithms sets the algorithm of each statement that is a collective. at maps sites of statements to indices in
+// Overlap.
 func (r *Report) nameAlgorithms(p *plan.Plan, at map[int32]int, algorithms []string) {
 	for i := range p.Cmds {
 		c := &p.Cmds[i]
@@ -261,8 +261,8 @@ func (r *Report) nameAlgorithms(p *plan.Plan, at map[int32]int, algorithms []str
 	}
 }
 
-// WriteTable writes a short table with the number of ops, the bytes moved, the peak memory and, if the run was traced,
-// the exposed communication.
+// WriteTable writes a short table with the number of ops, the bytes moved, the peak memory and, for a traced run, the
+// exposed communication.
 func (r *Report) WriteTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	ranks := "ranks"

@@ -10,8 +10,7 @@ import (
 )
 
 // request holds a batch whose arguments have been checked, and the data that follow from the arguments and the
-// bindings. It is never changed, so that it can be reused: most runs of a server have the same device tensors as the
-// run before.
+// bindings. It is never changed, so that it can be reused: most runs of a server have the same device tensors.
 type request struct {
 	given         []Args // copies of the arguments, by which an equal batch is recognized
 	batch         *exec.Batch

@@ -39,8 +39,7 @@ type PlanStats struct {
 	Bytes, Device, MostBytes int64
 }
 
-// RunStats holds the counters of the calls of Run and RunBatch since the machine was opened. Calls of Enqueue are not
-// counted.
+// RunStats holds the counters of the calls of Run and RunBatch since the machine was opened. Enqueue is not counted.
 type RunStats struct {
 	// Succeeded is the number of calls that returned results. All other calls that have returned are counted once: in
 	// Failed if the error is a RunError, in Refused if it wraps ErrInput, in Overloaded if it wraps ErrOverloaded, in

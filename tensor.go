@@ -35,8 +35,7 @@ func FromInts[E int | int32 | int64](dt ir.DType, vals []E, shape ...int64) (*Te
 	return public(tensor.OfInts(dt, vals, shape))
 }
 
-// public returns the result of a function that makes a tensor. The errors of public wrap ErrInput, unless the cause is
-// a shortage of memory.
+// public returns the result of a function that makes a tensor. Its errors wrap ErrInput, unless memory is short.
 func public(t *tensor.Tensor, err error) (*Tensor, error) {
 	if err != nil && !errors.Is(err, ErrOutOfMemory) {
 		err = fmt.Errorf("%w: %w", ErrInput, err)

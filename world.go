@@ -41,8 +41,8 @@ type JoinOptions struct {
 	StallTimeout time.Duration
 	// Meet is the address, "host:port" on the node of process 0, at which the processes of several nodes meet. Node
 	// names the node of this process; the default is the host name. Token is a secret of at least 16 bytes that all
-	// processes share. Meet, Node and Token are set from the environment if they are empty. If Meet is not set at all,
-	// all processes are on one node.
+	// processes share. Empty fields are set from the environment. If Meet is not set at all, all processes are on one
+	// node.
 	Meet, Node, Token string
 	// Ranks lists the ranks of programs that this process drives. nil means that ranks are divided evenly among the
 	// processes, in order.

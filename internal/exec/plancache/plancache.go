@@ -51,12 +51,12 @@ type Loaded[V any] struct {
 	owner   *Owner
 	held    device.Held // the memory that the plan holds
 	busy    bool        // a run uses the plan
-	// pinned is set if a caller's graph contains a run of the plan and therefore refers to the plan's memory, or if the
-	// plan has lent a result.
+	// pinned is set if a caller's graph refers to the plan's memory, because it contains a run, or if the plan has lent
+	// a result.
 	pinned bool
 }
 
-// String describes the plan and the amount of memory that it holds.
+// String returns a description of the plan and of the amount of memory that it holds.
 func (l *Loaded[V]) String() string {
 	words := []string{l.Plan.Func}
 	for _, d := range l.Plan.Dims {
@@ -81,10 +81,10 @@ func (l *Loaded[V]) Unload(why string) error {
 type Cache[V any] struct {
 	ctx     context.Context // the context of the machine
 	mu      sync.Mutex
-	plans   []*Loaded[V]  // the least recently used plan is first
+	plans   []*Loaded[V]  // loaded plans, the least recently used one first
 	users   int           // number of users, except those that wait for another user
 	entered int           // number of users that have entered so far
-	changed chan struct{} // closed when a user leaves; nil if no caller waits for that
+	changed chan struct{} // closed when a user leaves; nil if no user waits for that
 	// evicting is a channel of capacity 1. It holds a value from the moment that a user begins to make room until that
 	// user leaves.
 	evicting chan struct{}
@@ -148,9 +148,8 @@ func New[V any](ctx context.Context) *Cache[V] {
 // User represents one load, run or unload that uses the cache.
 type User[V any] struct {
 	*Cache[V]
-	evicts bool // the user makes room; others that need room wait until it leaves
-	// enteredAlone is the value of Cache.entered when this user was last the only user. It is 0 if that was never the
-	// case.
+	evicts bool // the user makes room; other users that need room wait until it leaves
+	// enteredAlone is the value of Cache.entered when this user was last the only user. It is 0 if it never was.
 	enteredAlone int
 	// waits is set while the user waits for other users. It stays set if the user's context ended during the wait.
 	waits atomic.Bool
@@ -190,7 +189,7 @@ func (p *Cache[V]) count(n int) {
 	}
 }
 
-// Take returns the plan of a model for a choice and marks the plan busy. It returns nil if there is none.
+// Take returns the plan of a model for a choice and marks the plan busy. It returns nil if there is no such plan.
 func (p *Cache[V]) Take(o *Owner, key Key) *Loaded[V] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -269,7 +268,7 @@ func (p *Cache[V]) RemoveUsing(d *resident.DeviceTensor) []*Loaded[V] {
 	})
 }
 
-// remove removes the plans that which selects, and returns them.
+// remove removes the plans for which the function which returns true, and returns them.
 func (p *Cache[V]) remove(which func(l *Loaded[V]) bool) (gone []*Loaded[V]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -283,8 +282,8 @@ func (p *Cache[V]) remove(which func(l *Loaded[V]) bool) (gone []*Loaded[V]) {
 	return gone
 }
 
-// RemoveBeyond removes plans of a model, least recently used first, while these plans together hold more than bound bytes. It
-// never removes a busy plan, and removes the last plan only if all is set.
+// RemoveBeyond removes plans of a model, least recently used first, while these plans together hold more than bound
+// bytes. It never removes a busy plan, and it removes the last remaining plan only if all is set.
 func (p *Cache[V]) RemoveBeyond(o *Owner, bound int64, all bool) (gone []*Loaded[V]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -308,8 +307,7 @@ func (p *Cache[V]) RemoveBeyond(o *Owner, bound int64, all bool) (gone []*Loaded
 	return gone
 }
 
-// resting returns the device memory of idle plans in bytes. For each plan, the device on which the plan holds the most
-// memory counts.
+// resting returns the device memory of idle plans in bytes. Each plan counts with its memory on its fullest device.
 func (p *Cache[V]) resting() (bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -343,8 +341,7 @@ func (p *Cache[V]) giveUp() (l *Loaded[V], run []string, changed <-chan struct{}
 	return nil, run, p.changed
 }
 
-// undisturbed reports whether u is the only user now and no other user has entered since u was last recorded as the
-// only one.
+// undisturbed reports whether u is the only user now and no other user has entered since u was last the only one.
 func (u *User[V]) undisturbed() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// TestPlanCacheBeyond wants the plans of one model that were used least recently to go, until
-// what is left holds no more than the bound, but never the last one or one that runs.
+// TestPlanCacheBeyond checks that the least recently used plans of a model are removed until the remaining plans hold
+// no more than the limit, but never the last plan or a running plan.
 func TestPlanCacheBeyond(t *testing.T) {
 	a, b := NewOwner(nil), NewOwner(nil)
 	plan := func(o *Owner, busy bool) *Loaded[int] {
