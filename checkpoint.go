@@ -54,8 +54,8 @@ func (c *Checkpoint) Tensor(name string) (*Tensor, error) {
 	return (*Tensor)(t), errors.Join(err, c.release())
 }
 
-// Close closes the checkpoint; later calls of Tensor and BindFrom fail. The files stay mapped while any model has a
-// weight from the checkpoint bound, or any run reads such a weight.
+// Close closes the checkpoint; later calls of Tensor and BindFrom fail. The files stay mapped while a weight from the
+// checkpoint is bound to a model, or a run reads such a weight.
 func (c *Checkpoint) Close() error {
 	c.mu.Lock()
 	shut := c.shut

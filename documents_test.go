@@ -33,7 +33,7 @@ func TestDocuments(t *testing.T) {
 	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md", "docs/hangs.md",
 		"docs/commands.md", "docs/collectives.md", "docs/training.md", "docs/stablehlo.md", "docs/schedules.md",
 		"docs/start-model.md",
-		"docs/pytorch.md", "docs/hangs.md", "docs/start-all-reduce.md", "docs/start-profile.md",
+		"docs/pytorch.md", "docs/memory.md", "docs/start-all-reduce.md", "docs/start-profile.md",
 		"docs/start-schedule.md", "docs/start-server.md", "docs/step.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)

@@ -129,7 +129,7 @@ func (o MachineOptions) device() (device.Machine, error) {
 		return nil, fmt.Errorf("machine %q cannot run explored schedules: %w%s", o.Name, ErrUnsupported,
 			device.WhichDo(func(k device.Kind) bool { return k.OpenScheduled != nil }))
 	case o.peers() != nil:
-		return nil, fmt.Errorf("explored schedules of several processes: %w; open the machine without a World",
+		return nil, fmt.Errorf("the exploration of schedules by several processes: %w; open the machine without MachineOptions.World",
 			ErrUnsupported)
 	}
 	return kind.OpenScheduled(o.Seed)

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/longtest"
 )
 
-// claimWriter writes random layers whose sums over the mesh axis tp are written in many forms. Each layer ends in a
-// claim, or in a buffer that a function returns.
+// claimWriter writes random layers whose sums over the mesh axis tp are written in many forms. Each layer ends in the
+// operation claim, or in a buffer that a function returns.
 type claimWriter struct {
 	*rand.Rand
 	body, funcs, params []string

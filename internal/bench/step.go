@@ -196,6 +196,7 @@ func (s *stepJob) run(ctx context.Context) (err error) {
 	}
 	s.job.report.Step = &s.step
 	s.job.report.Peers = layerPeers(s.job.Peers, s.step.Func, "", s.plan.Ranks)
+	s.job.Ranks = s.plan.Ranks
 	s.job.lackPeers(s.step.Func, nil)
 	return nil
 }

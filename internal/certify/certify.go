@@ -146,7 +146,7 @@ func Check(s *Statement, c *Certificate) error {
 	case !slices.Equal(k.matches, c.Matches):
 		return fmt.Errorf("its list of matches differs from the adds that satisfy the waits in its order")
 	case !slices.EqualFunc(k.reuses, c.Reuses, same):
-		return fmt.Errorf("its list of reuses differs from the reuses of memory in its order")
+		return fmt.Errorf("its list of reuses differs from the reuses of memory that follow from its order of commands")
 	case len(k.clocks) > 0:
 		return fmt.Errorf("the clock of event %d is not in the order of events, or the event does not exist",
 			k.clocks[0].Event)

@@ -177,7 +177,7 @@ func (u *Unit) timeOf(form *lower.Result, b ir.Binding) (float64, error) {
 	return u.Time(p)
 }
 
-// chooser returns the function that chooses the strategies for the pairs of a binding.
+// chooser returns the function that chooses the strategy of each pair of operations of the bound program.
 func (u *Unit) chooser(bound *ir.Bound) (func(*lower.Pair) lower.Strategy, error) {
 	if u.opts.Strategy == Auto {
 		m, _, err := u.machine(bound.Ranks)

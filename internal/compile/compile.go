@@ -177,7 +177,7 @@ func (u *Unit) Dims(b ir.Binding) (map[string]int64, error) {
 	return dims, nil
 }
 
-// Plan binds and plans the lowered program.
+// Plan sets the dims and ranks of the lowered program to the values of b, and returns its plan.
 func (u *Unit) Plan(b ir.Binding) (*plan.Plan, error) {
 	return u.PlanWithin(context.Background(), b)
 }

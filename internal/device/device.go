@@ -308,7 +308,7 @@ type Graph interface {
 	Close() error
 	// Forms returns the names of the forms in which the graph can be launched. All forms compute the same results, but
 	// their speed can be found only by measurement. The first form is used until Choose selects another. Forms returns
-	// nil if there is only one form.
+	// nil if the graph can be launched in one form only.
 	Forms() []string
 	Choose(form int)
 	// Keep selects a form permanently and frees the other forms; no launch may be running.

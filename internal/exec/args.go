@@ -65,7 +65,7 @@ func (e *SpoiledError) Error() string {
 // Unwrap returns the run's error.
 func (e *SpoiledError) Unwrap() error { return e.Err }
 
-// setContents records whether the device tensors that a batch writes have contents.
+// setContents records for each device tensor that a batch writes whether its contents are defined.
 func setContents(batch []Args, there bool) {
 	for _, a := range batch {
 		for _, t := range a.DeviceOut {

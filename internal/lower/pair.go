@@ -277,7 +277,7 @@ func (f *pairFinder) operandsOf(s *ir.Stmt, rows int, across bool) (byRow, whole
 	return byRow, whole, len(byRow) > 0
 }
 
-// dense reports whether a value's shards are certain to have no gaps, so that reshape can separate blocks of rows.
+// dense reports whether a value's shards are certain to have no gaps, so that reshape can split it into blocks of rows.
 func (f *pairFinder) dense(name string) bool {
 	d := f.def[name]
 	if d == nil {

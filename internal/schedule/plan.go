@@ -127,7 +127,7 @@ const (
 	Gather               // several thread blocks of a rank meet
 )
 
-// Op is an operation of a block.
+// Op is an operation of a thread block.
 type Op struct {
 	Kind  OpKind
 	Name  string // name of the operation in the file format

@@ -18,7 +18,7 @@ type Bound struct {
 // Time returns the longest of the three times: the time if all three overlap perfectly.
 func (b Bound) Time() float64 { return max(b.Memory, b.Compute, b.Wire) }
 
-// By names the resource that needs the most time. It returns "" if no resource needs time.
+// By returns the name of the resource (memory, compute or wire) whose time is the longest, or "" if all times are 0.
 func (b Bound) By() string {
 	switch b.Time() {
 	case 0:

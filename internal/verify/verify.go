@@ -61,12 +61,13 @@ type Finding struct {
 	Message string
 	// Acts are the commands that the finding concerns, in the order of issue.
 	Acts []Act
-	// Why explains why the first two acts are not ordered.
+	// Why explains why the first two commands of Acts are not ordered.
 	Why string
-	// Help describes the statement that would order the first two acts, and the position at which it must be inserted.
+	// Help describes the statement that would order the first two commands of Acts, and the position at which it must
+	// be inserted.
 	Help string
-	// Picture shows the streams of the first two acts in adjacent columns, with one row in each line. Picture is empty
-	// if it would show nothing more than the text.
+	// Picture shows the streams of the first two commands of Acts in adjacent columns, with one row in each line.
+	// Picture is empty if it would show nothing more than the text.
 	Picture string
 	// Count is the number of places in the plan that have the same fault.
 	Count int

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// embedding infers the type of embedding ids[…], table[V, D]. The table keeps its layout (S20). If V is split, each
-// rank returns its own rows, and zeros for all other rows: the result is a partial sum.
+// embedding infers the type of embedding ids[…], table[V, D]. The table keeps its layout (rule S20 of the language). If
+// V is split, each rank returns its own rows, and zeros for all other rows: the result is a partial sum.
 func (in *indexRules) embedding() *ir.Type {
 	ids, table := in.args[0], in.args[1]
 	switch {

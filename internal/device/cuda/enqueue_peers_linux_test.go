@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// movableOfPeers is a program with operands and results that can be used in place, x and y, because only the rank
-// itself uses its blocks of them. Other ranks also use a rank's blocks of g and z, the operand and the result of an
+// movableOfPeers is a program of two processes. Its operand x and result y can be used in place, because only the rank
+// itself uses its blocks of x and y. Other ranks also use a rank's blocks of g and z, the operand and the result of an
 // all_gather.
 const movableOfPeers = `mesh tp[2]
 func step(%x: f32[16/tp, 16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16], f32[16, 16]) {

@@ -314,7 +314,7 @@ func asked() []string {
 	return strings.Split(*drawAlgo, ",")
 }
 
-// names returns the algorithms for which kinds of collectives are drawn.
+// names returns the names of algorithms. For each of them the test draws random collectives.
 func (r *drawRig) names() []string {
 	if r.limits.plain {
 		return comm.Schedules()

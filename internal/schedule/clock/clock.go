@@ -11,7 +11,7 @@ type page [PageSize]int32
 // the execution. Clocks are immutable and share pages.
 type Clock []*page
 
-// At returns the entry of component i.
+// At returns the number of steps of component i that precede the point.
 func (c Clock) At(i int32) int32 {
 	if p := int(i) / PageSize; p < len(c) && c[p] != nil {
 		return c[p][i%PageSize]

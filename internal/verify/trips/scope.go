@@ -13,7 +13,7 @@ import (
 type viewOf struct {
 	root   string
 	chain  map[int64]string // for each axis: text of the views that have divided the axis so far
-	cut    bool             // set if the variable of a long loop selects the part; further views lie within this part
+	cut    bool             // set if the variable of a loop that is too long to unroll selects the part; further views lie within this part
 	gone   []int64          // axes of the root that statements select removed, in increasing order
 	opaque bool             // set if the dimensions no longer correspond to those of the root
 }
@@ -186,7 +186,7 @@ func (a *trips) attrs(s *ir.Stmt) {
 		}
 		for _, e := range at.Exprs {
 			if f := a.formOf(e); len(f.loops) > 0 {
-				a.fail("line %d: %s= depends on the variable of a long loop", s.Pos.Line, at.Name)
+				a.fail("line %d: %s= depends on the variable of a loop that is too long to unroll", s.Pos.Line, at.Name)
 			}
 		}
 	}
@@ -225,7 +225,7 @@ func (a *trips) view(s *ir.Stmt) {
 		slices.Sort(v.gone)
 	case ir.OpSlice:
 		if g := a.formOf(s.Exprs[1]); !f.plain() || !g.plain() {
-			a.fail("line %d: the slice depends on the variable of a long loop: write it as a chunk", s.Pos.Line)
+			a.fail("line %d: the slice depends on the variable of a loop that is too long to unroll: write it as a chunk", s.Pos.Line)
 		}
 		f = form{small: true}
 	}
@@ -235,7 +235,7 @@ func (a *trips) view(s *ir.Stmt) {
 	if base.opaque {
 		a.opaque[base.root] = true
 		if !f.plain() {
-			a.fail("line %d: the block depends on the variable of a long loop, and belongs to a view with other dimensions", s.Pos.Line)
+			a.fail("line %d: the block depends on the variable of a loop that is too long to unroll, and belongs to a view with other dimensions", s.Pos.Line)
 		}
 		return
 	}
@@ -328,7 +328,7 @@ func (a *trips) settle() {
 		for _, p := range ps {
 			switch {
 			case p.count != ps[0].count:
-				a.fail("%%%s is divided into blocks in two ways, one of which depends on the variable of a long loop", at.root)
+				a.fail("%%%s is divided into blocks in two different ways, and one of them depends on the variable of a loop that is too long to unroll", at.root)
 			case p.f.small:
 				a.fail("%%%s is divided into blocks both by a long loop and by an index that repeats", at.root)
 			}

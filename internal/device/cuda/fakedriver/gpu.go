@@ -40,7 +40,7 @@ type GPU struct {
 	Dead      uintptr                          // status that all calls return; 0 for none
 	Vain      []string                         // names of calls that returned Dead
 	Called    map[string]int                   // number of calls, by name
-	Nth       func(name string) bool           // reports whether a call of any library fails; nil if none does
+	Nth       func(name string) bool           // decides whether a call of any library fails; if the function is nil, no call fails
 	Failure   uintptr                          // status of driver calls for which Nth returns true
 	Late      map[string]int                   // number of further calls that return "not ready", by name
 	devices   int
