@@ -29,7 +29,6 @@ var oversized = map[string]int{
 	"internal/device/cuda stream": 59,
 	"internal/device/cuda world":  73,
 	"internal/device/cuda":        7030, // with host memory that processes without peer access share
-	"cmd/hocket":                  7060,
 }
 
 // forTests are packages that only tests use. In test suites, the first parameter of most functions is the object under

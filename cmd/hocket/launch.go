@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket/internal/launch"
 	"hocket.example/hocket/internal/terminal"
+	"hocket.example/hocket/internal/world"
 )
 
 func (a *app) launchCommand() *cobra.Command {
@@ -63,14 +63,14 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
 		if err != nil {
 			return err
 		}
-		stall, err := stallTimeout()
+		env, err := world.FromEnv(os.Getenv)
 		if err != nil {
-			return err
+			return usagef("%w", err)
 		}
 		a.bounded.Store(true)
 		return ofLaunch(launch.Run(c.Context(), launch.Options{Command: words, Processes: n, Nodes: nodes,
-			SameErrors: words[0] == self(), StallTimeout: stall, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
-			WholeLines: oneFile(os.Stdout, os.Stderr), Ends: endings()}))
+			SameErrors: words[0] == self(), StallTimeout: env.StallTimeout, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+			WholeLines: terminal.SameFile(os.Stdout, os.Stderr)}))
 	}
 	return c
 }
@@ -121,16 +121,6 @@ func self() string {
 	return path
 }
 
-// oneFile reports whether both outputs are the same file or pipe, which is not a terminal.
-func oneFile(stdout, stderr *os.File) bool {
-	out, err := stdout.Stat()
-	if err != nil || terminal.Is(stdout) {
-		return false
-	}
-	errs, err := stderr.Stat()
-	return err == nil && os.SameFile(out, errs)
-}
-
 // ofLaunch returns the command's failure for an error of launch.Run.
 func ofLaunch(err error) error {
 	var l *launch.Error
@@ -141,18 +131,4 @@ func ofLaunch(err error) error {
 		return &failure{code: exitInterrupted, kind: l.Kind, err: err}
 	}
 	return &failure{code: cmp.Or(l.Code, exitMachine), kind: l.Kind, err: err, said: l.Printed}
-}
-
-// stallTimeout returns the time for which a process may be stopped. It is the same as the StallTimeout of hocket.Join.
-func stallTimeout() (time.Duration, error) {
-	const name = "HOCKET_STALL_TIMEOUT"
-	text := os.Getenv(name)
-	if text == "" {
-		return 30 * time.Second, nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		return 0, usagef("%s is %q: want a duration such as 30s", name, text)
-	}
-	return d, nil
 }

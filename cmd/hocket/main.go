@@ -7,10 +7,10 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/launch"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -73,16 +73,7 @@ func await(ctx context.Context, expired <-chan struct{}, done <-chan error, grac
 // interruptible returns a context that the first signal to end cancels: an interrupt, a termination or the hangup of
 // the terminal. The second signal ends the process by the signal's default action.
 func interruptible() (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	ctx, stop := signal.NotifyContext(context.Background(), launch.EndSignals()...)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
-}
-
-// endings returns the signals that request the end of a command.
-func endings() []os.Signal {
-	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores SIGHUP
-		ends = append(ends, syscall.SIGHUP)
-	}
-	return ends
 }

@@ -5,6 +5,7 @@ package launch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -21,6 +22,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"hocket.example/hocket/internal/world"
 )
 
 // Options describe a launch.
@@ -30,7 +33,8 @@ type Options struct {
 	Nodes     int      // number of nodes into which the processes are divided
 	// SameErrors reports that all processes print the same errors. Each line of them is printed once.
 	SameErrors bool
-	// StallTimeout is the time after which stopped processes are killed if the others have exited.
+	// StallTimeout is the time after which stopped processes are killed if the others have exited; 0 for
+	// world.StallTimeout.
 	StallTimeout time.Duration
 	// Stdin is the standard input of process 0. Stdout receives its standard output, and Stderr all other output.
 	Stdin          io.Reader
@@ -39,8 +43,6 @@ type Options struct {
 	// of other processes would otherwise appear within lines that process 0 writes in parts. At a terminal, partial lines
 	// such as questions must appear at once.
 	WholeLines bool
-	// Ends are the signals that end Run's context. While processes run, a second one does not end this process.
-	Ends []os.Signal
 }
 
 // Kinds of errors.
@@ -80,13 +82,23 @@ const (
 	mostSignals = 3
 )
 
+// EndSignals returns the signals that request the end of a command: an interrupt, a termination and, unless nohup ignores
+// it, the hangup of the terminal.
+func EndSignals() []os.Signal {
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		ends = append(ends, syscall.SIGHUP)
+	}
+	return ends
+}
+
 // Run starts the processes and waits until they, and all processes that they have started, have ended. When ctx ends,
 // Run terminates them. The error is an *Error. On Linux, Run executes the current program a second time, with the same
 // arguments, and that process starts the others when it, too, calls Run.
 func Run(ctx context.Context, o Options) error {
 	end, second := leader(ctx)
 	if !second {
-		return supervise(ctx, o.Ends)
+		return supervise(ctx)
 	}
 	id := rand.Text()
 	processes := o.commands(id)
@@ -108,8 +120,8 @@ func Run(ctx context.Context, o Options) error {
 		_ = endOffspring(processes[:0], syscall.SIGKILL)
 		return machineError(err)
 	}
-	l := &launched{all: processes, over: make(chan exit, o.Processes), stall: o.StallTimeout,
-		still: make([]standstill, o.Processes), watcher: watcher, ends: o.Ends}
+	l := &launched{all: processes, over: make(chan exit, o.Processes), stall: cmp.Or(o.StallTimeout, world.StallTimeout),
+		still: make([]standstill, o.Processes), watcher: watcher}
 	err := l.wait(end)
 	if why := watcher.l.Cause(); err == nil && why != nil {
 		fmt.Fprintf(o.Stderr, "warning: all processes ended with exit code 0, although an error had ended their run: %v\n", why)
@@ -126,7 +138,6 @@ type launched struct {
 	output sync.WaitGroup
 	// watcher receives the processes' reports about the process that caused a failure.
 	watcher *watcher
-	ends    []os.Signal // see Options.Ends
 }
 
 // exit describes how a process has ended.
@@ -160,7 +171,7 @@ func (l *launched) wait(end <-chan struct{}) error {
 	beat := min(time.Second, max(l.stall/10, time.Millisecond))
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
-	signal.Notify(make(chan os.Signal, 1), l.ends...)
+	signal.Notify(make(chan os.Signal, 1), EndSignals()...)
 	first := -1 // that failed
 	var why, stopped error
 	exits := make([]exit, len(l.all)) // by rank

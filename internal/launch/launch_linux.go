@@ -58,7 +58,7 @@ func adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
 // supervise implements the first process. It starts the second process and waits for it. After an interrupt, it waits
 // only as long as the second process may need to end.
-func supervise(ctx context.Context, ends []os.Signal) error {
+func supervise(ctx context.Context) error {
 	lead, held, err := os.Pipe()
 	if err != nil {
 		return machineError(err)
@@ -66,7 +66,7 @@ func supervise(ctx context.Context, ends []os.Signal) error {
 	defer held.Close()
 	adopt()
 	signals := make(chan os.Signal, 1) // a second signal must not end this process before the others
-	signal.Notify(signals, append(slices.Clone(ends), syscall.SIGQUIT)...)
+	signal.Notify(signals, append(EndSignals(), syscall.SIGQUIT)...)
 	defer signal.Stop(signals)
 	c := exec.Command("/proc/self/exe")
 	c.Args = os.Args

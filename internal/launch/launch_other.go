@@ -13,7 +13,7 @@ import (
 // descendants, launch consists of one process, and does not know the processes that a launched process has started.
 func leader(ctx context.Context) (<-chan struct{}, bool) { return ctx.Done(), true }
 
-func supervise(context.Context, []os.Signal) error { panic("not called: leader returns true") }
+func supervise(context.Context) error { panic("not called: leader returns true") }
 
 // dieWithParent does nothing, since these systems cannot kill a process when its parent ends.
 func dieWithParent(*exec.Cmd) {}

@@ -34,6 +34,16 @@ func Columns(f *os.File) int {
 // Is reports whether f is a terminal.
 func Is(f *os.File) bool { return xterm.IsTerminal(int(f.Fd())) }
 
+// SameFile reports whether both outputs are the same file or pipe, which is not a terminal.
+func SameFile(stdout, stderr *os.File) bool {
+	out, err := stdout.Stat()
+	if err != nil || Is(stdout) {
+		return false
+	}
+	errs, err := stderr.Stat()
+	return err == nil && os.SameFile(out, errs)
+}
+
 // Colours reports whether the environment permits colours on a terminal.
 func Colours() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
 

@@ -59,12 +59,15 @@ type Options struct {
 	Ranks []int
 }
 
+// StallTimeout is the default of Options.StallTimeout.
+const StallTimeout = 30 * time.Second
+
 // complete sets defaults, and returns an error if the options are invalid.
 func (o *Options) complete() error {
 	o.Size = max(o.Size, 1)
 	o.LocalSize = cmp.Or(o.LocalSize, o.Size)
 	o.JoinTimeout = cmp.Or(o.JoinTimeout, 60*time.Second)
-	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
+	o.StallTimeout = cmp.Or(o.StallTimeout, StallTimeout)
 	switch {
 	case o.Size > MaxProcesses:
 		return fmt.Errorf("%d processes are too many: at most %d are supported", o.Size, MaxProcesses)
