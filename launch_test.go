@@ -230,7 +230,7 @@ func same(%x: f32[N]) -> f32[N] refines known {
 func TestLaunchExits(t *testing.T) {
 	text := strings.Replace(sixfold, ":doubled(", ":exits(", 1)
 	_, _, err := launchRun(t, hocket.MachineOptions{}, text)
-	if err == nil || !strings.Contains(err.Error(), "it called runtime.Goexit") {
+	if err == nil || !strings.Contains(err.Error(), "called runtime.Goexit") {
 		t.Errorf("got %v", err)
 	}
 	ended := make(chan error, 1) // a scheduled machine runs kernels on the caller's goroutine
