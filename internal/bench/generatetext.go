@@ -35,7 +35,7 @@ func (t *table) generation(g *Generation) {
 				quotient(w.First.Median, c.FirstBound)}, "")
 			if w.Token != nil {
 				cells = append(row(append(cells, w.Token.Text(1), quotient(w.Token.Median, c.TokenBound)), ""),
-					fmt.Sprintf("%.4g", w.TokensPerSecond))
+					fmt.Sprintf("%.1f", w.TokensPerSecond))
 			}
 			rows = append(rows, cells)
 		}
@@ -46,7 +46,7 @@ func (t *table) generation(g *Generation) {
 			if g.Tokens > 0 {
 				token, us := theirs(p.Token)
 				cells = append(row(append(cells, token, quotient(us, c.TokenBound)), known("%.2f", p.TokenRatio)),
-					known("%.4g", quotientOf(float64(c.Batch)*1e6, us)))
+					known("%.1f", quotientOf(float64(c.Batch)*1e6, us)))
 			}
 			rows = append(rows, cells)
 		}
