@@ -192,14 +192,19 @@ func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Bi
 	if in.fixed && o.generate.Prompt != "" {
 		return usagef("--in %s: with --prompt only single parameters have values, as in --in NAME=%[1]s", in.rest)
 	}
-	got, surplus, err := a.find(in, funcOf(p, b))
+	fn := funcOf(p, b)
+	if fn == nil {
+		_, err := bind(p, b) // the error lists the functions
+		return err
+	}
+	got, surplus, err := a.find(in, fn)
 	if err != nil {
 		return err
 	}
 	if len(surplus) > 0 {
-		a.warnings = append(a.warnings, ofSurplus(funcOf(p, b), surplus))
+		a.warnings = append(a.warnings, ofSurplus(fn, surplus))
 	}
-	if err := inferDims(funcOf(p, b), headers(got), b); err != nil {
+	if err := inferDims(fn, headers(got), b); err != nil {
 		return err
 	}
 	sig, err := bind(p, b)

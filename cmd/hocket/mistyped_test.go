@@ -102,6 +102,7 @@ var mistyped = []struct {
 		"remove it"},
 	{"bench allreduce --shard up=colwise", 2,
 		"--shard does not apply to allreduce, which is a benchmark without a program", "remove it"},
+	{"bench p.hkt --func nope", 2, "the program has no function nope", "one of:"},
 	{"bench p.hkt --batch B=2", 2, "--batch does not apply to p.hkt, which is a program without --prompt", "remove it"},
 	{"bench p.hkt --prompt T=4 --runs 3", 2, "--runs does not apply to p.hkt", "remove it"},
 	{"bench p.hkt --prompt T=4 --dim T=4", 2, "--dim T and --prompt set the same dim", "see hocket bench --help"},

@@ -18,8 +18,8 @@ func TestLaunchers(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", hocket, root+"/cmd/hocket").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	run := []string{hocket, "run", filepath.Join(root, "examples", "mlp.hkt"), "--compare", "--json", "--dim=T=64", "--dim=H=32",
-		"--dim=F=64"}
+	run := []string{hocket, "run", filepath.Join(root, "examples", "mlp.hkt"), "--compare", "--json",
+		"--dim=T=64", "--dim=H=32", "--dim=F=64"}
 	hash := regexp.MustCompile(`"outputs_sha256": "\w{64}"`)
 	want := hash.FindString(output(t, dir, run))
 	if want == "" {

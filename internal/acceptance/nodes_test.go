@@ -59,8 +59,8 @@ func TestNodeLaunchers(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", program, root+"/cmd/hocket").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	run := []string{"run", filepath.Join(root, "examples", "mlp.hkt"), "--compare", "--json", "--dim=T=64", "--dim=H=32",
-		"--dim=F=64"}
+	run := []string{"run", filepath.Join(root, "examples", "mlp.hkt"), "--compare", "--json",
+		"--dim=T=64", "--dim=H=32", "--dim=F=64"}
 	hash := regexp.MustCompile(`"outputs_sha256": "\w{64}"`)
 	want := hash.FindString(output(t, dir, append([]string{program}, run...)))
 	check := func(t *testing.T, first, other string) {

@@ -102,7 +102,8 @@ func TestForeignPanics(t *testing.T) {
 		}()
 	}
 	a, b := <-ends, <-ends
-	if err := errors.Join(a, b); err == nil || !strings.Contains(err.Error(), "panicked; it was the last call") || a != nil && b != nil {
+	err := errors.Join(a, b)
+	if err == nil || !strings.Contains(err.Error(), "panicked; it was the last call") || a != nil && b != nil {
 		t.Errorf("%v and %v", a, b)
 	}
 }
