@@ -378,6 +378,7 @@ func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]la
 		c := f.code("flashJoin", "FlashSplitArgs", "flash_rows", "flash_join")
 		c.symbol += fmt.Sprintf("w%d", f.splitWarps())
 		c.body = fmt.Sprintf("flashJoin<%s, %d, %d, %d>", f.dt, f.lead, f.dh, f.splitRows())
+		c.lets = true
 		all = append(all, launch{blocks: grid, args: args, code: c})
 	}
 	return all, nil
@@ -395,6 +396,7 @@ func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
 	c := f.code("flashSplit", "FlashSplitArgs", "flash_rows", "flash_join", "flash_split")
 	c.symbol += fmt.Sprintf("w%ds%d", warps, times*warps)
 	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d, %d>", f.dt, f.lead, f.dh, warps, times*warps)
+	c.lets = true
 	return launch{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}
 }
 

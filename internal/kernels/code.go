@@ -32,13 +32,15 @@ type code struct {
 	// settles reports whether the body itself waits for the end of the previous kernel. It must do so before it
 	// accesses memory that the previous kernel may write.
 	settles bool
-	raw     string // the complete source, if it does not consist of files
+	// lets reports whether the kernel permits the next one to begin early, if it has few blocks: see letIfSmall.
+	lets bool
+	raw  string // the complete source, if it does not consist of files
 }
 
 // id identifies an instance. The id contains everything on which the source's text depends, except the contents of the
 // files.
 func (c code) id() string {
-	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v\x00%s", strings.Join(c.files, " "), strings.Join(c.functors, ""), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles, c.raw)
+	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v\x00%v\x00%s", strings.Join(c.files, " "), strings.Join(c.functors, ""), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles, c.lets, c.raw)
 }
 
 // text returns the complete source.
@@ -63,11 +65,14 @@ func (c code) entry() string {
 	if c.block > 0 || c.residents > 0 {
 		kernel = fmt.Sprintf("KERNEL_OF(%d, %d)", c.size(), max(1, c.residents))
 	}
-	wait := "  settle();\n"
-	if c.settles {
-		wait = ""
+	begin := ""
+	if c.lets {
+		begin = "  letIfSmall();\n"
 	}
-	return fmt.Sprintf("%s\n%s %s(const %s a) {\n%s  %s(a);\n}\n", c.own, kernel, c.symbol, c.args, wait, c.body)
+	if !c.settles {
+		begin += "  settle();\n"
+	}
+	return fmt.Sprintf("%s\n%s %s(const %s a) {\n%s  %s(a);\n}\n", c.own, kernel, c.symbol, c.args, begin, c.body)
 }
 
 // size returns the number of threads of a thread block of the kernel.

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -292,8 +293,29 @@ func TestSettle(t *testing.T) {
 			}
 			continue
 		}
-		if _, body, _ := strings.Cut(c.entry(), "KERNEL"); !strings.Contains(body, "{\n  settle();\n") {
+		begin := "{\n  settle();\n"
+		if c.lets {
+			begin = "{\n  letIfSmall();\n  settle();\n"
+		}
+		if _, body, _ := strings.Cut(c.entry(), "KERNEL"); !strings.Contains(body, begin) {
 			t.Errorf("%s does not wait: %s", c.symbol, c.entry())
+		}
+	}
+}
+
+// TestLets checks which kernels permit the next kernel to begin early: the small kernels between the linears of a
+// decode step. The kernels that attend to many queries do not permit it.
+func TestLets(t *testing.T) {
+	lets, found := map[string]bool{"flashSplit": true, "flashJoin": true, "rope": true, "positions": true, "indexCopy": true}, map[string]bool{}
+	for _, c := range everyCode(t, "sm_90a") {
+		name, _, _ := strings.Cut(c.body, "<")
+		if found[name] = true; c.lets != lets[name] {
+			t.Errorf("%s permits the next kernel to begin early: %v, want %v", c.symbol, c.lets, lets[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(lets)) {
+		if !found[name] {
+			t.Errorf("no kernel %s", name)
 		}
 	}
 }

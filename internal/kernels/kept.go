@@ -80,7 +80,7 @@ func indexCopy(j *job, op device.IndexCopy) ([]launch, error) {
 		return nil, err
 	}
 	launches = append(launches, launch{blocks: grid, args: positions, code: code{files: []string{"sync", "map", "kept"},
-		symbol: symbol("positions"), args: "PositionArgs", body: "positions"}})
+		symbol: symbol("positions"), args: "PositionArgs", body: "positions", lets: true}})
 	if in.elements() == 0 {
 		return launches, nil
 	}
@@ -128,6 +128,7 @@ func (j *job) copyRows(axis int, positions words) ([]launch, error) {
 		symbol: symbol("index_copy", fmt.Sprintf("b%ds%dr%dd%d", v*size, size, len(lead), len(inner))),
 		args:   fmt.Sprintf("IndexCopyArgs<%d, %d>", len(lead), len(inner)),
 		body:   fmt.Sprintf("indexCopy<%s, %d, %d, %d>", piece, size, len(lead), len(inner)),
+		lets:   true,
 	}}}, err
 }
 
@@ -220,6 +221,7 @@ func rope(j *job, op device.Rope) ([]launch, error) {
 		symbol: symbol("rope", ctype(out.DType), fmt.Sprintf("b%dh%dv%d", len(lead), half, v)),
 		args:   fmt.Sprintf("RopeArgs<%d, %d>", len(lead), half),
 		body:   fmt.Sprintf("rope<%s, %d, %d, %d>", ctype(out.DType), len(lead), half, v),
+		lets:   true,
 	}}}, err
 }
 

@@ -7,13 +7,17 @@ import "hocket.example/hocket/internal/nvlib"
 // follow in their sources). The order of a stream therefore holds: a kernel ends only after everything before it on the
 // stream has ended, whether a copy, an event or an ordinary kernel follows it.
 //
-// A launch may begin while an earlier kernel still runs in two cases: the earlier kernel is a team's kernel that allows
-// it (see follow), or a GEMM of few rows (see let in skinny.cuh). The new thread blocks then occupy multiprocessors
-// while they wait. After a team's kernel, this is allowed only if no other kernel needs these multiprocessors. After a
-// GEMM it is always allowed, because a GEMM ends, whatever other kernels run. A GEMM of few rows reads its constant
-// weight before it waits. Therefore no launch begins early after an upload. After any other kernel, an early launch
-// begins when the last blocks of that kernel have ended. The early launch uses the multiprocessors that those blocks
-// have released, and waits only until their writes are visible, which no other work can delay.
+// A launch may begin while an earlier kernel still runs in three cases: the earlier kernel is a team's kernel that
+// allows it (see follow), a GEMM of few rows (see let in prelude.cuh), or a small kernel of a decode step (see
+// letIfSmall). The new thread blocks then occupy multiprocessors while they wait. After a team's kernel, this is
+// allowed only if no other kernel needs these multiprocessors. After the others it is always allowed, because they end,
+// whatever other kernels run. After any other kernel, an early launch begins when the last blocks of that kernel have
+// ended. It uses the multiprocessors that those blocks have released, and waits only until their writes are visible.
+//
+// All blocks of a kernel are resident or have ended before the next kernel begins, so waiting blocks never take the
+// place of blocks for which they wait. A kernel that waits for its predecessor also waits for all kernels before it,
+// because the predecessor ends only after its own wait. A GEMM of few rows reads its constant weight before it waits.
+// No kernel writes such a weight, and no launch begins early after an upload.
 
 // following is how early a kernel may begin relative to earlier work on its stream.
 type following uint8

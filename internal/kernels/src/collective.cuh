@@ -73,10 +73,8 @@ DEV u32 acquire32(u64 at) {
 // follow waits for the previous kernel on the stream, which may still be running, and permits the next one to begin
 // early. A launch must not access memory before this call.
 DEV void follow() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+  let();
+  settle();
 }
 
 DEV Control* controlOf(const Team& t) { return (Control*)t.control[t.rank]; }

@@ -231,6 +231,20 @@ DEV void settle() {
 #endif
 }
 
+// let permits the next kernel on the stream to begin early, after all blocks of this kernel have called let. The next
+// kernel must itself wait for the end of this kernel.
+DEV void let() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// letIfSmall calls let if the grid leaves multiprocessors of a large GPU free. The next kernel can then load constant
+// weights there. With 256 blocks or more, kernels take longer if the next one begins while they run.
+DEV void letIfSmall() {
+  if (gridDim.x <= 128) let();
+}
+
 // Folds are the associative operations of sums, maxima and minima.
 struct FoldSum { template <class A> DEV A of(A a, A b) { return add(a, b); } };
 struct FoldMax { template <class A> DEV A of(A a, A b) { return most(a, b); } };

@@ -59,14 +59,6 @@ template <bool SEVERAL> DEV SkinnyPart skinnyPart(const SkinnyArgs& a, i64 block
   return block < a.part[1].first ? a.part[0] : block < a.part[2].first ? a.part[1] : a.part[2];
 }
 
-// let permits the next kernel on the stream to begin early, after all blocks of this kernel have called let. The next
-// kernel must itself wait for the end of this kernel.
-DEV void let() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 // widen converts four numbers of type f8e4m3 to T, two in each word. GPUs from sm_89 on convert to f16 themselves. For
 // others, it moves exponent and mantissa to their places in T, where they stand for a number that is too small by a power
 // of two, and multiplies by that power, which is exact. This does not convert NaN: bits 7, 15, 23 and 31 of nan are set
