@@ -146,6 +146,31 @@ type LayerNorm struct{ Eps float64 }
 // elements from 2R on are copied.
 type Rope struct{ ir.Rope }
 
+// Ropes computes several ropes and index_copies of the same tokens in one kernel. There is an operand [..., T, H, Dh]
+// and a result for each of Parts. The operands that follow are the positions of the ropes and optional frequencies, if
+// parts are rotated, and the positions of the index_copies, if parts are kept. The bits are those of separate kernels.
+// It requires Caps.Chains, and machines may decline it with ErrUnsupported.
+type Ropes struct {
+	Rope  Rope
+	Parts []RopePart
+}
+
+// RopePart describes how a part of Ropes is computed; at least one of its fields is set.
+type RopePart struct {
+	Rotates bool // Rope is applied
+	Keeps   bool // rows are written to positions of the result along axis -3, as by an IndexCopy
+}
+
+// Rotates reports whether Rope is applied to a part.
+func (r Ropes) Rotates() bool {
+	return slices.ContainsFunc(r.Parts, func(p RopePart) bool { return p.Rotates })
+}
+
+// Keeps reports whether the rows of a part are written to positions.
+func (r Ropes) Keeps() bool {
+	return slices.ContainsFunc(r.Parts, func(p RopePart) bool { return p.Keeps })
+}
+
 // Attention computes softmax(Scale * q kT) v. Its operands are q, k, v, optional lengths and an optional mask. Lengths
 // are the numbers of keys for each sequence or each query; a length larger than the number of keys of k is a Fault.
 // The mask, floating-point numbers of shape [..., Tq, Tk] or [Tq, Tk], is added to the scores of all heads.
@@ -300,6 +325,7 @@ func (RMSNorm) code() ir.Op         { return ir.OpRMSNorm }
 func (n NormGrad) code() ir.Op      { return n.Op }
 func (LayerNorm) code() ir.Op       { return ir.OpLayerNorm }
 func (Rope) code() ir.Op            { return ir.OpRope }
+func (Ropes) code() ir.Op           { return ir.OpRope }
 func (Attention) code() ir.Op       { return ir.OpAttention }
 func (a AttentionGrad) code() ir.Op { return a.Op }
 func (Linear) code() ir.Op          { return ir.OpLinear }
@@ -423,6 +449,9 @@ func own(op Op) Op {
 		return op
 	case Chain:
 		op.Links, op.Stored = slices.Clone(op.Links), slices.Clone(op.Stored)
+		return op
+	case Ropes:
+		op.Parts = slices.Clone(op.Parts)
 		return op
 	case ReduceAxes:
 		op.Axes = slices.Clone(op.Axes)

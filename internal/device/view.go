@@ -118,6 +118,8 @@ func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out
 	switch op := k.Op.(type) {
 	case Chain:
 		want += len(op.Stored)
+	case Ropes:
+		want = len(op.Parts)
 	case Attention:
 		if op.LSE {
 			want++

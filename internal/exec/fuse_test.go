@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/compile"
@@ -28,6 +29,7 @@ type (
 		stored   *int           // results that chains store in addition to those of their last links
 		sums     *int           // number of attentions that also compute attention_lse
 		joints   map[string]int // by their ops
+		ropes    map[string]int // groups of ropes and index_copies, by their parts
 		fixed    *int           // number of kernels with Fixed set
 		foreseen map[string]bool
 		surprise *int // number of kernels that were not precompiled
@@ -46,8 +48,8 @@ type (
 )
 
 func newChainMachine(declines bool) chainMachine {
-	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int), new(int), map[string]int{}, new(int),
-		map[string]bool{}, new(int), new(int)}
+	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int), new(int), map[string]int{}, map[string]int{},
+		new(int), map[string]bool{}, new(int), new(int)}
 }
 
 func (m chainMachine) Caps() device.Caps {
@@ -98,6 +100,7 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 	case device.Linears:
 		product.Fixed, fused = op.Fixed, true
 	}
+	ropes, isRopes := k.Op.(device.Ropes)
 	chain, isChain := k.Op.(device.Chain)
 	if !d.m.foreseen[fmt.Sprint(k)] && !product.Relu && !fused {
 		*d.m.surprise++
@@ -106,7 +109,7 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 		*d.m.fixed++
 	}
 	*d.m.sms = product.SMs
-	if !isChain && !product.Relu && !fused && !sums {
+	if !isChain && !isRopes && !product.Relu && !fused && !sums {
 		l, err := d.Device.Prepare(k)
 		return chainLaunch{l}, err
 	}
@@ -115,6 +118,9 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 	}
 	if linears, ok := k.Op.(device.Linears); ok {
 		return d.joint(k, linears)
+	}
+	if isRopes {
+		return d.ropes(k, ropes)
 	}
 	if sums {
 		return d.withLSE(k, k.Op.(device.Attention))
@@ -224,15 +230,11 @@ func (d chainDevice) joint(k device.Kernel, how device.Linears) (device.Launch, 
 		all = append(all, l)
 		return err
 	}
-	room := func(like device.View) (device.View, error) {
-		mem, err := d.Alloc(like.Elements()*like.DType.Size(), device.Private)
-		return device.View{Mem: mem, DType: like.DType, Shape: like.Shape, Strides: tensor.Strides(like.Shape)}, err
-	}
 	weights := k.Ins[1 : 1+how.Count(&k)]
 	results := make([]device.View, len(weights))
 	for i := len(weights) - 1; i >= 0; i-- {
 		var err error
-		if results[i], err = room(k.Outs[i]); err != nil {
+		if results[i], err = d.room(k.Outs[i]); err != nil {
 			return nil, err
 		}
 		ins := []device.View{k.Ins[0], weights[i]}
@@ -245,7 +247,7 @@ func (d chainDevice) joint(k device.Kernel, how device.Linears) (device.Launch, 
 	}
 	if how.Gated {
 		d.m.joints["gated"]++
-		act, err := room(k.Outs[0])
+		act, err := d.room(k.Outs[0])
 		if err == nil {
 			err = add(device.Kernel{Op: device.Elementwise{Op: ir.OpSilu}, Ins: results[:1], Outs: []device.View{act}})
 		}
@@ -260,6 +262,57 @@ func (d chainDevice) joint(k device.Kernel, how device.Linears) (device.Launch, 
 			return nil, err
 		}
 	}
+	return all, nil
+}
+
+// room returns memory for a dense tensor with the type and shape of another one.
+func (d chainDevice) room(like device.View) (device.View, error) {
+	mem, err := d.Alloc(like.Elements()*like.DType.Size(), device.Private)
+	return device.View{Mem: mem, DType: like.DType, Shape: like.Shape, Strides: tensor.Strides(like.Shape)}, err
+}
+
+// ropes rotates the parts in reverse order, each into separate memory, and then stores all results, so that a part that
+// reads or overwrites another part's result gives a wrong result.
+func (d chainDevice) ropes(k device.Kernel, op device.Ropes) (device.Launch, error) {
+	var all chainLaunch
+	var names []string
+	n := len(op.Parts)
+	angles, rows := k.Ins[n:], k.Ins[len(k.Ins)-1]
+	if op.Keeps() {
+		angles = k.Ins[n : len(k.Ins)-1]
+	}
+	results := make([]device.View, n)
+	for i := n - 1; i >= 0; i-- {
+		var err error
+		if results[i], err = d.room(k.Ins[i]); err != nil {
+			return nil, err
+		}
+		one := device.Kernel{Op: device.Copy{Op: ir.OpCopy}, Ins: k.Ins[i : i+1], Outs: results[i : i+1]}
+		if op.Parts[i].Rotates {
+			one.Op, one.Ins = op.Rope, append(one.Ins[:1:1], angles...)
+		}
+		l, err := d.Device.Prepare(one)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	for i, part := range op.Parts {
+		one := device.Kernel{Op: device.Copy{Op: ir.OpCopy}, Ins: results[i : i+1], Outs: k.Outs[i : i+1]}
+		name := "rope"
+		if part.Keeps {
+			one.Op, one.Ins = device.IndexCopy{Axis: len(k.Outs[i].Shape) - 3}, []device.View{results[i], rows, k.Outs[i]}
+			if name = "copy"; part.Rotates {
+				name = "both"
+			}
+		}
+		l, err := d.Device.Prepare(one)
+		if err != nil {
+			return nil, err
+		}
+		all, names = append(all, l), append(names, name)
+	}
+	d.m.ropes[strings.Join(names, "+")]++
 	return all, nil
 }
 

@@ -78,6 +78,8 @@ func everyCode(t *testing.T, arch string) []code {
 				Ins: []Operand{x(dt, l, 4, 64), x(dt, l, 2, 8, 64), x(ir.I32, l, 2)}})
 			add(Computation{Op: device.IndexCopy{Axis: 1}, Out: x(dt, l, 2, 9, 8),
 				Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
+			add(Computation{Op: device.IndexCopy{}, Out: x(dt, l, 300, 8),
+				Ins: []Operand{x(dt, l, 257, 8), x(ir.I64, l, 257)}})
 			add(Computation{Op: device.Iota{Axis: 1}, Out: x(dt, l, 4, 8)})
 			add(Computation{Op: device.Sorted{Op: ir.OpTopK}, Out: x(dt, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8)}})
 			add(Computation{Op: device.Sorted{Op: ir.OpArgTopK}, Out: x(ir.I32, l, 4, 2),
@@ -134,6 +136,9 @@ func everyCode(t *testing.T, arch string) []code {
 				Ins: []Operand{q, x(ir.I32, layouts[0], 4)}})
 			add(Computation{Op: device.Rope{}, Out: q,
 				Ins: []Operand{q, x(ir.I32, layouts[0], 4), x(ir.F32, layouts[0], dh/4)}})
+			add(Computation{Op: device.Ropes{Rope: device.Rope{Rope: ir.Rope{Theta: 1e4}},
+				Parts: []device.RopePart{rotates, both, keeps}},
+				Ins: []Operand{q, q, q, x(ir.I32, layouts[0], 4), x(ir.I32, layouts[0], 4)}, Stored: []Operand{q, q}, Out: q})
 		}
 		for _, dh := range []int64{8, 900} {
 			q := x(dt, layouts[1], 4, 2, dh)
@@ -306,7 +311,8 @@ func TestSettle(t *testing.T) {
 // TestLets checks which kernels permit the next kernel to begin early: the small kernels between the linears of a
 // decode step. The kernels that attend to many queries do not permit it.
 func TestLets(t *testing.T) {
-	lets, found := map[string]bool{"flashSplit": true, "flashJoin": true, "rope": true, "positions": true, "indexCopy": true}, map[string]bool{}
+	lets := map[string]bool{"flashSplit": true, "flashJoin": true, "rope": true, "positions": true, "indexCopy": true}
+	found := map[string]bool{}
 	for _, c := range everyCode(t, "sm_90a") {
 		name, _, _ := strings.Cut(c.body, "<")
 		if found[name] = true; c.lets != lets[name] {

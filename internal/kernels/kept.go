@@ -41,7 +41,8 @@ func (j *job) densely(o Operand) (Operand, []launch, error) {
 }
 
 // indexCopy plans an index_copy: rows, the first operand, are written into the result at positions, the second operand.
-// A first kernel checks the positions, and a second kernel copies if no fault was reported.
+// If there are more than checkedMost positions, a first kernel checks them, and a second kernel copies if no fault was
+// reported.
 func indexCopy(j *job, op device.IndexCopy) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
@@ -70,26 +71,40 @@ func indexCopy(j *job, op device.IndexCopy) ([]launch, error) {
 	}
 	j.Ins[1] = at
 	count := in.Shape[axis]
-	var positions words
-	positions.addr(at.Addr)
-	positions.ints(truth(at.DType == ir.I64), count, out.Shape[axis], at.elements())
-	positions.addr(j.fault)
-	positions.bits(j.tag)
+	positions := j.positionWords(at, count, out.Shape[axis])
 	grid, err := exactGrid(at.elements() / count * ceil(count, threads))
 	if err != nil {
 		return nil, err
 	}
-	launches = append(launches, launch{blocks: grid, args: positions, code: code{files: []string{"sync", "map", "kept"},
-		symbol: symbol("positions"), args: "PositionArgs", body: "positions", lets: true}})
+	checks := at.elements() <= checkedMost && in.elements() > 0 // the kernel that copies checks the positions
+	if !checks {
+		launches = append(launches, launch{blocks: grid, args: positions, code: code{files: []string{"sync", "map", "kept"},
+			symbol: symbol("positions"), args: "PositionArgs", body: "positions", lets: true}})
+	}
 	if in.elements() == 0 {
 		return launches, nil
 	}
-	copies, err := j.copyRows(axis, positions)
+	copies, err := j.copyRows(axis, positions, checks)
 	return append(launches, copies...), err
 }
 
-// copyRows plans the kernel of indexCopy that copies after the positions were checked.
-func (j *job) copyRows(axis int, positions words) ([]launch, error) {
+// checkedMost is the largest number of positions that each block of a kernel that copies checks itself: one for each
+// thread.
+const checkedMost = threads
+
+// positionWords returns the words of PositionArgs for positions at, which are dense: lists of count positions each, in
+// a tensor with room rows.
+func (j *job) positionWords(at Operand, count, room int64) words {
+	var w words
+	w.addr(at.Addr)
+	w.ints(truth(at.DType == ir.I64), count, room, at.elements())
+	w.addr(j.fault)
+	w.bits(j.tag)
+	return w
+}
+
+// copyRows plans the kernel of indexCopy that copies. checks reports whether it also checks the positions.
+func (j *job) copyRows(axis int, positions words, checks bool) ([]launch, error) {
 	out, in := j.Out, j.Ins[0]
 	to := slices.Clone(out.Strides[:axis+1])
 	to[axis] = 0 // the position, not a stride, determines the index along the axis
@@ -125,9 +140,9 @@ func (j *job) copyRows(axis int, positions words) ([]launch, error) {
 	}
 	grid, err := exactGrid(ceil(rows, 8))
 	return []launch{{blocks: grid, args: args, code: code{files: []string{"sync", "map", "kept"},
-		symbol: symbol("index_copy", fmt.Sprintf("b%ds%dr%dd%d", v*size, size, len(lead), len(inner))),
+		symbol: symbol("index_copy", fmt.Sprintf("b%ds%dr%dd%dc%d", v*size, size, len(lead), len(inner), truth(checks))),
 		args:   fmt.Sprintf("IndexCopyArgs<%d, %d>", len(lead), len(inner)),
-		body:   fmt.Sprintf("indexCopy<%s, %d, %d, %d>", piece, size, len(lead), len(inner)),
+		body:   fmt.Sprintf("indexCopy<%s, %d, %d, %d, %t>", piece, size, len(lead), len(inner), checks),
 		lets:   true,
 	}}}, err
 }
@@ -153,87 +168,212 @@ func (j *operands) pieces(lead, inner []axis, along int64) int64 {
 // ropeMost is the largest number of elements of a head: the frequencies of its pairs are arguments of the kernel.
 const ropeMost = 768
 
+// ropes is the state while a launch of ropes is planned.
+type ropes struct {
+	*job
+	device.Ropes
+	outs  []Operand
+	n     int   // number of dimensions
+	dh    int64 // elements of a head
+	half  int64 // number of pairs of a head
+	freqs Operand
+	at    Operand // positions that determine angles
+	rows  Operand // positions at which parts are stored
+}
+
 // rope plans a rope: pairs of x[…, T, H, Dh], the first operand, are rotated by the angles of positions […, T] or [T],
 // with frequencies [R] if given.
 func rope(j *job, op device.Rope) ([]launch, error) {
 	if err := j.count(2, 3); err != nil {
 		return nil, err
 	}
-	if err := j.floats(); err != nil {
+	return ropesOf(j, device.Ropes{Rope: op, Parts: []device.RopePart{{Rotates: true}}}, nil)
+}
+
+// ropesOf plans one launch of several ropes, copies of rows to positions, and copies of rotated rows. See device.Ropes.
+func ropesOf(j *job, op device.Ropes, stored []Operand) ([]launch, error) {
+	r := &ropes{job: j, Ropes: op, outs: append(slices.Clone(stored), j.Out), n: len(j.Out.Shape)}
+	if err := r.check(); err != nil {
 		return nil, err
 	}
-	out, in, n := j.Out, j.Ins[0], len(j.Out.Shape)
-	if in.DType != out.DType || n < 3 || !slices.Equal(in.Shape, out.Shape) || len(j.Ins) == 2 &&
-		out.Shape[n-1]%2 != 0 {
-		return nil, fmt.Errorf("%s%v into %s%v", in.DType, in.Shape, out.DType, out.Shape)
-	}
-	dh, heads := out.Shape[n-1], out.Shape[n-2]
-	half, steps, freqs := dh/2, []float64(nil), Operand{Strides: []int64{0}}
-	if len(j.Ins) == 3 {
-		freqs = j.Ins[2]
-		if freqs.DType != ir.F32 || len(freqs.Shape) != 1 || freqs.Shape[0] == 0 || 2*freqs.Shape[0] > dh {
-			return nil, fmt.Errorf("frequencies %s%v do not fit heads of %d elements", freqs.DType, freqs.Shape, dh)
-		}
-		half = freqs.Shape[0]
-	} else if !(op.Theta > 0) {
-		return nil, fmt.Errorf("a base of %v", op.Theta)
-	}
-	if err := j.leads(1, out.Shape[:n-2]); err != nil {
-		return nil, err
-	}
-	if out.elements() == 0 {
+	if r.Ins[0].elements() == 0 && !op.Keeps() {
 		return nil, nil
 	}
-	if dh > ropeMost {
-		return nil, fmt.Errorf("%w: heads of %d elements; at most %d are supported", device.ErrUnsupported, dh, ropeMost)
+	if r.dh > ropeMost {
+		return nil, fmt.Errorf("%w: heads of %d elements; at most %d are supported", device.ErrUnsupported, r.dh, ropeMost)
 	}
-	if len(j.Ins) == 2 {
-		steps = op.Frequencies(dh)
+	for i := range r.outs {
+		switch n := r.Ins[i].elements(); {
+		case n == 0 || r.half == 0:
+			return nil, fmt.Errorf("%w: one launch for a tensor of shape %v", device.ErrUnsupported, r.Ins[i].Shape)
+		case n/r.tokens() > 1<<30:
+			return nil, fmt.Errorf("%w: the %d heads of %v are too many", device.ErrUnsupported, r.Ins[i].Shape[r.n-2],
+				r.Ins[i].Shape)
+		}
 	}
-	if heads*dh > 1<<30 {
-		return nil, fmt.Errorf("%w: %d heads of %d elements are too many", device.ErrUnsupported, heads, dh)
+	if op.Keeps() && r.rows.elements() > checkedMost {
+		return nil, fmt.Errorf("%w: %d positions; one launch supports at most %d", device.ErrUnsupported, r.rows.elements(),
+			checkedMost)
 	}
-	lead, err := padded(shared(out.Shape[:n-2], out.Strides[:n-2], in.Strides[:n-2], j.lead(1, n-2)), 3)
+	return r.launches()
+}
+
+// tokens returns the number of tokens.
+func (r *ropes) tokens() int64 { return Operand{Shape: r.Ins[0].Shape[:r.n-2]}.elements() }
+
+// check assigns the operands, and checks that they fit.
+func (r *ropes) check() error {
+	if len(r.outs) != len(r.Parts) || len(r.Ins) < len(r.Parts) {
+		return fmt.Errorf("%d results and %d operands are given for %d parts", len(r.outs), len(r.Ins), len(r.Parts))
+	}
+	if err := r.floats(); err != nil {
+		return err
+	}
+	for i, p := range r.Parts {
+		out, in := r.outs[i], r.Ins[i]
+		want := slices.Clone(out.Shape)
+		if p.Keeps && r.n >= 3 && len(in.Shape) == r.n {
+			want[r.n-3] = in.Shape[r.n-3]
+		}
+		if in.DType != r.Out.DType || out.DType != r.Out.DType || r.n < 3 || len(out.Shape) != r.n ||
+			!slices.Equal(in.Shape, want) {
+			return fmt.Errorf("%s%v into %s%v", in.DType, in.Shape, out.DType, out.Shape)
+		}
+		if err := out.check(); err != nil {
+			return fmt.Errorf("result %d: %w", i, err)
+		}
+		r.dh = in.Shape[r.n-1]
+		if first := r.Ins[0].Shape; !slices.Equal(in.Shape[:r.n-2], first[:r.n-2]) || r.dh != first[r.n-1] {
+			return fmt.Errorf("one launch for tensors of shapes %v and %v", first, in.Shape)
+		}
+		if p.Keeps && out.Shape[r.n-3] != r.room() {
+			return fmt.Errorf("one launch for tensors with %d and %d rows", r.room(), out.Shape[r.n-3])
+		}
+	}
+	return r.checkPositions()
+}
+
+// room returns the number of rows of the tensors in which parts are stored at positions.
+func (r *ropes) room() int64 {
+	for i, p := range r.Parts {
+		if p.Keeps {
+			return r.outs[i].Shape[r.n-3]
+		}
+	}
+	return 0
+}
+
+// checkPositions assigns the operands after the parts: positions that determine angles, frequencies, and positions at
+// which parts are stored.
+func (r *ropes) checkPositions() error {
+	next, tokens := len(r.Parts), r.Ins[0].Shape[:r.n-2]
+	given := len(r.Ins) - next - int(truth(r.Rotates())+truth(r.Keeps())) // 1 if frequencies are given
+	if given < 0 || given > int(truth(r.Rotates())) {
+		return fmt.Errorf("%d operands are given for %d parts", len(r.Ins), next)
+	}
+	r.half, r.freqs = r.dh/2, Operand{Strides: []int64{0}}
+	if r.Rotates() {
+		r.at = r.Ins[next]
+		if given == 1 {
+			r.freqs = r.Ins[next+1]
+			if r.freqs.DType != ir.F32 || len(r.freqs.Shape) != 1 || r.freqs.Shape[0] == 0 || 2*r.freqs.Shape[0] > r.dh {
+				return fmt.Errorf("frequencies %s%v do not fit heads of %d elements", r.freqs.DType, r.freqs.Shape,
+					r.dh)
+			}
+			r.half = r.freqs.Shape[0]
+		} else if r.dh%2 != 0 {
+			return fmt.Errorf("%s%v into %s%v", r.Ins[0].DType, r.Ins[0].Shape, r.Out.DType, r.Out.Shape)
+		} else if !(r.Rope.Theta > 0) {
+			return fmt.Errorf("a base of %v", r.Rope.Theta)
+		}
+		if err := r.leads(next, tokens); err != nil {
+			return err
+		}
+	}
+	if r.Keeps() {
+		r.rows = r.Ins[len(r.Ins)-1]
+		return r.leads(len(r.Ins)-1, tokens)
+	}
+	return nil
+}
+
+// lead returns the strides of positions along the tokens' dimensions; they are 0 for the dimensions that o lacks.
+func (r *ropes) lead(o Operand) []int64 {
+	return append(make([]int64, r.n-2-len(o.Shape)), o.Strides...)
+}
+
+func (r *ropes) launches() ([]launch, error) {
+	rows, launches, err := r.densely(r.rows)
 	if err != nil {
 		return nil, err
 	}
-	var args words
-	args.addr(out.Addr, in.Addr, j.Ins[1].Addr)
-	args.ints(truth(j.Ins[1].DType == ir.I64), heads)
-	args.ints(out.Strides[n-2:]...)
-	args.ints(in.Strides[n-2:]...)
-	args.ints(extents(lead)...)
-	for o := range 3 {
-		args.ints(column(lead, o)...)
+	strides := [][]int64{r.lead(r.at), r.lead(rows)}
+	for i, p := range r.Parts {
+		to := slices.Clone(r.outs[i].Strides[:r.n-2])
+		if p.Keeps {
+			to[r.n-3] = 0 // the position determines the row
+		}
+		strides = append(strides, to, r.Ins[i].Strides[:r.n-2])
 	}
-	args.addr(freqs.Addr)
-	args.ints(freqs.Strides[0], dh-2*half)
-	args.float(cmp.Or(op.Scale, 1))
-	if steps == nil {
-		steps = make([]float64, half)
+	tokens := r.Ins[0].Shape[:r.n-2]
+	lead, err := padded(shared(tokens, strides...), len(strides))
+	if err != nil {
+		return nil, err
+	}
+	n := int64(len(r.Parts))
+	var args words
+	args.addr(r.at.Addr)
+	args.ints(truth(r.at.DType == ir.I64), r.tokens())
+	args.ints(extents(lead)...)
+	args.ints(column(lead, 0)...)
+	args.ints(column(lead, 1)...)
+	args.addr(r.freqs.Addr)
+	args.ints(r.freqs.Strides[0], r.dh-2*r.half)
+	args.float(cmp.Or(r.Rope.Scale, 1))
+	args = append(args, r.positionWords(rows, tokens[len(tokens)-1], r.room())...)
+	for i, p := range r.Parts {
+		out, in := r.outs[i], r.Ins[i]
+		args.addr(out.Addr, in.Addr)
+		args.ints(in.Shape[r.n-2])
+		args.ints(out.Strides[r.n-2:]...)
+		args.ints(in.Strides[r.n-2:]...)
+		args.ints(column(lead, 2+2*i)...)
+		args.ints(column(lead, 3+2*i)...)
+		args.ints(truth(p.Rotates), truth(p.Keeps), out.Strides[r.n-3])
+	}
+	steps := make([]float64, r.half)
+	if r.freqs.Addr == 0 && r.Rotates() {
+		steps = r.Rope.Frequencies(r.dh)
 	}
 	for _, f := range steps {
 		args.float(f)
 	}
-	v := j.pairs(lead, half)
-	grid, err := exactGrid(out.elements() / (heads * dh))
-	return []launch{{blocks: grid, args: args, code: code{files: []string{"sync", "map", "kept"},
-		symbol: symbol("rope", ctype(out.DType), fmt.Sprintf("b%dh%dv%d", len(lead), half, v)),
-		args:   fmt.Sprintf("RopeArgs<%d, %d>", len(lead), half),
-		body:   fmt.Sprintf("rope<%s, %d, %d, %d>", ctype(out.DType), len(lead), half, v),
+	if bytes := 8 * len(args); bytes > argsMost {
+		return nil, tooLongError{bytes}
+	}
+	v := r.pairs(lead)
+	grid, err := exactGrid(r.tokens() * n)
+	form := fmt.Sprintf("b%dh%dp%dk%dv%d", len(lead), r.half, n, truth(r.Keeps()), v)
+	return append(launches, launch{blocks: grid, args: args, code: code{files: []string{"sync", "map", "kept"},
+		symbol: symbol("rope", ctype(r.Out.DType), form),
+		args:   fmt.Sprintf("RopeArgs<%d, %d, %d>", len(lead), r.half, n),
+		body:   fmt.Sprintf("rope<%s, %d, %d, %d, %t, %d>", ctype(r.Out.DType), len(lead), r.half, n, r.Keeps(), v),
 		lets:   true,
-	}}}, err
+	}}), err
 }
 
-// pairs returns how many pairs of a rope move by one access.
-func (j *operands) pairs(lead []axis, half int64) int64 {
-	n, size := len(j.Out.Shape), j.Out.DType.Size()
+// pairs returns how many pairs move by one access.
+func (r *ropes) pairs(lead []axis) int64 {
+	size := r.Out.DType.Size()
 	for v := 16 / size; v > 1; v /= 2 {
-		whole := half%v == 0
-		for o, x := range []Operand{j.Out, j.Ins[0]} {
-			whole = whole && uint64(x.Addr)%uint64(v*size) == 0 && x.Strides[n-1] == 1 && x.Strides[n-2]%v == 0
-			for _, a := range lead {
-				whole = whole && a.s[o]%v == 0
+		whole := r.half%v == 0
+		for i, p := range r.Parts {
+			whole = whole && (!p.Keeps || r.outs[i].Strides[r.n-3]%v == 0)
+			for o, x := range []Operand{r.outs[i], r.Ins[i]} {
+				whole = whole && uint64(x.Addr)%uint64(v*size) == 0 && x.Strides[r.n-1] == 1 && x.Strides[r.n-2]%v == 0
+				for _, a := range lead {
+					whole = whole && a.s[2+2*i+o]%v == 0
+				}
 			}
 		}
 		if whole {

@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -25,7 +26,7 @@ func TestIndexCopy(t *testing.T) {
 		alone bool // the list of positions is the same for all rows
 	}{
 		{[]int64{3}, 5, 0, true}, {[]int64{2, 3, 4, 16}, 7, 1, false}, {[]int64{2, 3, 4, 16}, 7, 1, true},
-		{[]int64{5, 40}, 5, 0, false},
+		{[]int64{5, 40}, 5, 0, false}, {[]int64{2, 200, 3}, 210, 1, true}, {[]int64{2, 200, 3}, 210, 1, false},
 		{[]int64{2, 2, 3}, 9, 2, false}, {[]int64{600, 3}, 700, 0, false}, {[]int64{0, 3}, 2, 0, false},
 		{[]int64{2, 3, 5}, 4, 1, false},
 	} {
@@ -93,6 +94,8 @@ func TestIndexCopyFault(t *testing.T) {
 		{[]int64{2}, []float64{-2, 0}, Fault{FaultPosition, 7, [3]int64{-2, 700, 0}}},
 		{[]int64{3}, []float64{-1, 5, 5}, Fault{FaultTwice, 7, [3]int64{5, 700, 2}}},
 		{[]int64{2, 600}, far, Fault{FaultTwice, 7, [3]int64{3, 700, 1177}}},
+		{[]int64{2, 3}, []float64{-1, 5, 5, 5, 2, 1}, Fault{FaultTwice, 7, [3]int64{5, 700, 2}}},
+		{[]int64{2, 3}, []float64{5, 1, 6, 5, 2, 2}, Fault{FaultTwice, 7, [3]int64{2, 700, 5}}},
 		{[]int64{3}, []float64{-1, -1, 2}, Fault{}},
 	} {
 		shape := append(slices.Clone(c.shape), 4)
@@ -156,6 +159,183 @@ func TestRope(t *testing.T) {
 		}
 	}
 	r.run()
+}
+
+// ropesCase is a launch of several ropes and index_copies.
+type ropesCase struct {
+	shape    []int64 // of the tokens' dimensions, heads of each part, elements of a head
+	heads    []int64
+	parts    []device.RopePart
+	at, rows []int64 // shapes of the positions; nil if no part needs them
+	freqs    int64   // number of frequencies; 0 for none
+}
+
+var (
+	rotates = device.RopePart{Rotates: true}
+	keeps   = device.RopePart{Keeps: true}
+	both    = device.RopePart{Rotates: true, Keeps: true}
+)
+
+// ropesRoom is the number of rows of the tensors in which parts of a ropesCase are stored.
+const ropesRoom = 300
+
+var ropesCases = []ropesCase{
+	{[]int64{2, 3, 8}, []int64{4, 2, 2}, []device.RopePart{rotates, both, keeps}, []int64{2, 3}, []int64{2, 3}, 0},
+	{[]int64{3, 64}, []int64{4, 1}, []device.RopePart{rotates, rotates}, []int64{3}, nil, 0},
+	{[]int64{2, 3, 64}, []int64{4, 1}, []device.RopePart{rotates, both}, []int64{2, 3}, []int64{3}, 16},
+	{[]int64{2, 128, 16}, []int64{2, 2, 1, 1}, []device.RopePart{both, keeps, rotates, both}, []int64{128},
+		[]int64{2, 128}, 0},
+	{[]int64{1, 1, 5}, []int64{1, 3}, []device.RopePart{keeps, keeps}, nil, []int64{1, 1}, 0},
+	{[]int64{1, 2, 5}, []int64{1}, []device.RopePart{both}, []int64{2}, []int64{1, 2}, 2},
+}
+
+// on plans the launch of a case and, with results in other memory, the launches of its parts. check compares the
+// results.
+func (c *ropesCase) on(b *bench, dt, pt ir.DType, l layout, rows []float64, fault nvlib.Ptr) (check func(what string)) {
+	n := len(c.shape) - 1
+	var at, to, freqs []Operand
+	if c.at != nil {
+		vals := make([]float64, Operand{Shape: c.at}.elements())
+		for i := range vals {
+			vals[i] = float64(i*i*7%1000 - 1)
+		}
+		at = []Operand{b.put(pt, l, vals, c.at...)}
+	}
+	if c.freqs > 0 {
+		freqs = []Operand{b.put(ir.F32, l, noise(ir.F32, c.freqs).vals, c.freqs)}
+	}
+	if c.rows != nil {
+		to = []Operand{b.put(pt, l, rows, c.rows...)}
+	}
+	op := device.Ropes{Rope: device.Rope{Rope: ir.Rope{Theta: 1e4, Scale: 1.25}}, Parts: c.parts}
+	p := Computation{Op: op, Fault: fault, Tag: 7}
+	var single []Computation
+	var results [][2]Operand
+	for i, part := range c.parts {
+		shape := append(slices.Clone(c.shape[:n]), c.heads[i], c.shape[n])
+		in := b.put(dt, l, noise(dt, shape...).vals, shape...)
+		out := slices.Clone(shape)
+		var r [2]Operand
+		for k := range r {
+			if part.Keeps {
+				out[n-1] = ropesRoom
+				r[k] = b.put(dt, l, noise(dt, out...).vals, out...)
+			} else {
+				r[k] = b.room(dt, l, out...)
+			}
+		}
+		p.Ins, p.Stored, results = append(p.Ins, in), append(p.Stored, r[0]), append(results, r)
+		if part.Rotates {
+			to := r[1]
+			if part.Keeps {
+				to = b.room(dt, layouts[0], shape...)
+			}
+			single = append(single, Computation{Op: op.Rope, Ins: slices.Concat([]Operand{in}, at, freqs), Out: to})
+			in = to
+		}
+		if part.Keeps {
+			single = append(single, Computation{Op: device.IndexCopy{Axis: n - 1}, Ins: append([]Operand{in}, to...),
+				Out: r[1], Fault: fault, Tag: 7})
+		}
+	}
+	p.Ins = slices.Concat(p.Ins, at, freqs, to)
+	p.Out, p.Stored = p.Stored[len(p.Stored)-1], p.Stored[:len(p.Stored)-1]
+	b.add("ropes", p, func() {})
+	for _, one := range single {
+		b.add("alone", one, func() {})
+	}
+	return func(what string) {
+		for i, r := range results {
+			same(b.t, fmt.Sprintf("%s: part %d of %v", what, i, *c), b.vals(r[0]), b.vals(r[1]), 0)
+		}
+	}
+}
+
+// TestRopes checks that one launch for several ropes and index_copies has the results of separate launches.
+func TestRopes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, dt := range types() {
+		if dt.IsInt() {
+			continue
+		}
+		for i := range ropesCases {
+			c := &ropesCases[i]
+			for j, l := range layouts {
+				var rows []float64
+				for len(rows) < int(Operand{Shape: c.rows}.elements()) {
+					for _, p := range rng.Perm(ropesRoom)[:last(c.rows)] {
+						if rng.IntN(4) == 0 {
+							p = -1
+						}
+						rows = append(rows, float64(p))
+					}
+				}
+				check := c.on(b, dt, []ir.DType{ir.I32, ir.I64}[(i+j)%2], l, rows, 0)
+				b.checks = append(b.checks, func() { check(fmt.Sprintf("%s, %s", dt, l.name)) })
+			}
+		}
+	}
+	b.run()
+}
+
+// TestRopesFault checks that a launch of ropes reports an invalid position, and then writes nothing at positions.
+func TestRopesFault(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, c := range []struct {
+		rows []float64
+		want Fault
+	}{
+		{[]float64{0, 1, 2, 0, 300, 2}, Fault{FaultPosition, 7, [3]int64{300, 300, 4}}},
+		{[]float64{0, -2, 2, 0, 1, 2}, Fault{FaultPosition, 7, [3]int64{-2, 300, 1}}},
+		{[]float64{-1, -1, 2, 4, 1, 4}, Fault{FaultTwice, 7, [3]int64{4, 300, 5}}},
+	} {
+		word := b.alloc(FaultBytes)
+		clear(b.mem[word-memoryAt:])
+		// The separate launches also write nothing.
+		check := ropesCases[0].on(b, ir.F32, ir.I32, layouts[0], c.rows, word)
+		b.checks = append(b.checks, func() {
+			if f, ok := ReadFault(b.mem[word-memoryAt:]); !ok || f != c.want {
+				t.Errorf("fault %v, %v; want %v", f, ok, c.want)
+			}
+			check(c.want.String())
+		})
+	}
+	b.run()
+}
+
+// TestRopesRefuses checks which parts one launch does not compute.
+func TestRopesRefuses(t *testing.T) {
+	x := func(dt ir.DType, shape ...int64) Operand {
+		return Operand{Addr: 256, DType: dt, Shape: shape, Strides: rowMajor(shape)}
+	}
+	q, at := x(ir.F32, 3, 4, 8), x(ir.I32, 3)
+	ropes := func(parts ...device.RopePart) device.Ropes {
+		return device.Ropes{Rope: device.Rope{Rope: ir.Rope{Theta: 1e4}}, Parts: parts}
+	}
+	for want, p := range map[string]Computation{
+		"1 results and 2 operands are given for 2 parts": {Op: ropes(rotates, rotates), Ins: []Operand{q, at}, Out: q},
+		"one launch for tensors of shapes [3 4 8] and [3 4 6]": {Op: ropes(rotates, rotates),
+			Ins: []Operand{q, x(ir.F32, 3, 4, 6), at}, Stored: []Operand{q}, Out: x(ir.F32, 3, 4, 6)},
+		"bf16[3 4 8] into bf16[3 4 8]": {Op: ropes(rotates, rotates), Ins: []Operand{x(ir.BF16, 3, 4, 8), q, at},
+			Stored: []Operand{x(ir.BF16, 3, 4, 8)}, Out: q},
+		"one launch for tensors with 9 and 10 rows": {Op: ropes(keeps, keeps), Ins: []Operand{q, q, at},
+			Stored: []Operand{x(ir.F32, 9, 4, 8)}, Out: x(ir.F32, 10, 4, 8)},
+		"2 operands are given for 2 parts": {Op: ropes(rotates, rotates), Ins: []Operand{q, q}, Stored: []Operand{q},
+			Out: q},
+		"257 positions": {Op: ropes(rotates, both), Ins: []Operand{x(ir.F32, 257, 4, 8), x(ir.F32, 257, 4, 8),
+			x(ir.I32, 257), x(ir.I32, 257)}, Stored: []Operand{x(ir.F32, 257, 4, 8)}, Out: x(ir.F32, 300, 4, 8)},
+		"operand 3 is i32[4]": {Op: ropes(rotates, both), Ins: []Operand{q, q, at, x(ir.I32, 4)}, Stored: []Operand{q},
+			Out: x(ir.F32, 9, 4, 8)},
+		"a tensor of shape [0 4 8]": {Op: ropes(keeps, keeps), Ins: []Operand{x(ir.F32, 0, 4, 8), x(ir.F32, 0, 4, 8),
+			x(ir.I32, 0)}, Stored: []Operand{q}, Out: q},
+	} {
+		if _, err := plan(p, Target{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
 }
 
 // TestArgmax tests rows shorter and longer than a part, with equal elements, infinities and NaNs.

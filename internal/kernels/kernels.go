@@ -45,7 +45,8 @@ type Computation struct {
 	Ins []Operand
 	Out Operand
 	// For a device.Chain, Stored holds the results of the links in its field Stored, and Out that of the last link. For
-	// a device.Attention with LSE, Stored holds attention_lse. Other operations have one result, Out.
+	// a device.Attention with LSE, Stored holds attention_lse. For device.Ropes, Stored holds the results of all parts but
+	// the last. Other operations have one result, Out.
 	Stored []Operand
 	// Fault, unless 0, is the address of six words of 8 bytes, initially 0, for reports of invalid data: an id of an
 	// embedding outside the table or of an index_add outside the result, an index of take_along outside a row, invalid
@@ -104,6 +105,8 @@ func (c Computation) plan(j *job) ([]launch, error) {
 		return layerNorm(j, op)
 	case device.Rope:
 		return rope(j, op)
+	case device.Ropes:
+		return ropesOf(j, op, c.Stored)
 	case device.Attention:
 		return attention(j, op, c.Stored)
 	case device.AttentionGrad:

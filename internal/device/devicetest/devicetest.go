@@ -75,6 +75,7 @@ var contents = []test{
 	{"IndexCopy", testIndexCopy},
 	{"KeptInGraph", testKeptInGraph},
 	{"Rope", testRope},
+	{"Ropes", testRopes},
 	{"Argmax", testArgmax},
 	{"Iota", testIota},
 	{"Grouped", testGrouped},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"hocket.example/hocket/internal/device"
@@ -181,6 +182,71 @@ func testRope(r *rig) {
 				x.shape, x, at, freqs)
 		}
 	})
+}
+
+// testRopes computes ropes and index_copies in one kernel, and in one kernel for each: all bits must be equal. An
+// invalid position must be reported as a fault. The results must not overlap an operand or each other.
+func testRopes(r *rig) {
+	if !r.m.Caps().Chains {
+		r.Skip("the machine has no kernels with several results")
+	}
+	const tokens, room, dh = 5, 7, 16
+	at := given(ir.I32, []int64{tokens}, 3, 0, 1, 2, 9)
+	op := device.Ropes{Rope: device.Rope{Rope: ir.Rope{Theta: 1000}},
+		Parts: []device.RopePart{{Rotates: true}, {Rotates: true, Keeps: true}, {Keeps: true}}}
+	draw := func(r *rig, dt ir.DType, l layout) (ins []device.View, outs [2][]device.View) {
+		rng := seeded(dt, "ropes")
+		for i, heads := range []int64{4, 2, 2} {
+			ins = append(ins, r.put(0, random(rng, dt, tokens, heads, dh), l))
+			rows := int64(room)
+			if i == 0 {
+				rows = tokens
+			}
+			before := random(rng, dt, rows, heads, dh)
+			for k := range outs {
+				outs[k] = append(outs[k], r.put(0, before, l))
+			}
+		}
+		return ins, outs
+	}
+	r.floating(func(r *rig, dt ir.DType, l layout) {
+		freqs := r.put(0, given(ir.F32, []int64{3}, 1, 0.5, 0.01))
+		for _, angles := range [][]device.View{{r.put(0, at)}, {r.put(0, at), freqs}} {
+			ins, outs := draw(r, dt, l)
+			rows := r.put(0, given(ir.I64, []int64{tokens}, 6, 0, -1, 2, 1))
+			all := slices.Concat(ins, angles, []device.View{rows})
+			r.launch(r.mainOf(0), 0, device.Kernel{Op: op, Ins: all, Outs: outs[0]})
+			k := r.empty(0, dt, tokens, 2, dh)
+			for i, out := range []device.View{outs[1][0], k} {
+				r.launch(r.mainOf(0), 0, device.Kernel{Op: op.Rope, Ins: append(ins[i:i+1:i+1], angles...),
+					Outs: []device.View{out}})
+			}
+			for i, in := range []device.View{k, ins[2]} {
+				out := outs[1][1+i]
+				r.launch(r.mainOf(0), 0, device.Kernel{Op: device.IndexCopy{}, Ins: []device.View{in, rows, out},
+					Outs: []device.View{out}})
+			}
+			for i := range ins {
+				r.equal(fmt.Sprintf("part %d of %s with %d operands for angles", i, dt, len(angles)),
+					r.contents(0, outs[0][i]), r.contents(0, outs[1][i]))
+			}
+		}
+	})
+	r.open(1)
+	ins, outs := draw(r, ir.F32, layouts[0])
+	all := append(ins, r.put(0, at), r.put(0, at))
+	for what, change := range map[string]func(k *device.Kernel){
+		"a result in an operand's memory": func(k *device.Kernel) { k.Outs[0] = k.Ins[0] },
+		"two results in one place":        func(k *device.Kernel) { k.Outs[1] = k.Outs[2] },
+	} {
+		k := device.Kernel{Op: op, Ins: slices.Clone(all), Outs: slices.Clone(outs[0])}
+		change(&k)
+		if _, err := r.w.Device(0).Prepare(k); !errors.Is(err, device.ErrUnsupported) {
+			r.Errorf("%s: %v, want %v", what, err, device.ErrUnsupported)
+		}
+	}
+	r.launch(r.mainOf(0), 0, device.Kernel{Op: op, Ins: all, Outs: outs[0]})
+	r.faults(fmt.Sprintf("positions %v of %d", at.vals, room), "element 4 of the positions")
 }
 
 // testArgmax finds the first of the largest elements.

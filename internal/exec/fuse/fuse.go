@@ -1,9 +1,10 @@
 // Package fuse finds groups of commands of a plan that one launch can execute.
 //
-// It finds six kinds of groups, each from the plan alone: linears with a common operand (Finder.Joints), chains of
+// It finds seven kinds of groups, each from the plan alone: linears with a common operand (Finder.Joints), chains of
 // elementwise commands (Finder.Chains), GEMMs followed by a relu (Finder.Relus), scales followed by a quantize
-// (Finder.Quantizes), attentions followed by attention_lse (Finder.Attentions), and all_reduces followed by an add and
-// a rms_norm (Norms). The caller decides whether the machine has such a launch, and whether it is faster.
+// (Finder.Quantizes), attentions followed by attention_lse (Finder.Attentions), ropes and index_copies of the same
+// tokens (Finder.Ropes), and all_reduces followed by an add and a rms_norm (Norms). The caller decides whether the
+// machine has such a launch, and whether it is faster.
 //
 // The commands of a group are consecutive on their stream. No other stream can wait for a position between them, so
 // the first commands may be executed as late as the last one. Values that only the group reads need not be stored in

@@ -43,6 +43,13 @@ func (b *builder) group() error {
 		if err != nil {
 			return err
 		}
+		err = finder.Ropes(func(r *fuse.Ropes) error {
+			_, err := b.launchFor(r.Members, func(b *builder) device.Kernel { return ropesKernel(b, r) })
+			return err
+		})
+		if err != nil {
+			return err
+		}
 	}
 	b.takeNorms()
 	return nil
@@ -116,6 +123,29 @@ func attentionKernel(b *builder, attention, lse int) device.Kernel {
 	op.LSE = true
 	k.Op, k.Outs = op, append(b.im.Views(b.im.Plan.Cmds[lse].Outs...), k.Outs...)
 	return k
+}
+
+// ropesKernel returns the kernel that computes ropes and index_copies.
+func ropesKernel(b *builder, r *fuse.Ropes) device.Kernel {
+	var op device.Ropes
+	var ins, outs, angles, rows []plan.Ref
+	for _, part := range r.Parts {
+		at := device.RopePart{Rotates: part.Rope >= 0, Keeps: part.Copy >= 0}
+		var in, out plan.Ref
+		if at.Keeps {
+			c := &b.im.Plan.Cmds[part.Copy]
+			in, out, rows = c.Ins[0], c.Outs[0], c.Ins[1:2]
+		}
+		if at.Rotates {
+			c := &b.im.Plan.Cmds[part.Rope]
+			op.Rope, in, angles = device.Rope{Rope: c.Attr.Rope()}, c.Ins[0], c.Ins[1:]
+			if !at.Keeps {
+				out = c.Outs[0]
+			}
+		}
+		op.Parts, ins, outs = append(op.Parts, at), append(ins, in), append(outs, out)
+	}
+	return device.Kernel{Op: op, Ins: b.im.Views(slices.Concat(ins, angles, rows)...), Outs: b.im.Views(outs...)}
 }
 
 // chainKernel returns the kernel that computes the commands of a chain.
@@ -193,8 +223,8 @@ func (b *builder) precompile(rank int32, k device.Kernel) {
 	b.im.World.Device(int(rank)).PrepareAhead(k)
 }
 
-// precompileGroups starts the compilation of groups. It assumes that the machine accepts every chain, and every
-// attention with attention_lse.
+// precompileGroups starts the compilation of groups. It assumes that the machine accepts every chain, every attention
+// with attention_lse, and all ropes.
 func (b *builder) precompileGroups(finder *fuse.Finder) {
 	if !b.im.Caps.Precompile {
 		return
@@ -211,6 +241,14 @@ func (b *builder) precompileGroups(finder *fuse.Finder) {
 	_ = finder.Attentions(func(attention, lse int) error {
 		b.precompile(b.im.Plan.Cmds[attention].Rank, attentionKernel(b, attention, lse))
 		if looked += 2; looked >= precompiledMost {
+			return errEnough
+		}
+		return nil
+	})
+	looked = 0
+	_ = finder.Ropes(func(r *fuse.Ropes) error {
+		b.precompile(b.im.Plan.Cmds[r.Members[0]].Rank, ropesKernel(b, r))
+		if looked += len(r.Members); looked >= precompiledMost {
 			return errEnough
 		}
 		return nil

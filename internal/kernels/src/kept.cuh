@@ -30,6 +30,23 @@ DEV void positions(const PositionArgs& a) {
   if (twice && p != -1) fault(a.fault, faultTwice, a.tag, (u64)p, (u64)a.room, (u64)(row + own));
 }
 
+// positionsValid does the same if there are at most 256 positions in total, and returns true if all are valid and no
+// fault was reported on the device. All threads of a block call it.
+DEV bool positionsValid(const PositionArgs& a) {
+  __shared__ i64 some[256];
+  const int i = threadIdx.x;
+  const i64 p = i < a.all ? positionOf(a, i) : -1;
+  const bool reported = i == 0 && a.fault && acquire64((const u64*)a.fault);
+  some[i] = p;
+  __syncthreads();
+  const bool outside = p < -1 || p >= a.room;
+  if (outside) fault(a.fault, faultPosition, a.tag, (u64)p, (u64)a.room, (u64)i);
+  bool twice = false;
+  for (int j = p == -1 ? i : i - i % (int)a.count; j < i; j++) twice |= some[j] == p;
+  if (twice) fault(a.fault, faultTwice, a.tag, (u64)p, (u64)a.room, (u64)i);
+  return !__syncthreads_or(outside || twice || reported);
+}
+
 template <int B, int D> struct IndexCopyArgs {
   PositionArgs p;
   u64 out, in;
@@ -40,10 +57,12 @@ template <int B, int D> struct IndexCopyArgs {
 };
 
 // indexCopy has a warp for each row, which moves pieces of type W. An element of the tensors has SIZE bytes. It writes
-// nothing if a fault was reported on the device.
-template <class W, int SIZE, int B, int D> DEV void indexCopy(const IndexCopyArgs<B, D>& a) {
+// nothing if a fault was reported on the device. CHECKS: each block checks all positions, so that no separate kernel
+// needs to do so.
+template <class W, int SIZE, int B, int D, bool CHECKS> DEV void indexCopy(const IndexCopyArgs<B, D>& a) {
   i64 t = (i64)blockIdx.x * 8 + threadIdx.x / 32;
-  if (t >= a.rows || (a.p.fault && acquire64((const u64*)a.p.fault))) return;
+  if (CHECKS && !positionsValid(a.p)) return;
+  if (t >= a.rows || (!CHECKS && a.p.fault && acquire64((const u64*)a.p.fault))) return;
   i64 out = 0, in = 0, at = 0;
 #pragma unroll
   for (int d = B - 1; d >= 0; d--) {
@@ -71,58 +90,82 @@ template <class W, int SIZE, int B, int D> DEV void indexCopy(const IndexCopyArg
   }
 }
 
-template <int B, int HALF> struct RopeArgs {
-  u64 out, in, at, wide;
+// RopePart describes one tensor of a rope.
+template <int B> struct RopePart {
+  u64 out, in;
   i64 heads, so[2], si[2];       // strides along heads, Dh
-  i64 e[B], bo[B], bi[B], bp[B]; // extents and strides of the tokens' dimensions
+  i64 bo[B], bi[B];              // strides along the tokens' dimensions
+  i64 rotates;                   // not 0: pairs are rotated; 0: they are copied
+  i64 keeps, sp;                 // keeps is not 0: a token is stored at its position in rows, with stride sp
+};
+
+template <int B, int HALF, int PARTS> struct RopeArgs {
+  u64 at, wide;                  // the positions that determine angles
+  i64 tokens;
+  i64 e[B], ba[B], br[B];        // extents and strides of the tokens' dimensions; ba counts positions in at, br in rows
   u64 freqs; i64 sf;             // if not 0: angles at position 1, in f32; otherwise step is used
   i64 rest;                      // elements of a head after the pairs
   f64 scale;                     // factor of sines and cosines
+  PositionArgs rows;
+  RopePart<B> part[PARTS];
   f64 step[HALF];
 };
 
-// rope has a block for each token, which computes each angle once. V pairs move as one access.
-template <class T, int B, int HALF, int V> DEV void rope(const RopeArgs<B, HALF>& a) {
+// rope has a block for each token of each part, which computes each angle once. V pairs move as one access. KEEPS: some
+// parts are stored at positions, which each of their blocks checks.
+template <class T, int B, int HALF, int PARTS, bool KEEPS, int V> DEV void rope(const RopeArgs<B, HALF, PARTS>& a) {
   typedef typename Num<T>::Acc A;
   __shared__ A sine[HALF], cosine[HALF];
-  T* out = (T*)a.out;
-  const T* in = (const T*)a.in;
-  i64 t = blockIdx.x, at = 0;
+  const RopePart<B>& part = a.part[PARTS > 1 ? blockIdx.x / (u32)a.tokens : 0];
+  T* out = (T*)part.out;
+  const T* in = (const T*)part.in;
+  i64 t = PARTS > 1 ? blockIdx.x % (u32)a.tokens : blockIdx.x, at = 0, row = 0;
 #pragma unroll
   for (int d = B - 1; d >= 0; d--) {
     const i64 x = d ? t % a.e[d] : t;
     t /= a.e[d];
-    out += x * a.bo[d];
-    in += x * a.bi[d];
-    at += x * a.bp[d];
+    out += x * part.bo[d];
+    in += x * part.bi[d];
+    at += x * a.ba[d];
+    row += x * a.br[d];
   }
-  const i64 p = a.wide ? ((const i64*)a.at)[at] : ((const i32*)a.at)[at];
-  for (int i = threadIdx.x; i < HALF; i += 256) {
-    f64 s, c;
-    sincos((f64)p * (a.freqs ? (f64)((const f32*)a.freqs)[i * a.sf] : a.step[i]), &s, &c);
-    sine[i] = (A)(s * a.scale), cosine[i] = (A)(c * a.scale);
+  if (KEEPS && part.keeps) {
+    if (!positionsValid(a.rows)) return;
+    const i64 p = positionOf(a.rows, row);
+    if (p < 0) return;
+    out += p * part.sp;
   }
-  __syncthreads();
-  const u32 items = (u32)a.heads * (HALF / V);
+  if (part.rotates) {
+    const i64 p = a.wide ? ((const i64*)a.at)[at] : ((const i32*)a.at)[at];
+    for (int i = threadIdx.x; i < HALF; i += 256) {
+      f64 s, c;
+      sincos((f64)p * (a.freqs ? (f64)((const f32*)a.freqs)[i * a.sf] : a.step[i]), &s, &c);
+      sine[i] = (A)(s * a.scale), cosine[i] = (A)(c * a.scale);
+    }
+    __syncthreads();
+  }
+  const u32 items = (u32)part.heads * (HALF / V);
   for (u32 i = threadIdx.x; i < items; i += 256) {
     const i64 h = i / (HALF / V);
     const int d = i % (HALF / V) * V;
-    const T* x = in + h * a.si[0] + d * a.si[1];
-    T* y = out + h * a.so[0] + d * a.so[1];
-    const Pack<T, V> p = *(const Pack<T, V>*)x, q = *(const Pack<T, V>*)(x + HALF * a.si[1]);
-    Pack<T, V> r, s;
+    const T* x = in + h * part.si[0] + d * part.si[1];
+    T* y = out + h * part.so[0] + d * part.so[1];
+    const Pack<T, V> p = *(const Pack<T, V>*)x, q = *(const Pack<T, V>*)(x + HALF * part.si[1]);
+    Pack<T, V> r = p, s = q;
+    if (part.rotates) {
 #pragma unroll
-    for (int v = 0; v < V; v++) {
-      const A k = Num<T>::get(p.v[v]), l = Num<T>::get(q.v[v]);
-      r.v[v] = Num<T>::put(sub(mul(k, cosine[d + v]), mul(l, sine[d + v])));
-      s.v[v] = Num<T>::put(add(mul(l, cosine[d + v]), mul(k, sine[d + v])));
+      for (int v = 0; v < V; v++) {
+        const A k = Num<T>::get(p.v[v]), l = Num<T>::get(q.v[v]);
+        r.v[v] = Num<T>::put(sub(mul(k, cosine[d + v]), mul(l, sine[d + v])));
+        s.v[v] = Num<T>::put(add(mul(l, cosine[d + v]), mul(k, sine[d + v])));
+      }
     }
     *(Pack<T, V>*)y = r;
-    *(Pack<T, V>*)(y + HALF * a.so[1]) = s;
+    *(Pack<T, V>*)(y + HALF * part.so[1]) = s;
   }
-  for (u32 i = threadIdx.x; i < (u32)(a.heads * a.rest); i += 256) {
+  for (u32 i = threadIdx.x; i < (u32)(part.heads * a.rest); i += 256) {
     const i64 h = i / (u32)a.rest, d = 2 * HALF + i % (u32)a.rest;
-    out[h * a.so[0] + d * a.so[1]] = in[h * a.si[0] + d * a.si[1]];
+    out[h * part.so[0] + d * part.so[1]] = in[h * part.si[0] + d * part.si[1]];
   }
 }
 

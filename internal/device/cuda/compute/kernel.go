@@ -92,10 +92,12 @@ func (k *kernel) checkOverlap(none bool) error {
 
 // reports is a predicate: it reports whether a kernel of k checks its data and may report a fault in them.
 func (k *kernel) reports() bool {
-	switch k.Op.(type) {
+	switch op := k.Op.(type) {
 	case device.Embedding, device.IndexAdd, device.IndexCopy, device.TakeAlong, device.GroupedLinear, device.UnevenMove,
 		device.UnevenReduce:
 		return true
+	case device.Ropes:
+		return op.Keeps()
 	case device.Attention:
 		return len(k.ins) > 3 // with lengths or a mask
 	}

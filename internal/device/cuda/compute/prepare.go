@@ -112,6 +112,10 @@ func (b *builder) build(k *kernel) error {
 				}
 			}
 		}
+	case device.Ropes:
+		if err := k.checkOverlap(true); err != nil {
+			return err
+		}
 	case device.Attention:
 		if op.LSE {
 			if err := k.checkOverlap(true); err != nil {

@@ -64,6 +64,8 @@ func goComputation(p kernels.Computation) (func(), error) {
 		return goIndexCopy(p, op), nil
 	case device.Rope:
 		return goRope(p, op), nil
+	case device.Ropes:
+		return goRopes(p, op), nil
 	case device.Argmax:
 		return goArgmax(p, op), nil
 	case device.Iota:
