@@ -59,6 +59,22 @@ int hocket_call_adopt(const hocket_interpreter *with, int64_t collectives, void 
                       int64_t bytes, char **error);
 int hocket_call_close(const hocket_interpreter *with, int64_t object, char **error);
 
+/* Functions of CPython for hocket_python_do. */
+typedef struct {
+  void *(*leave)(void);                  /* PyEval_SaveThread */
+  void (*enter)(void *);                 /* PyEval_RestoreThread */
+  unsigned long long (*word)(void *);    /* PyLong_AsUnsignedLongLongMask */
+  void *(*number)(unsigned long long);   /* PyLong_FromUnsignedLongLong */
+  void *(*failed)(void);                 /* PyErr_Occurred */
+} hocket_python;
+
+/* Sets the functions of CPython, before the first call of hocket_python_do. */
+void hocket_use_python(const hocket_python *functions);
+
+/* hocket_do as a function of CPython with the calling convention METH_FASTCALL. Its arguments are the 9 numbers of
+ * hocket_do, from collectives to out. It returns the number 0, or the address of the error's text. */
+void *hocket_python_do(void *self, void *const *args, ptrdiff_t n);
+
 /* Constants for op, red and dtype of hocket_do and hocket_do_norm. */
 enum { HOCKET_ALL_REDUCE, HOCKET_ALL_GATHER, HOCKET_REDUCE_SCATTER, HOCKET_ALL_TO_ALL, HOCKET_BROADCAST };
 enum { HOCKET_SUM, HOCKET_AVG, HOCKET_MAX, HOCKET_MIN };

@@ -112,8 +112,8 @@ class Group:
         self.handle = _lib.call("hocket_collectives", state.machine, json.dumps(state.collectives).encode())
         self.device = _lib.call("hocket_device", self.handle)
         self.stream = stream_of(torch.device("cuda", self.device))
-        lib = _lib.lib()
-        self._do, self._norm, self._calling, self.site = lib.hocket_do, lib.hocket_do_norm, lib.hocket_calling, None
+        lib, self.number = _lib.lib(), self.handle.value
+        self.call, self._norm, self._calling, self.site = lib.do, lib.hocket_do_norm, lib.hocket_calling, None
         self.dtypes = {getattr(torch, name[6:]): n for name, n in _DTYPES.items()}
         self.bump = getattr(torch.autograd.graph, "increment_version", None)
         self.free = {}  # memory for borrowed, by stream
@@ -141,10 +141,9 @@ class Group:
 
     def do(self, op, red, dtype, root, count, a, b):
         """Enqueues a collective on torch's current stream."""
-        error = _lib._text()
-        self._do(self.handle, op, red, dtype, root, count, self.stream(), a, b, ctypes.byref(error))
+        error = self.call(self.number, op, red, dtype, root, count, self.stream(), a, b)
         if error:
-            raise _errors.of(_lib._take(error))
+            raise _errors.of(_lib.taken(error))
 
     def do_norm(self, dtype, rows, width, eps, addresses):
         """Enqueues a normalised sum on torch's current stream."""
@@ -178,8 +177,12 @@ def reduced(s, t, op, out):
         return False
     if out is not t and (getattr(out, "dtype", None) != t.dtype or not _plain(out, g.device) or out.numel() != t.numel()):
         return False
-    g.at(sys._getframe(2))
-    g.do(0, red, dtype, 0, t.numel(), t.data_ptr(), out.data_ptr())
+    frame, a = sys._getframe(2), t.data_ptr()
+    if (frame.f_code, frame.f_lasti) != g.site:
+        g.at(frame)
+    error = g.call(g.number, 0, red, dtype, 0, t.numel(), g.stream(), a, a if out is t else out.data_ptr())
+    if error:
+        raise _errors.of(_lib.taken(error))
     if g.bump is None:
         _autograd.written(out)
     else:

@@ -37,6 +37,17 @@ class _Interpreter(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in ("leave", "enter", "interrupted", "retain", "release")]
 
 
+class _Python(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("leave", "enter", "word", "number", "failed")]
+
+
+class _Method(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("call", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
+
+
+_FASTCALL = 0x80  # CPython's METH_FASTCALL
 _text = ctypes.POINTER(ctypes.c_char)  # not c_char_p, which forgets the address to free
 _error = ctypes.POINTER(_text)
 _signatures = {
@@ -114,7 +125,22 @@ def _load():
         setattr(lib, name, f)
     lib.interpreter = _Interpreter(*(ctypes.cast(f, ctypes.c_void_p) for f in (
         api.PyEval_SaveThread, api.PyEval_RestoreThread, api.PyErr_CheckSignals, api.Py_IncRef, api.Py_DecRef)))
+    lib.do = _method(lib, "hocket_python_do")
     return lib
+
+
+def _method(lib, name):
+    """Returns a function of the library that has CPython's own calling convention. A call of it costs a tenth of a
+    call by ctypes. It releases the interpreter's lock, as a function of ctypes does."""
+    api = ctypes.pythonapi
+    lib.hocket_use_python.restype = None
+    lib.hocket_use_python(ctypes.byref(_Python(*(ctypes.cast(f, ctypes.c_void_p) for f in (
+        api.PyEval_SaveThread, api.PyEval_RestoreThread, api.PyLong_AsUnsignedLongLongMask,
+        api.PyLong_FromUnsignedLongLong, api.PyErr_Occurred)))))
+    lib.method = _Method(name.encode(), ctypes.cast(getattr(lib, name), ctypes.c_void_p), _FASTCALL, None)
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Method), ctypes.c_void_p, ctypes.c_void_p)(
+        ("PyCFunction_NewEx", api))
+    return new(ctypes.byref(lib.method), None, None)
 
 
 def lib():
@@ -128,6 +154,11 @@ def lib():
 def build():
     """Returns the library's version, with the commit if it is known: "0.1.0+703982d6abcd"."""
     return lib().hocket_build().decode()
+
+
+def taken(address):
+    """Returns the text at an address, which the library has allocated, and frees it."""
+    return _take(ctypes.cast(address, _text))
 
 
 def _take(text):

@@ -349,7 +349,7 @@ func f(%x: f32[4/tp]) -> f32[4] {
 
     def test_usual_all_reduce(self):
         """The usual all_reduce on a GPU goes to the library at once, and another one does not."""
-        from hocket import _cuda, _world
+        from hocket import _cuda, _lib, _world
 
         class OnGPU:
             is_cuda, requires_grad, dtype = True, False, "bf16"
@@ -361,8 +361,8 @@ func f(%x: f32[4/tp]) -> f32[4] {
 
         calls, bumped, places = [], [], []
         g = object.__new__(_cuda.Group)
-        g.handle, g.device, g.dtypes, g.stream, g.bump, g.site = 7, 1, {"bf16": 3}, lambda: 5, bumped.append, None
-        g._do, g._calling = lambda *args: calls.append(args[:-1]), lambda name, place: places.append(place.decode())
+        g.number, g.device, g.dtypes, g.stream, g.bump, g.site = 7, 1, {"bf16": 3}, lambda: 5, bumped.append, None
+        g.call, g._calling = lambda *args: calls.append(args), lambda name, place: places.append(place.decode())
         s, t, other = types.SimpleNamespace(group=g), OnGPU(64), OnGPU(128)
 
         def all_reduce(*args):  # as hocket.all_reduce, whose caller's line is that of the call
@@ -386,6 +386,30 @@ func f(%x: f32[4/tp]) -> f32[4] {
         with unittest.mock.patch.object(_world, "known", lambda group: s):
             self.assertRaisesRegex(hocket.UnsupportedError, "async_op", hocket.all_reduce, t, async_op=True)
         self.assertEqual(len(calls), 3)
+
+        g.call = _lib.lib().do  # the library has no such collectives: the error is raised, and autograd is not notified
+        self.assertRaisesRegex(hocket.Error, "handle 7: it names no object", all_reduce, s, t, "sum", t)
+        self.assertRaisesRegex(hocket.Error, "handle 7: it names no object", g.do, 0, 0, 3, 0, 6, 64, 64)
+        self.assertEqual(len(bumped), 3)
+
+    def test_fast_function(self):
+        """The library's function with Python's own calling convention checks its arguments, and several threads can call it."""
+        from hocket import _lib
+        do = _lib.lib().do
+        for few in ((), (7,) * 8, (7,) * 10):
+            self.assertIn("9 arguments", _lib.taken(do(*few)))
+        for wrong in ("7", None, 7.0):
+            self.assertRaises(TypeError, do, 7, 0, 0, 3, 0, 6, 5, wrong, 64)
+        for other in (-1, 1 << 70):  # cut to a word, as by ctypes
+            self.assertIn("names no object", _lib.taken(do(other, 0, 0, 3, 0, 6, 5, 64, 64)))
+        done = []
+        threads = [threading.Thread(target=lambda: done.extend(
+            "names no object" in _lib.taken(do(7, 0, 0, 3, 0, 6, 5, 64, 64)) for _ in range(200))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(done, [True] * 800)
 
     def test_lent_results(self):
         """What a call on a GPU is given and returns, by a library that is not there."""
@@ -459,7 +483,7 @@ func f(%x: f32[4/tp]) -> f32[4] {
 
     def test_sites(self):
         """A collective on a GPU names the line that calls it, once while the line is the same."""
-        from hocket import _cuda, _world
+        from hocket import _cuda, _lib, _world
 
         g, named = _cuda.Group.__new__(_cuda.Group), []
         g.site, g._calling = None, lambda call, place: named.append(place.decode())
