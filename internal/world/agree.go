@@ -171,7 +171,12 @@ func (w *World) sameList(ctx context.Context, what string, lines []string, with 
 
 // Calls records the current call of this process's program: the name of the called function and the position of the
 // call. Errors in other processes contain both. Processes may make different calls.
-func (w *World) Calls(call, place string) { w.call.Store(&entry{call: call, place: place}) }
+func (w *World) Calls(call, place string) {
+	e := entry{call: call, place: place}
+	if last := w.call.Load(); last == nil || *last != e {
+		w.call.Store(&entry{call: call, place: place})
+	}
+}
 
 // Failed records the error with which this process's call has ended; nil if it succeeded. The world remains usable. If
 // other processes wait for this process until a timeout, or until it leaves, they report the error.
@@ -206,7 +211,7 @@ func (w *World) Step(what string) error {
 	mine := w.mesh.page.record(w.mesh.o.Rank, w.steps.n, e)
 	w.detector.sendPulse()
 	for r := range w.mesh.o.Size {
-		if theirs, ok := w.mesh.page.recorded(r, w.steps.n); ok && theirs.what != mine.what {
+		if !w.mesh.page.matches(r, w.steps.n, mine.what) {
 			w.mesh.abort(w.detector.differ(w.steps.n))
 			return w.mesh.err()
 		}

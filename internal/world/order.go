@@ -130,7 +130,7 @@ func (p *page) writeWait(rank int, x wait) {
 	at := waitText
 	for i, t := range []string{cutText(x.name, waitName), cutText(x.call.text(), callText), lastOf(x.call.place, stepText)} {
 		word(s, waitTexts+8*i).Store(uint64(len(t)))
-		copyIn(s[at:], []byte(t))
+		copyIn(s[at:], t)
 		at += []int{waitName, callText, stepText}[i]
 	}
 	word(s, waitBeats).Add(1)

@@ -187,16 +187,17 @@ func (p *page) record(rank int, step uint64, e entry) entry {
 	e.call, e.place = cutText(e.call, callText), lastOf(e.place, stepText)
 	r := p.ring(rank, step)
 	word(r, 0).Store(0) // the record is invalid until it is completely written
-	word(r, 8).Store(uint64(len(e.what)))
-	word(r, 16).Store(uint64(len(e.call)))
-	word(r, 24).Store(uint64(len(e.place)))
-	copyIn(r[stepHead:], []byte(e.what))
-	copyIn(r[stepHead+stepText:], []byte(e.call))
-	copyIn(r[stepHead+stepText+callText:], []byte(e.place))
+	set(word(r, 8), uint64(len(e.what)))
+	set(word(r, 16), uint64(len(e.call)))
+	set(word(r, 24), uint64(len(e.place)))
+	copyIn(r[stepHead:], e.what)
+	copyIn(r[stepHead+stepText:], e.call)
+	copyIn(r[stepHead+stepText+callText:], e.place)
 	word(r, 0).Store(step)
-	p.at(rank, 0)
-	word(p.slot(rank), slotIdle).Store(0)
-	word(p.slot(rank), slotSteps).Store(step)
+	s := p.slot(rank)
+	set(word(s, slotAt), 0)
+	set(word(s, slotIdle), 0)
+	word(s, slotSteps).Store(step)
 	return e
 }
 
@@ -215,6 +216,20 @@ func (p *page) recorded(rank int, step uint64) (entry, bool) {
 	return e, word(r, 0).Load() == step
 }
 
+// matches returns false if a process's step has been recorded with a description other than what. It does not allocate,
+// and reads one cache line of the other process if the description is short.
+func (p *page) matches(rank int, step uint64, what string) bool {
+	r := p.ring(rank, step)
+	if word(r, 0).Load() != step {
+		return true
+	}
+	same := min(word(r, 8).Load(), stepText) == uint64(len(what))
+	for at := 0; same && at < len(what); at += 8 {
+		same = word(r[stepHead:], at).Load() == wordOf(what, at)
+	}
+	return same || word(r, 0).Load() != step // the record may have been overwritten meanwhile
+}
+
 // fails writes the error of a process's last call; "" if it succeeded.
 func (p *page) fails(rank int, why string) {
 	s := p.slot(rank)
@@ -222,7 +237,7 @@ func (p *page) fails(rank int, why string) {
 		return
 	}
 	why = cutText(why, maxError)
-	copyIn(s[slotError:], []byte(why))
+	copyIn(s[slotError:], why)
 	word(s, slotFailing).Store(uint64(len(why)))
 }
 
@@ -293,13 +308,26 @@ func (p *page) step(rank int, step uint64) string {
 	return fmt.Sprintf("step %d (%s)", step, e.what)
 }
 
-// copyIn writes text to shared memory in whole words, since others may read it at the same time.
-func copyIn(mem, text []byte) {
+// copyIn writes text to shared memory in whole words, since others may read it at the same time. Only this process
+// writes there. Words that do not change are not stored, because a store takes the cache line from the readers.
+func copyIn[T string | []byte](mem []byte, text T) {
 	for at := 0; at < len(text); at += 8 {
-		var b [8]byte
-		copy(b[:], text[at:])
-		word(mem, at).Store(*(*uint64)(unsafe.Pointer(&b)))
+		set(word(mem, at), wordOf(text, at))
 	}
+}
+
+// set stores a value in a word that only this process writes, unless the word already has that value.
+func set(w *atomic.Uint64, v uint64) {
+	if w.Load() != v {
+		w.Store(v)
+	}
+}
+
+// wordOf returns the eight bytes of a text at an offset. Bytes after the text's end are zero.
+func wordOf[T string | []byte](text T, at int) uint64 {
+	var b [8]byte
+	copy(b[:], text[at:])
+	return *(*uint64)(unsafe.Pointer(&b))
 }
 
 // copyOut reads n bytes of shared memory.

@@ -88,6 +88,21 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestStepDoesNotAllocate checks that a step whose call is that of the previous step allocates nothing, because eager
+// collectives are steps.
+func TestStepDoesNotAllocate(t *testing.T) {
+	inOne(t, options(t, 1), func(w *World) error {
+		var err error
+		if n := testing.AllocsPerRun(100, func() {
+			w.Calls("all_reduce of bf16[524288] sum", "train.py:33")
+			err = errors.Join(err, w.Step("all_reduce of bf16[524288] sum"))
+		}); n != 0 {
+			t.Errorf("a step allocates %v times", n)
+		}
+		return err
+	})
+}
+
 // TestStepsAgree checks that processes with equal steps never disagree, even if one is many steps ahead of the other.
 func TestStepsAgree(t *testing.T) {
 	inOne(t, options(t, 3), func(w *World) error {

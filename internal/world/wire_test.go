@@ -95,6 +95,51 @@ func FuzzCause(f *testing.F) {
 	})
 }
 
+// TestMatches compares descriptions of steps with records on a page: equal ones, those that differ in one byte or in
+// length, those that are too long for a record, and those of steps that have no record.
+func TestMatches(t *testing.T) {
+	p, err := newPage(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	p.separate(1) // on another node
+	step := uint64(0)
+	for _, what := range []string{"", "a", "12345678", "123456789", "all_reduce of bf16[524288] sum", strings.Repeat("long ", 40)} {
+		for rank := range 2 {
+			step++
+			mine := p.record(rank, step, entry{what: what, call: "all_reduce", place: "train.py:33"})
+			if e, ok := p.recorded(rank, step); !ok || e != mine {
+				t.Errorf("%q is recorded as %q", mine, e)
+			}
+			if !p.matches(rank, step, mine.what) {
+				t.Errorf("%q does not match its record", what)
+			}
+			others := []string{mine.what + "x", mine.what + "\x00", "x" + mine.what}
+			for i := range mine.what {
+				others = append(others, mine.what[:i], mine.what[:i]+"\x00"+mine.what[i+1:])
+			}
+			for _, other := range others {
+				if p.matches(rank, step, other) {
+					t.Errorf("the record of %q matches %q", what, other)
+				}
+			}
+			if !p.matches(rank, step+ringSteps, "another") || !p.matches(rank, step-ringSteps, "another") {
+				t.Error("a step without a record differs")
+			}
+		}
+	}
+	// A record in place of another one has only its own texts.
+	p.record(0, 1, entry{what: "a long description", call: "a call", place: "a place"})
+	for _, e := range []entry{{what: "a short one"}, {what: "a short one", call: "c"}, {what: "a short", place: "p"}} {
+		step += ringSteps
+		p.record(0, step, e)
+		if got, ok := p.recorded(0, step); !ok || got != e || !p.matches(0, step, e.what) || p.matches(0, step, "a long description") {
+			t.Errorf("got %q, want %q", got, e)
+		}
+	}
+}
+
 func TestDisagreeError(t *testing.T) {
 	e := &DisagreeError{What: "the plan", Values: []Value{{Rank: 0, Value: "a"}, {Rank: 1, Value: "b"},
 		{Rank: 2, Value: "a"}, {Rank: 3, Value: "a"}, {Rank: 4, Value: "a"}, {Rank: 6, Value: "a"}}}
