@@ -52,6 +52,11 @@ func fail(err error, to **C.char) {
 // its caller has made current.
 func guarded(to **C.char, do func() error) (ok bool) {
 	defer process.Keep()()
+	return reported(to, do)
+}
+
+// reported is like guarded, for functions that restore the thread's context themselves.
+func reported(to **C.char, do func() error) (ok bool) {
 	err := caught(do)
 	fail(err, to)
 	return err == nil
@@ -426,7 +431,7 @@ func hocket_laps(on C.int, e **C.char) (phases *C.char) {
 //export hocket_do
 func hocket_do(collectives C.int64_t, op, red, dtype, root C.int, count C.int64_t, stream, in, out C.uint64_t,
 	e **C.char) C.int {
-	return truth(guarded(e, func() error {
+	return truth(reported(e, func() error {
 		return library.Do(int64(collectives),
 			capi.Call{Op: int(op), Red: int(red), DType: int(dtype), Root: int(root), Count: int64(count),
 				Stream: uintptr(stream), In: uintptr(in), Out: uintptr(out)})
@@ -439,7 +444,7 @@ func hocket_do(collectives C.int64_t, op, red, dtype, root C.int, count C.int64_
 //export hocket_do_norm
 func hocket_do_norm(collectives C.int64_t, dtype C.int, rows, width C.int64_t, eps C.double, stream, in, residual,
 	weight, sum, out C.uint64_t, e **C.char) C.int {
-	return truth(guarded(e, func() error {
+	return truth(reported(e, func() error {
 		return library.DoNorm(int64(collectives),
 			capi.NormCall{DType: int(dtype), Rows: int64(rows), Width: int64(width), Eps: float64(eps),
 				Stream: uintptr(stream), In: uintptr(in), Residual: uintptr(residual), Weight: uintptr(weight),

@@ -225,6 +225,7 @@ func (g *Group) do(ctx context.Context, c Call) error {
 	}
 	p := g.made[k]
 	if p == nil {
+		defer g.calls.Keep()()
 		if err := g.notCapturing(c.Stream); err != nil {
 			return fmt.Errorf("%s: %w", g.describe(&c, k), err)
 		}

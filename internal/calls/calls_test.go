@@ -17,6 +17,8 @@ type stub struct {
 	device.Calls
 	did       []string
 	capturing bool
+	keeping   int   // number of calls of Keep that have not ended
+	changed   bool  // whether the state of the caller's thread has changed outside of Keep
 	loose     bool  // whether operands may be loose
 	norms     int64 // largest number of rows of a norm that one launch supports
 	taken     uintptr
@@ -37,7 +39,17 @@ func (s *stub) Adopt(at []uintptr, bytes int64) (all []device.Memory, err error)
 	}
 	return all, nil
 }
-func (s *stub) Err() error                      { return nil }
+func (s *stub) Err() error { return nil }
+
+// Keep lets Prepare and Capturing change the state of the caller's thread, until the returned function is called.
+func (s *stub) Keep() func() {
+	s.keeping++
+	return func() { s.keeping-- }
+}
+
+// changes records that the state of the caller's thread changes, for wants.
+func (s *stub) changes() { s.changed = s.changed || s.keeping == 0 }
+
 func (s *stub) Close() error                    { return nil }
 func (s *stub) note(format string, args ...any) { s.did = append(s.did, fmt.Sprintf(format, args...)) }
 func (s *stub) Copy(stream, dst, src uintptr, bytes int64) error {
@@ -46,6 +58,7 @@ func (s *stub) Copy(stream, dst, src uintptr, bytes int64) error {
 }
 
 func (s *stub) Prepare(t device.Tuning, c *device.Collective, inPlace bool, tail [2]int64) (device.Call, error) {
+	s.changes()
 	p := c.Parts[1]
 	loose := p.Reads && p.In.Mem == nil || p.Writes && p.Out.Mem == nil
 	if t.Algo == "slow" || loose && !s.loose {
@@ -57,6 +70,7 @@ func (s *stub) Prepare(t device.Tuning, c *device.Collective, inPlace bool, tail
 }
 
 func (s *stub) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device.Call, error) {
+	s.changes()
 	rows, width := n.Parts[1].In.Shape[0], n.Parts[1].In.Shape[1]
 	if width%8 != 0 || !n.Reduced && rows > s.norms {
 		return nil, device.ErrUnsupported
@@ -114,7 +128,7 @@ func (w pair) TeamAlgorithms() []device.Algorithm { return w.s.TeamAlgorithms() 
 func opened(s *stub) *Group {
 	w := pair{s: s}
 	return &Group{world: w, calls: s, rank: 1, made: map[key]*prepared{},
-		isCapturing: func(uintptr) (bool, error) { return s.capturing, nil },
+		isCapturing: func(uintptr) (bool, error) { s.changes(); return s.capturing, nil },
 		dispatch:    comm.NewDispatch(w, device.Caps{}, nil, comm.Policy{})}
 }
 
@@ -124,6 +138,9 @@ func (s *stub) wants(t *testing.T, want ...string) {
 		t.Errorf("did\n%s\nwant\n%s", strings.Join(s.did, "\n"), strings.Join(want, "\n"))
 	}
 	s.did = nil
+	if s.changed || s.keeping != 0 {
+		t.Errorf("the state of the caller's thread was changed %t, and %d calls of Keep have not ended", s.changed, s.keeping)
+	}
 }
 
 // TestLoose checks that a kind of call is prepared once, and then runs on operands at any address.

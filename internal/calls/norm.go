@@ -55,6 +55,7 @@ func (g *Group) DoNorm(ctx context.Context, n Norm) error {
 	k := normKey{n.DType, n.Rows, n.Width, n.Eps, [2]bool{n.Sum == n.Residual, n.Out == n.In}}
 	p, known := g.norms[k]
 	if !known {
+		defer g.calls.Keep()()
 		if err := g.notCapturing(n.Stream); err != nil {
 			return fmt.Errorf("a normalised sum: %w", err)
 		}

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hocket.example/hocket"
@@ -45,7 +46,8 @@ type Library struct {
 	// Thread returns a number that identifies the calling thread. It is needed if several threads of the caller call
 	// functions.
 	Thread  func() uintptr
-	calling sync.Map // by thread: the name and position that Calling set for the next function that the thread calls
+	calling sync.Map     // by thread: the name and position that Calling set for the next function that the thread calls
+	called  atomic.Int64 // number of entries of calling
 }
 
 type calling struct{ call, place string }
@@ -57,12 +59,19 @@ type calling struct{ call, place string }
 func (l *Library) Calling(call, place string) {
 	thread := l.Thread()
 	world.CalledBy(thread)
-	l.calling.Store(thread, calling{call, place})
+	if _, found := l.calling.Swap(thread, calling{call, place}); !found {
+		l.called.Add(1)
+	}
 }
 
-// named returns a context.Context that contains the name and position that this thread has set with Calling.
+// named returns a context.Context that contains the name and position that this thread has set with Calling. If no
+// thread has set them, named does not ask for the calling thread.
 func (l *Library) named(ctx context.Context) context.Context {
+	if l.called.Load() == 0 {
+		return ctx
+	}
 	if c, ok := l.calling.LoadAndDelete(l.Thread()); ok {
+		l.called.Add(-1)
 		c := c.(calling)
 		return world.WithCall(ctx, c.call, c.place)
 	}

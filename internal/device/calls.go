@@ -5,6 +5,9 @@ package device
 // order, and make the calls in the same order. No method except Prepare and Close waits on the host. World.OpenCalls
 // returns a Calls.
 type Calls interface {
+	// Keep saves the calling thread's state in the device's driver, and returns a function that restores it. It is for
+	// methods other than Copy and Call.Do, which leave this state as it is.
+	Keep() (restore func())
 	// Prepare prepares a collective. An operand without Mem is loose: each call passes a new address in the device's
 	// memory, which peers cannot access. If inPlace is set, the Out of each part is the same loose operand as its In.
 	// tail holds the addresses of the loose operands modulo 16. Prepare may wait for the device, and must not be

@@ -254,6 +254,36 @@ func (d *Driver) Keep() (restore func()) {
 	}
 }
 
+// Visit calls f while the context c is current, for calls on a thread of C, whose current context must not change. If c
+// is current already and f succeeds, it makes one call of the driver. If the driver cannot return the current context,
+// the context c stays current.
+func (d *Driver) Visit(c Context, f func() error) (err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if w := d.watch.Load(); w != nil {
+		w.ctx.Store(uintptr(c))
+	}
+	own := c
+	get := d.check(d.f.ctxGetCurrent, "cuCtxGetCurrent", uintptr(unsafe.Pointer(&own)))
+	if get != nil || own != c {
+		if get != nil {
+			own = c
+		}
+		if err := d.check(d.f.ctxSetCurrent, "cuCtxSetCurrent", uintptr(c)); err != nil {
+			return err
+		}
+	}
+	returned := false
+	defer func() {
+		if own != c || !returned || err != nil { // a call that fails may have made another context current
+			_ = d.check(d.f.ctxSetCurrent, "cuCtxSetCurrent", uintptr(own)) // it was current before
+		}
+	}()
+	err = f()
+	returned = true
+	return err
+}
+
 // StreamPriorities returns the numbers of the lowest and the highest priority. It needs a context.
 func (d *Driver) StreamPriorities() (least, greatest int, err error) {
 	var l, g int32

@@ -413,3 +413,62 @@ func TestKeep(t *testing.T) {
 		}
 	}
 }
+
+// TestVisit checks that Visit makes a context current and restores the thread's own one, also after an error or a
+// panic, with one call of the driver if both are the same. If the driver cannot return the current context, the context of Visit stays.
+func TestVisit(t *testing.T) {
+	current, code, calls := Context(0), uintptr(0), ""
+	d, _ := fakeDriver(t, map[string]func([]uintptr) uintptr{
+		"cuCtxGetCurrent": func(a []uintptr) uintptr { calls += "get "; cabi.Store(a[0], current); return code },
+		"cuCtxSetCurrent": func(a []uintptr) uintptr {
+			calls += fmt.Sprintf("set %d ", a[0])
+			current = Context(a[0])
+			return 0
+		},
+	})
+	for _, c := range []struct {
+		own    Context
+		code   uintptr
+		failed bool
+		calls  string
+		want   Context
+	}{
+		{5, 0, false, "get ", 5},
+		{3, 0, false, "get set 5 set 3 ", 3},
+		{0, 0, false, "get set 5 set 0 ", 0},
+		{5, 0, true, "get set 5 ", 5},
+		{3, 4, false, "get set 5 ", 5},
+	} {
+		current, code, calls = c.own, c.code, ""
+		var want error
+		if c.failed {
+			want = errors.New("failed")
+		}
+		if err := d.Visit(5, func() error {
+			if current != 5 {
+				t.Errorf("%+v: context %d is current", c, current)
+			}
+			return want
+		}); err != want {
+			t.Errorf("got %v, want %v", err, want)
+		}
+		if current != c.want || calls != c.calls {
+			t.Errorf("%+v: calls %s, and context %d is left", c, calls, current)
+		}
+	}
+	current, code = 3, 0
+	func() {
+		defer func() { _ = recover() }()
+		_ = d.Visit(5, func() error { panic("a fault") })
+	}()
+	if current != 3 {
+		t.Errorf("after a panic context %d is current", current)
+	}
+	d, _ = fakeDriver(t, map[string]func([]uintptr) uintptr{
+		"cuCtxGetCurrent": func(a []uintptr) uintptr { cabi.Store(a[0], Context(3)); return 0 },
+		"cuCtxSetCurrent": func([]uintptr) uintptr { return 201 },
+	})
+	if err := d.Visit(5, func() error { return nil }); CUDACode(err) != 201 {
+		t.Errorf("got %v", err)
+	}
+}

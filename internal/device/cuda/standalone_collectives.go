@@ -121,28 +121,38 @@ type call struct {
 	tails   []int64    // of the operands of library
 }
 
+// visit calls f while the world is locked and the context of this rank's GPU is current on the caller's thread. The
+// thread's own context, on which other libraries rely, is then restored. If the results of calls can no longer be
+// trusted, visit returns the reason and does not call f.
+func (c *calls) visit(f func() error) error {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	return c.w.drv.Visit(c.me.dev.site.ctx, func() error {
+		if err := c.w.told(); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// Keep implements device.Calls.
+func (c *calls) Keep() (restore func()) { return c.w.drv.Keep() }
+
 // Do implements device.Call.
 func (x *call) Do(stream uintptr, operands ...uintptr) error {
 	c, w := x.calls, x.calls.w
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := c.w.told(); err != nil {
-		return err
-	}
-	if x.launch == nil {
-		return nil
-	}
-	c.me.doing = x.launch.name
-	if x.kernels != nil {
-		x.kernels.Aim(operands)
-	}
-	return c.me.dev.bound(func() error {
+	return c.visit(func() error {
+		if x.launch == nil {
+			return nil
+		}
+		c.me.doing = x.launch.name
 		if err := c.order.Next(nvlib.Stream(stream)); err != nil {
 			return err
 		}
 		if x.library != nil {
 			return x.library.IssueAt(c.me.index, nvlib.Stream(stream), operands, x.tails)
 		}
+		x.kernels.Aim(operands)
 		for _, k := range x.kernels.Kernels {
 			if err := w.drv.LaunchEarly(k, nvlib.Stream(stream)); err != nil {
 				return fmt.Errorf("%s: %w", x.launch.name, err)
@@ -191,13 +201,8 @@ func (c *calls) Device() int { return int(c.me.dev.site.gpu.Device) }
 
 // Copy implements device.Calls.
 func (c *calls) Copy(stream, dst, src uintptr, bytes int64) error {
-	c.w.mu.Lock()
-	defer c.w.mu.Unlock()
-	if err := c.w.told(); err != nil {
-		return err
-	}
 	var args [4]uintptr
-	return c.me.dev.bound(func() error {
+	return c.visit(func() error {
 		if err := c.order.Next(nvlib.Stream(stream)); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/fakedriver"
@@ -19,6 +20,7 @@ type guestCalls struct {
 	drv     *nvlib.Driver
 	bound   func(func() error) error
 	streams map[string]uintptr
+	ctx     nvlib.Context // of the GPU
 	do      func(stream uintptr) error
 	ready   map[string]bool // by name: whether the work before the call may end
 	did     []string
@@ -93,7 +95,7 @@ func onGuests(t *testing.T, test func(g *guestCalls)) {
 			defer w.Close()
 			c, err := w.OpenCalls()
 			mustOf(t)(err)
-			g := &guestCalls{T: t, f: f, drv: w.drv, bound: sys.GPUs[0].Bound, streams: map[string]uintptr{"default": 0},
+			g := &guestCalls{T: t, f: f, drv: w.drv, ctx: w.first().site.ctx, bound: sys.GPUs[0].Bound, streams: map[string]uintptr{"default": 0},
 				ready: map[string]bool{}}
 			for _, name := range []string{"a", "b", "c", "d"} {
 				g.in(func() error {
@@ -177,6 +179,48 @@ func TestCallsOrderWhileCaptured(t *testing.T) {
 		g.ready["5 on a"] = true
 		g.wants("1 on a", "1 on a")
 		g.wants("2 on b", "1 on a", "2 on b", "5 on a")
+	})
+}
+
+// TestCallsKeepContext checks that a call leaves the context of the caller's thread as it was, also if it fails, and that
+// it makes no call to change a context that is current already.
+func TestCallsKeepContext(t *testing.T) {
+	onGuests(t, func(g *guestCalls) {
+		const other = nvlib.Context(99)
+		var did []string
+		on := func(c nvlib.Context, do func() error) (left nvlib.Context, err error) {
+			if err := g.drv.Bind(c); err != nil {
+				g.Fatal(err)
+			}
+			defer g.drv.Unbind()
+			g.f.Nth = func(call string) bool { did = append(did, call); return false }
+			err = do()
+			g.f.Nth = nil
+			g.f.Calls()["cuCtxGetCurrent"]([]uintptr{uintptr(unsafe.Pointer(&left))})
+			return left, err
+		}
+		call := func() error { return g.do(0) }
+		if left, err := on(other, call); left != other || err != nil {
+			g.Errorf("on a thread with another context: context %d is left, %v", left, err)
+		}
+		changes := func(call string) bool { return call == "cuCtxSetCurrent" }
+		if !slices.ContainsFunc(did, changes) {
+			g.Errorf("a call on a thread with another context did %v", did)
+		}
+		did = nil
+		if left, err := on(g.ctx, call); left != g.ctx || err != nil {
+			g.Errorf("on a thread with the context of the GPU: context %d is left, %v", left, err)
+		}
+		if len(did) != 2 || slices.ContainsFunc(did, changes) {
+			g.Errorf("a call with the context of the GPU did %v", did)
+		}
+		g.must("1 on b", "b")
+		g.f.BeginGuest(g.streams["b"])
+		if left, err := on(other, call); left != other || err == nil {
+			g.Errorf("a call that fails: context %d is left, %v", left, err)
+		}
+		g.f.EndGuest(g.streams["b"])
+		g.wants("1 on b", "1 on b")
 	})
 }
 
