@@ -94,7 +94,7 @@ static hocket_python python;
 
 void hocket_use_python(const hocket_python *functions) { python = *functions; }
 
-// hocket_python_do exists because collectives are frequent, and a call through Python's ctypes costs a microsecond more.
+// hocket_python_do exists because collectives are frequent: a call through Python's ctypes takes a microsecond longer.
 void *hocket_python_do(void *self, void *const *args, ptrdiff_t n) {
   enum { WORDS = 9 };
   uint64_t v[WORDS];

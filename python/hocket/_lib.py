@@ -48,6 +48,7 @@ class _Method(ctypes.Structure):
 
 
 _FASTCALL = 0x80  # CPython's METH_FASTCALL
+_methods = []  # CPython reads a method's definition as long as the method exists
 _text = ctypes.POINTER(ctypes.c_char)  # not c_char_p, which forgets the address to free
 _error = ctypes.POINTER(_text)
 _signatures = {
@@ -73,7 +74,6 @@ _signatures = {
     "hocket_foreign": (Handle, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_lendable": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_collectives": (Handle, [ctypes.c_int64, ctypes.c_char_p, _error]),
-    "hocket_do": (ctypes.c_int, [ctypes.c_int64] + [ctypes.c_int] * 4 + [ctypes.c_int64] + [ctypes.c_uint64] * 3 + [_error]),
     "hocket_do_norm": (ctypes.c_int, [ctypes.c_int64, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_double]
                        + [ctypes.c_uint64] * 6 + [_error]),
     "hocket_device": (ctypes.c_int, [ctypes.c_int64, _error]),
@@ -137,10 +137,11 @@ def _method(lib, name):
     lib.hocket_use_python(ctypes.byref(_Python(*(ctypes.cast(f, ctypes.c_void_p) for f in (
         api.PyEval_SaveThread, api.PyEval_RestoreThread, api.PyLong_AsUnsignedLongLongMask,
         api.PyLong_FromUnsignedLongLong, api.PyErr_Occurred)))))
-    lib.method = _Method(name.encode(), ctypes.cast(getattr(lib, name), ctypes.c_void_p), _FASTCALL, None)
+    method = _Method(name.encode(), ctypes.cast(getattr(lib, name), ctypes.c_void_p), _FASTCALL, None)
+    _methods.append(method)
     new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Method), ctypes.c_void_p, ctypes.c_void_p)(
         ("PyCFunction_NewEx", api))
-    return new(ctypes.byref(lib.method), None, None)
+    return new(ctypes.byref(method), None, None)
 
 
 def lib():
