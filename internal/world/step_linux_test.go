@@ -93,11 +93,15 @@ func TestSteps(t *testing.T) {
 func TestStepDoesNotAllocate(t *testing.T) {
 	inOne(t, options(t, 1), func(w *World) error {
 		var err error
-		if n := testing.AllocsPerRun(100, func() {
-			w.Calls("all_reduce of bf16[524288] sum", "train.py:33")
-			err = errors.Join(err, w.Step("all_reduce of bf16[524288] sum"))
-		}); n != 0 {
-			t.Errorf("a step allocates %v times", n)
+		n := 1.0
+		for range 10 { // goroutines of earlier tests may allocate, too
+			n = min(n, testing.AllocsPerRun(1000, func() {
+				w.Calls("all_reduce of bf16[524288] sum", "train.py:33")
+				err = errors.Join(err, w.Step("all_reduce of bf16[524288] sum"))
+			}))
+		}
+		if n != 0 {
+			t.Error("a step allocates")
 		}
 		return err
 	})
