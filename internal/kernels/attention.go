@@ -50,6 +50,8 @@ type attending struct {
 	wider   int64 // see wideBlocks
 	args    words // words of AttentionArgs or, if lse is set, FlashLSEArgs
 	lse     bool  // see device.Attention
+	// clustered reports whether the splits of the same rows are the thread blocks of a cluster, which join them.
+	clustered bool
 }
 
 // lengths describes the operand that holds the numbers of keys: its address, and its strides in bytes. There is a
@@ -236,6 +238,9 @@ const (
 	wideBlocks  = fewBlocks / 2
 	splitBlocks = 128 // number of thread blocks that splitting the keys should result in
 	splitMost   = 32  // largest number of splits of keys with lengths
+	// clusterMost is the largest number of splits that the thread blocks of a cluster have. It is the largest size of a
+	// cluster that all GPUs with clusters support.
+	clusterMost = 8
 	// splitRoom is the largest size in bytes of the partial results of a launch with fixed bits. An attention with so
 	// many rows that it needs more is computed by several launches.
 	splitRoom = 64 << 20
@@ -314,6 +319,9 @@ func (f *attending) plain() ([]launch, error) {
 	}}}, err
 }
 
+// clusters reports whether a cluster of thread blocks may have the splits of the same rows.
+func (f *attending) clusters() bool { return f.hopper && !f.fixed && !f.wide() }
+
 // split returns launches in which the keys of each result are split over several thread blocks. A second launch joins
 // their results, unless the blocks do so themselves.
 func (f *attending) split(j *job) ([]launch, error) {
@@ -323,7 +331,11 @@ func (f *attending) split(j *job) ([]launch, error) {
 	if f.given {
 		most = splitMost
 	}
-	splits := max(1, min(most, max(f.keys/manyLeast, min(manySplits, f.keys/splitLeast))))
+	each := f.keys / splitLeast
+	if f.clusters() {
+		each = (f.keys + splitLeast - 1) / splitLeast
+	}
+	splits := max(1, min(most, max(f.keys/manyLeast, min(manySplits, each))))
 	length := ((f.keys+splits-1)/splits + splitKeys - 1) / splitKeys * splitKeys
 	if f.fixed {
 		length = manyLeast
@@ -331,7 +343,8 @@ func (f *attending) split(j *job) ([]launch, error) {
 	splits = (f.keys + length - 1) / length
 	once := units // number of units (row blocks of key heads) that one launch computes
 	var parts [2]nvlib.Ptr
-	if splits > 1 {
+	f.clustered = f.clusters() && splits > 1 && splits <= clusterMost
+	if splits > 1 && !f.clustered {
 		if f.fixed {
 			once = min(units, max(1, f.room/(splits*rows*(f.dh+2)*4)))
 		}
@@ -370,8 +383,8 @@ func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]la
 	if err != nil {
 		return nil, err
 	}
-	all := []launch{f.splitLaunch(j, args, grid)}
-	if splits > 1 && !f.wide() {
+	all := []launch{f.splitLaunch(j, args, grid, splits)}
+	if splits > 1 && !f.clustered && !f.wide() {
 		if grid, err = exactGrid(units * f.splitRows() * f.dh / 4 / threads); err != nil {
 			return nil, err
 		}
@@ -385,7 +398,7 @@ func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]la
 }
 
 // splitLaunch returns the launch whose thread blocks each process a part of the keys.
-func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
+func (f *attending) splitLaunch(j *job, args words, grid uint32, splits int64) launch {
 	if f.wide() {
 		return f.hopperLaunch("Part", "FlashSplitArgs", grid, args)
 	}
@@ -393,9 +406,13 @@ func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
 	if !j.lends(f.splitShared(times)) {
 		times = 1
 	}
-	c := f.code("flashSplit", "FlashSplitArgs", "flash_rows", "flash_join", "flash_split")
-	c.symbol += fmt.Sprintf("w%ds%d", warps, times*warps)
-	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d, %d>", f.dt, f.lead, f.dh, warps, times*warps)
+	c, cluster := f.code("flashSplit", "FlashSplitArgs", "flash_rows", "flash_join", "cluster", "flash_split"), int64(1)
+	if f.clustered {
+		cluster = splits
+		c.cluster = int(splits)
+	}
+	c.symbol += fmt.Sprintf("w%ds%dc%d", warps, times*warps, cluster)
+	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d, %d, %d>", f.dt, f.lead, f.dh, warps, times*warps, cluster)
 	c.lets = true
 	return launch{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -459,9 +460,12 @@ func TestFlash(t *testing.T) {
 // the shared memory of each GPU permits.
 func TestFlashSplit(t *testing.T) {
 	t.Parallel()
-	for _, kib := range []int{227, 99} { // of Hopper and L40S
-		r := newTrial(t)
-		r.block = kib << 10
+	for _, gpu := range []struct {
+		arch string
+		kib  int
+	}{{"sm_90a", 227}, {"sm_100a", 227}, {"sm_89", 99}} {
+		r, kib := newTrial(t), gpu.kib
+		r.arch, r.block = gpu.arch, kib<<10
 		for i, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1100, 8, 1, 64}, {1, 130, 6, 2, 128}, {5, 1300, 8, 2, 128}, {3, 257, 4, 4, 64},
 			{40, 515, 1, 1, 128}, {1, 2400, 2, 1, 64}} {
 			dt := []ir.DType{ir.F16, ir.BF16}[i%2]
@@ -474,13 +478,26 @@ func TestFlashSplit(t *testing.T) {
 				r.compare(device.Kernel{Op: device.Attention{Scale: 0.2, Causal: causal}}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 			}
 		}
+		clusters := map[int]bool{}
 		for _, l := range r.launches {
+			if clusters[l.code.cluster] = true; l.code.cluster > 0 && int(l.blocks)%l.code.cluster != 0 {
+				t.Errorf("%s: %d thread blocks, which are no clusters of %d", l.code.symbol, l.blocks, l.code.cluster)
+			}
+
 			if s := l.code.symbol; !strings.HasPrefix(s, "hocket_flashSplit") && !strings.HasPrefix(s, "hocket_flashJoin") {
 				t.Errorf("%s does not split keys", s)
 			}
 			if int(l.shared) > (kib-1)<<10 {
 				t.Errorf("%d KiB: %s takes %d bytes", kib, l.code.symbol, l.shared)
 			}
+		}
+		// 1100, 257, 515 and 1300 keys have 5, 2, 3 and 6 splits; 130 keys have one, and 2400 keys have too many.
+		want := map[int]bool{0: true}
+		if gpu.arch == "sm_90a" {
+			want = map[int]bool{0: true, 2: true, 3: true, 5: true, 6: true}
+		}
+		if !maps.Equal(clusters, want) {
+			t.Errorf("%s: clusters of %v thread blocks, want %v", gpu.arch, clusters, want)
 		}
 		r.run()
 	}

@@ -13,12 +13,19 @@ template <int DH> struct SplitTile {
   DEV int at(int row, int piece) { return row * pieces + (piece ^ row % 8); }
 };
 
+// SplitPart is the partial result of a block, for the other blocks of its cluster. Rows are padded, so that eight of them
+// are in different banks.
+template <int DH, int ROWS> struct SplitPart {
+  f32 sums[ROWS][DH + 8];
+  Pack<f32, 2> best[ROWS];  // shift and sum of the weights
+};
+
 // SplitRoom is the block's dynamic shared memory: the tiles of each group for each of STEPS steps and, at the end, the
-// data that warps exchange.
+// data that warps, and blocks of a cluster, exchange.
 template <int DH, int WARPS, int STEPS> union SplitRoom {
   SplitTile<DH> tiles[8 / WARPS][STEPS];
   f32 weights[8 / WARPS][STEPS][sizeof(SplitTile<DH>) / 4];  // weights of a step whose values were checked
-  struct { f32 sums[4][DH / 2 * 32], stats[4][4 * 32]; } told;
+  struct { f32 sums[4][DH / 2 * 32], stats[4][4 * 32]; SplitPart<DH, 16 * WARPS> part; } told;
 };
 
 // SplitBlock is the part of a block: WARPS times 16 rows of a key head, and the keys from..keys-1.
@@ -47,6 +54,7 @@ template <class T, int B, int WARPS> struct SplitBlock {
 // Splitting holds the data of a thread.
 template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
   static constexpr int groups = 8 / WARPS, stride = 16 * groups;  // groups of a block; keys of a step
+  static_assert(sizeof(SplitRoom<DH, WARPS, STEPS>) == groups * STEPS * sizeof(SplitTile<DH>), "the launch has memory for the tiles");
   const FlashSplitArgs<B>& args;
   const SplitBlock<T, B, WARPS>& b;
   SplitRoom<DH, WARPS, STEPS>& room;
@@ -186,7 +194,59 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
   }
 };
 
-template <class T, int B, int DH, int WARPS, int STEPS> DEV void flashSplit(const FlashSplitArgs<B>& args) {
+// joinCluster stores a block's partial result r, which the first WARPS warps have, combines those of the blocks of its
+// cluster, and stores the result. The blocks of a cluster have the SPLITS splits of the same rows. All threads call it. The
+// bits are those of flashJoin.
+template <int SPLITS, class T, int B, int DH, int WARPS> DEV void joinCluster(const AttentionArgs<B>& a, SplitPart<DH, 16 * WARPS>& room, const FlashRows<T, B, DH>& r, const SplitBlock<T, B, WARPS>& b) {
+  constexpr u32 rows = 16 * WARPS, chunks = DH / 4;
+  SplitPart<DH, 16 * WARPS>& part = ownPart(room, b.split);
+  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (warp < WARPS)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const u32 row = warp * 16 + lane / 4 + 8 * h;
+#pragma unroll
+      for (int d = 0; d < DH / 8; d++) *(Pack<f32, 2>*)&part.sums[row][8 * d + lane % 4 * 2] = Pack<f32, 2>{{r.o[d][2 * h], r.o[d][2 * h + 1]}};
+      if (lane % 4 == 0) part.best[row] = Pack<f32, 2>{{r.shifted(h), r.sum[h]}};
+    }
+  meetCluster();
+#ifdef __CUDA_ARCH__
+  const u32 first = (warp * SPLITS + b.split) * 32 + lane, step = SPLITS * 256;
+#else
+  __syncthreads();
+  const u32 first = b.split + 1 == SPLITS ? threadIdx.x : rows * chunks, step = 256;  // the last block joins all rows
+#endif
+  for (u32 i = first; i < rows * chunks && b.first + i / chunks < b.rows; i += step) {
+    const u32 row = i / chunks, d = i % chunks * 4;
+    Pack<f32, 2> best[SPLITS];
+    Pack<f32, 4> sums[SPLITS];
+#pragma unroll
+    for (u32 s = 0; s < SPLITS; s++) {
+      const SplitPart<DH, 16 * WARPS>& of = partOf(part, b.split, s);
+      best[s] = of.best[row], sums[s] = *(const Pack<f32, 4>*)&of.sums[row][d];
+    }
+    f32 most = -bitsAs<f32>(0x7f800000u), sum = 0, o[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (u32 s = 0; s < SPLITS; s++) most = fmaxf(most, best[s].v[0]);
+#pragma unroll
+    for (u32 s = 0; s < SPLITS; s++) {
+      const f32 down = downBy(best[s].v[0], most);
+      sum += best[s].v[1] * down;
+#pragma unroll
+      for (int e = 0; e < 4; e++) o[e] += sums[s].v[e] * down;
+    }
+    const QueryRow<B> is(a, b.kv, b.first + row);
+    const bool sees = keysOf(a, b.of, is.query) > 0;
+    Pack<T, 4> to;
+#pragma unroll
+    for (int e = 0; e < 4; e++) to.v[e] = Num<T>::put(sees ? o[e] / sum : 0);
+    *(Pack<T, 4>*)(b.of.out + is.query * a.so[0] + is.head * a.so[1] + d) = to;
+  }
+  meetCluster();  // no block ends while others read its part
+}
+
+// CLUSTER is the number of splits if the blocks of a cluster have them, and otherwise 1.
+template <class T, int B, int DH, int WARPS, int STEPS, int CLUSTER> DEV void flashSplit(const FlashSplitArgs<B>& args) {
   __shared__ int odd;
   const SplitBlock<T, B, WARPS> b(args.a, args.s);
   const Splitting<T, B, DH, WARPS, STEPS> x(args, b);
@@ -226,6 +286,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> DEV void flashSplit(cons
   awaitCopies();
   r.total();
   x.join(r);
+  if constexpr (CLUSTER > 1) return joinCluster<CLUSTER>(args.a, x.room.told.part, r, b);
   if (x.group > 0) return;
   if (args.s.splits > 1) keepRows<16 * WARPS>(args.s, r, b);
   else r.store(args.a, b);

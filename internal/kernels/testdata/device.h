@@ -5,6 +5,7 @@
 #define __shared__ __attribute__((shared))
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
+#define __cluster_dims__(...)
 struct Index { unsigned x, y, z; };
 extern const __device__ Index threadIdx, blockIdx, blockDim, gridDim;
 __device__ void __syncthreads();

@@ -12,6 +12,7 @@
 #define __shared__ static
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 struct Index { unsigned x; };
 static Index threadIdx, blockIdx, blockDim = {256}, gridDim;
 static const int mostThreads = 384;  // threads of a block
