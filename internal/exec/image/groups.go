@@ -277,9 +277,13 @@ func (b *builder) kernel(c *plan.Cmd) device.Kernel {
 	return device.Kernel{Op: b.op(c), Ins: ins, Outs: b.im.Views(c.Outs...)}
 }
 
-// constantWeight reports whether the weight of a linear, and its scales, are constant.
+// constantWeight reports whether the weight of a linear, and its scales, are constant while the linear and the kernels
+// directly before it run.
 func (b *builder) constantWeight(c *plan.Cmd) bool {
-	return b.im.constant(c.Ins[1].Buf) && (len(c.Ins) < 4 || b.im.constant(c.Ins[3].Buf))
+	constant := func(r plan.Ref) bool {
+		return b.im.stored(r.Buf) || b.im.unwritten(r.Buf) && b.im.startsLate(c.Stream)
+	}
+	return constant(c.Ins[1]) && (len(c.Ins) < 4 || constant(c.Ins[3]))
 }
 
 // op returns the operation of a compute command, including the options that affect how it is computed.

@@ -195,12 +195,39 @@ func (im *Image) ArenaBytes() int64 { return im.memory.arenaBytes(im.Plan) }
 // StagingBytes returns the memory that collectives reserve on the rank that reserves most.
 func (im *Image) StagingBytes() int64 { return im.memory.staging }
 
-// constant reports whether a buffer is in the store. No kernel writes a buffer in the store; only an upload before the
+// stored reports whether a buffer is in the store. No kernel writes a buffer in the store; only an upload before the
 // kernels of a run does.
-func (im *Image) constant(buf int32) bool {
+func (im *Image) stored(buf int32) bool {
 	for i, w := range im.Shared {
 		if w != nil && im.Inputs[i].Parts[0].Ref.Buf == buf {
 			return true
+		}
+	}
+	return false
+}
+
+// unwritten reports whether a buffer is a device tensor that runs read but do not write. The caller may write it before
+// a run, on the stream on which the run is enqueued.
+func (im *Image) unwritten(buf int32) bool {
+	for i, t := range im.Residents {
+		if t != nil && !im.Inputs[i].Inout && im.Inputs[i].Parts[0].Ref.Buf == buf {
+			return true
+		}
+	}
+	return false
+}
+
+// startsLate reports whether the first kernel of a run on a stream begins only when all earlier work on the stream has
+// ended, including the caller's. A kernel of a collective may begin earlier. Later kernels begin after the first one has
+// begun, even if they begin before their predecessors have ended.
+func (im *Image) startsLate(stream int32) bool {
+	for i := range im.Plan.Cmds {
+		switch c := &im.Plan.Cmds[i]; {
+		case c.Stream != stream:
+		case c.Kind == plan.Compute:
+			return true
+		case c.Kind == plan.Collective, c.Kind == plan.Group:
+			return false
 		}
 	}
 	return false
