@@ -126,6 +126,7 @@ type skinnyLinear struct {
 	size    int64 // size in bytes of an element of the weights
 	sx      skinnyScale
 	parts   []skinnyPart
+	sms     int64 // number of multiprocessors; 0 if it is not known
 }
 
 // skinnyScale corresponds to the structure SkinnyScale of the source.
@@ -359,7 +360,8 @@ func (how Skinny) plan(j *job) ([]launch, error) {
 	if err != nil || s.m == 0 || s.n == 0 {
 		return nil, err
 	}
-	forms := s.forms(int64(j.sms))
+	s.sms = int64(j.sms)
+	forms := s.forms(s.sms)
 	i := slices.IndexFunc(forms, func(f skinnyForm) bool { return j.lends(f.shared(s.rows, s.size)) })
 	if i < 0 {
 		return nil, fmt.Errorf("%w: the kernel needs more than the %d bytes of shared memory that a block may have",
@@ -375,7 +377,7 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	}
 	var args words // SkinnyArgs
 	args.addr(s.x)
-	slices := ceil(s.m, skinnyRows)
+	slices, shared := ceil(s.m, skinnyRows), f.shared(s.rows, s.size)
 	args.ints(s.m, s.k, s.xm, truth(s.how.Constant), slices)
 	args.scale(s.sx)
 	blocks := int64(0)
@@ -390,15 +392,25 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 		args.scale(p.sw)
 		args.scale(p.sup)
 	}
-	grid, err := exactGrid(blocks * slices)
 	residents, late := 2, false
-	if f.shared(s.rows, s.size) > skinnyRoom {
+	if shared > skinnyRoom {
 		residents, late = 1, true
 	}
+	// With more thread blocks than run at once, each block computes the columns of several. It loads the weights of the
+	// next columns while it adds up the sums of its warps, which then need separate memory.
+	loop, sums := false, skinnyWarps*s.rows*(8*f.tiles+8)*4
+	if most := int64(residents) * s.sms; len(s.parts) == 1 && slices == 1 && s.size == 2 && s.rows <= 16 && most > 0 &&
+		blocks > most && !late && shared+sums <= skinnyRoom {
+		loop, blocks, shared = true, most, shared+sums
+	}
+	grid, err := exactGrid(blocks * slices)
 	epilogue, several, form := epilogueNames[s.how.Epilogue], len(s.parts) > 1 || slices > 1,
 		fmt.Sprintf("r%dt%ds%d", s.rows, f.tiles, f.steps)
 	if several {
 		form += "p"
+	}
+	if loop {
+		form += "l"
 	}
 	half := s.size == 1 && s.dt == ir.BF16 && s.m <= skinnyHalf
 	weight, files := ctype(s.dt), []string{"map", "warp", "skinny"}
@@ -409,12 +421,12 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	if half {
 		form += "h"
 	}
-	return []launch{{blocks: grid, shared: uint32(f.shared(s.rows, s.size)), args: args, code: code{
+	return []launch{{blocks: grid, shared: uint32(shared), args: args, code: code{
 		files:  files,
 		symbol: symbol(epilogue, ctype(s.dt), form),
 		args:   "SkinnyArgs",
-		body: fmt.Sprintf("skinny<%s, %s, %v, %d, %d, %d, %d, %v, %s, %v>", ctype(s.dt), weight, half, s.rows, f.tiles,
-			skinnyWarps, f.steps, late, epilogue, several),
+		body: fmt.Sprintf("skinny<%s, %s, %v, %d, %d, %d, %d, %v, %s, %v, %v>", ctype(s.dt), weight, half, s.rows, f.tiles,
+			skinnyWarps, f.steps, late, epilogue, several, loop),
 		residents: residents,
 		settles:   true,
 	}}}, err

@@ -8,7 +8,8 @@
 // one weight, and the results have the same bits as in separate launches. For skinnySiluMul the result is silu(x·wᵀ)
 // times x·upᵀ. If x has more than ROWS rows, ROWS is 32, each block has ROWS of them, and blocks with the same rows of
 // a weight have consecutive numbers. The bits of a row do not depend on the number of rows. SEVERAL: there are several
-// linears, or more than ROWS rows.
+// linears, or more than ROWS rows. LOOP: the grid has as many blocks as run at once, and each computes the columns of
+// several blocks, gridDim.x blocks apart.
 //
 // A weight of type f8e4m3 has scales, and so may x. A turn then has 128 columns, which are the same number of bytes of
 // w: the elements of w are converted to x's type, the products of a turn are added up, and the sum is multiplied by the
@@ -114,20 +115,27 @@ template <int ROWS, int TILES, int XP> struct SkinnyScaledTurn : SkinnyTurn<ROWS
 template <bool FIRST, class A, class B> struct Choice { typedef A Type; };
 template <class A, class B> struct Choice<false, A, B> { typedef B Type; };
 
-// SkinnyRoom is the block's dynamic shared memory: a ring of turns for each warp and, at the end, their sums.
-template <class Turn, int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom {
+// SkinnyRoom is the block's dynamic shared memory: a ring of turns for each warp, and their sums. The sums have separate
+// memory if the block then goes on to other rows of w (LOOP), whose turns are already being loaded.
+template <class Turn, int ROWS, int TILES, int WARPS, int STEPS, bool LOOP> union SkinnyRoom {
   Turn turns[WARPS][STEPS];
   f32 sums[WARPS][ROWS][TILES * 8 + 8];
 };
+template <class Turn, int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom<Turn, ROWS, TILES, WARPS, STEPS, true> {
+  struct {
+    Turn turns[WARPS][STEPS];
+    f32 sums[WARPS][ROWS][TILES * 8 + 8];
+  };
+};
 
-template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool SEVERAL> struct Skinny {
+template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool SEVERAL, bool LOOP> struct Skinny {
   static constexpr bool scaled = sizeof(W) == 1;
   typedef typename Choice<HALF, f16, T>::Type X;  // type of the operands of tensor cores
   static constexpr int turn = 128 / sizeof(W);  // columns of a turn
   static constexpr int pieces = turn / 8;       // of a row of x
   static constexpr int rows = HALF ? 4 : ROWS;  // largest number of rows of x
   typedef typename Choice<scaled, SkinnyScaledTurn<ROWS, TILES, pieces>, SkinnyTurn<ROWS, TILES, pieces>>::Type Turn;
-  typedef SkinnyRoom<Turn, ROWS, TILES, WARPS, STEPS> Room;
+  typedef SkinnyRoom<Turn, ROWS, TILES, WARPS, STEPS, LOOP> Room;
   static constexpr bool gated = EPILOGUE == skinnySiluMul;
   static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // columns of the result
   // groups of rows; each group is an operand of tensor cores
@@ -144,7 +152,7 @@ template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS
   const i64 slice, block;  // index of the group of x's rows; index of the block within the group
   const SkinnyPart p;
   Room& room;
-  i64 from;                 // the block's first column of the result
+  i64 from;                 // first column of the result that the block loads weights for
   int lane, warp, m, n, k;  // n: number of columns of the result from column from on
   // With scales: the addresses of what the lane loads for the next turn, and the strides of scales from turn to turn.
   const W* ofW[scaled ? TILES * 2 : 1];
@@ -297,6 +305,13 @@ template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS
   __device__ __forceinline__ int rowOf(int s, int e) const { return turned ? lane % 4 * 2 + e % 2 : s / TILES * 16 + e / 2 * 8 + lane / 4; }
   __device__ __forceinline__ int columnOf(int s, int e) const { return turned ? s * 16 + e / 2 * 8 + lane / 4 : s % TILES * 8 + lane % 4 * 2 + e % 2; }
 
+  // advance makes the block load weights for the next columns of the result that it computes.
+  __device__ __forceinline__ void advance() {
+    const i64 step = (i64)gridDim.x * columns;
+    from += step;
+    n -= (int)step;
+  }
+
   // spoil makes the sums of weights that have a NaN NaN.
   __device__ __forceinline__ void spoil(Sums& c, const u32 (&nan)[TILES]) const {
     u32 some = 0, bad[TILES];
@@ -358,12 +373,13 @@ template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS
     return Num<T>::get(Num<T>::put(bias ? add(s, Num<T>::get(((const T*)bias)[column])) : s));
   }
 
-  // store applies the epilogue, which rounds as if each of its operations were a separate kernel.
-  __device__ __forceinline__ void store() const {
+  // store applies the epilogue to columns first.. of the result, of which n exist, and rounds as if each of its operations
+  // were a separate kernel.
+  __device__ __forceinline__ void store(i64 first, int n) const {
     for (int i = threadIdx.x; i < m * columns; i += WARPS * 32) {
       const int row = i / columns, at = i % columns;
       if (at >= n) continue;
-      const i64 column = from + at;
+      const i64 column = first + at;
       f32 v = sum(row, at, p.bias, column);
       if constexpr (gated) v = mul(Num<T>::get(Num<T>::put(silu(v))), sum(row, at + columns, 0, column));
       if constexpr (EPILOGUE == skinnyRelu) v = most(v, 0.f);
@@ -372,39 +388,50 @@ template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS
   }
 };
 
-template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE, bool SEVERAL> DEV void skinny(const SkinnyArgs& a) {
+template <class T, class W, bool HALF, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE, bool SEVERAL, bool LOOP> DEV void skinny(const SkinnyArgs& a) {
   if constexpr (!LATE) let();
   if (!a.constant) settle();
-  typedef Skinny<T, W, HALF, ROWS, TILES, WARPS, STEPS, EPILOGUE, SEVERAL> Linear;
+  typedef Skinny<T, W, HALF, ROWS, TILES, WARPS, STEPS, EPILOGUE, SEVERAL, LOOP> Linear;
   Linear b(a);
+  const int turns = (b.k + b.turn * WARPS - 1) / (b.turn * WARPS);
+  int at = 0, free = STEPS - 1, next = 0;  // next: the turn whose weights are loaded next
+  i64 first = b.from;
+  int n = b.n;
 #pragma unroll
-  for (int s = 0; s < STEPS - 1; s++) b.weights(s, s), endCopies();
+  for (int s = 0; s < STEPS - 1; s++, next++) {
+    if (LOOP && next == turns) b.advance(), next = 0;
+    b.weights(next, s), endCopies();
+  }
   if (a.constant) settle();
 #pragma unroll
-  for (int s = 0; s < STEPS - 1; s++) b.input(s, s), endCopies();
-  typename Linear::Sums c;
-  b.clear(c);
-  u32 nan[TILES];
+  for (int s = 0; s < STEPS - 1; s++) b.input(LOOP ? s % turns : s, s), endCopies();
+  do {
+    typename Linear::Sums c;
+    b.clear(c);
+    u32 nan[TILES];
 #pragma unroll
-  for (int r = 0; r < TILES; r++) nan[r] = 0;
-  const int turns = (b.k + b.turn * WARPS - 1) / (b.turn * WARPS);
-  int at = 0, free = STEPS - 1;
-  for (int turn = 0; turn < turns; turn++) {
-    if (LATE && turn + STEPS >= turns) let();  // all reads of w are in flight
-    b.weights(turn + STEPS - 1, free), b.input(turn + STEPS - 1, free), endCopies();
-    awaitCopies<STEPS - 1>();
-    meetWarp();
-    if constexpr (HALF) b.halve(at);
-    if constexpr (Linear::scaled) b.multiplyScaled(c, nan, at);
-    else b.multiply(c, at);
-    meetWarp();
-    free = at;
-    at = at + 1 < STEPS ? at + 1 : 0;
-  }
-  awaitCopies();
-  if constexpr (Linear::scaled) b.spoil(c, nan);
-  __syncthreads();
-  b.tell(c);
-  __syncthreads();
-  b.store();
+    for (int r = 0; r < TILES; r++) nan[r] = 0;
+    for (int turn = 0; turn < turns; turn++) {
+      if (LATE && turn + STEPS >= turns) let();  // all reads of w are in flight
+      if (LOOP && next == turns) b.advance(), next = 0;
+      b.weights(next, free), b.input(next, free), endCopies(), next++;
+      awaitCopies<STEPS - 1>();
+      meetWarp();
+      if constexpr (HALF) b.halve(at);
+      if constexpr (Linear::scaled) b.multiplyScaled(c, nan, at);
+      else b.multiply(c, at);
+      meetWarp();
+      free = at;
+      at = at + 1 < STEPS ? at + 1 : 0;
+    }
+    if (!LOOP) awaitCopies();
+    if constexpr (Linear::scaled) b.spoil(c, nan);
+    __syncthreads();
+    b.tell(c);
+    __syncthreads();
+    b.store(first, n);
+    const i64 step = (i64)gridDim.x * Linear::columns;
+    first += step, n -= (int)step;
+  } while (LOOP && n > 0);
+  if (LOOP) awaitCopies();
 }
