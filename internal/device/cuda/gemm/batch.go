@@ -111,7 +111,7 @@ func (h *Host) raceBatch(j Joint, alone []*Launch, dense *Launch, small bool) (f
 		if err != nil {
 			return false, err
 		}
-		apart = func(at *jointOperands) ([]func() error, error) { return t.runConcurrent(all, at) }
+		apart = func(at *jointOperands) ([]func() error, error) { return t.runConcurrent(all, alone, at) }
 	}
 	return t.faster(apart, func(at *jointOperands) ([]func() error, error) {
 		p := dense.NewProduct(dense.Product.Algo(), at.b[0], at.a, at.outs[0])
@@ -120,16 +120,17 @@ func (h *Host) raceBatch(j Joint, alone []*Launch, dense *Launch, small bool) (f
 	})
 }
 
-// runConcurrent returns a function that runs the linears concurrently, as branches of a graph do.
-func (t *jointTrial) runConcurrent(all *branches, at *jointOperands) ([]func() error, error) {
+// runConcurrent returns a function that runs the linears concurrently, with the algorithms of list, as branches of a
+// graph do.
+func (t *jointTrial) runConcurrent(all *branches, list []*Launch, at *jointOperands) ([]func() error, error) {
 	var products []*nvlib.Product
-	for i, st := range t.alone {
+	for i, st := range list {
 		products = append(products, st.NewProduct(st.Product.Algo(), at.b[i], at.a, at.outs[i]))
 	}
 	t.products = append(t.products, products...)
 	return []func() error{func() error {
 		return all.run(t.host.drv, len(products)-1, t.h, t.ws, func(i int, ws nvlib.Ptr, s nvlib.Stream) error {
-			return t.alone[i].Library.Multiply(products[i], ws, t.alone[i].Need, s)
+			return list[i].Library.Multiply(products[i], ws, list[i].Need, s)
 		})
 	}}, nil
 }

@@ -23,7 +23,7 @@ func (g *Problem) fills(sms int) bool {
 }
 
 // PrepareBeside returns one launch for several GEMMs: a batched GEMM if that is faster (see batch.go), or else GEMMs
-// that run concurrently in graphs, and one after another outside graphs. PrepareBeside returns nil in three cases: no
+// that run concurrently, with shares of the multiprocessors if that is faster, or in graphs only. PrepareBeside returns nil in three cases: no
 // batched GEMM is faster and each GEMM fills the GPU; cuBLASLt does not compute some of them; they have so few rows
 // that hocket's own kernel may compute some of them. The caller has made the context current.
 func (h *Host) PrepareBeside(j Joint) (all *Launch, err error) {
@@ -57,8 +57,78 @@ func (h *Host) PrepareBeside(j Joint) (all *Launch, err error) {
 	if all, err = h.fasterBatch(j, made, small); err != nil || all != nil || !small {
 		return all, err
 	}
+	if all, err = h.fasterShares(j, made); err != nil || all != nil {
+		return all, err
+	}
 	made[0].beside = made[1:]
 	return made[0], nil
+}
+
+// fasterShares returns one launch that computes the linears concurrently, each with an algorithm for a share of the
+// multiprocessors that corresponds to its part of the work. Algorithms for the whole GPU would run almost one after
+// another, because each occupies all multiprocessors. fasterShares returns nil unless the shares are faster than the
+// launches in alone, run concurrently, and give the same bits when all sums are exact.
+func (h *Host) fasterShares(j Joint, alone []*Launch) (all *Launch, err error) {
+	columns, key := int64(0), "shares 1"
+	for i := range j.List {
+		if g := &j.List[i]; g.Fixed || g.scaled() {
+			return nil, nil
+		}
+		columns += j.List[i].N
+		key += "; " + alone[i].key()
+	}
+	var shares []*Launch
+	defer func() {
+		if all == nil {
+			for _, st := range shares {
+				st.Free()
+			}
+		}
+	}()
+	for _, g := range j.List {
+		g.SMs = max(1, int(int64(h.gpu.SMs)*g.N/columns))
+		st, err := h.Prepare(g)
+		if err != nil || st == nil {
+			return nil, err
+		}
+		if shares = append(shares, st); st.Product == nil {
+			return nil, nil
+		}
+	}
+	faster, err := h.decide(&j, key, func() (bool, error) { return h.raceShares(j, alone, shares) })
+	if err != nil {
+		return nil, err
+	}
+	if h.chosen[sumOf(key)] = jointChoice(faster); !faster {
+		return nil, nil
+	}
+	shares[0].beside, shares[0].shares = shares[1:], true
+	return shares[0], nil
+}
+
+// raceShares reports whether the launches in shares are faster than those in alone, each list run concurrently, and
+// give the same bits.
+func (h *Host) raceShares(j Joint, alone, shares []*Launch) (faster bool, err error) {
+	t, err := h.newJointTrial(Joint{List: j.List}, alone)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = t.close(err) }()
+	defer func() {
+		if h.branches[t.h] != nil {
+			err = errors.Join(err, h.dropBranches(t.h))
+		}
+	}()
+	concurrent := func(list []*Launch) variant {
+		return func(at *jointOperands) ([]func() error, error) {
+			all, err := h.branchesOf(t.h, list[1:])
+			if err != nil {
+				return nil, err
+			}
+			return t.runConcurrent(all, list, at)
+		}
+	}
+	return t.faster(concurrent(alone), concurrent(shares))
 }
 
 // branch holds an additional stream, on which a GEMM runs concurrently, with its own workspace.
@@ -123,7 +193,7 @@ func (h *Host) branchesOf(s nvlib.Stream, list []*Launch) (*branches, error) {
 	return all, nil
 }
 
-// runBeside records the GEMMs as concurrent branches of the graph that is being recorded from stream s.
+// runBeside issues the GEMMs to branches of stream s. A graph that is being recorded from s gets concurrent branches.
 func (st *Launch) runBeside(ws nvlib.Ptr, s nvlib.Stream) error {
 	all, err := st.host.branchesOf(s, st.beside)
 	if errors.Is(err, device.ErrOutOfMemory) {

@@ -73,6 +73,7 @@ type Launch struct {
 	own     *nvlib.Launch // hocket's kernel for few rows, while it may still be chosen; otherwise nil
 	few     bool          // own was considered for this GEMM, even if it was dropped later
 	beside  []*Launch     // see PrepareBeside
+	shares  bool          // beside has algorithms for shares of the GPU, which run concurrently also outside graphs
 }
 
 // WorkspaceBytes limits the workspace that algorithms may use on each stream, in bytes.
@@ -222,7 +223,7 @@ func (st *Launch) Free() {
 func (st *Launch) key() string {
 	g, own := &st.Problem, ""
 	if st.few {
-		own = "; own"
+		own = "; own, early"
 	}
 	return fmt.Sprintf("product 2; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v bias %v aligned %d; measured=%v workspace %d",
 		st.host.gpu.Name, st.host.gpu.Arch, st.host.gpu.SMs, g.SMs, st.Library.Version(), g.DType, g.tf32, g.M, g.N, g.K, g.Batch, g.ld, g.BStep, g.AStep, g.OutStep,

@@ -131,7 +131,7 @@ func (st *Launch) Workspace() int64 {
 
 // Run issues the GEMM to a stream. The given workspace must be large enough.
 func (st *Launch) Run(workspace nvlib.Ptr, h nvlib.Stream) error {
-	if len(st.beside) > 0 && st.host.site.Recording() {
+	if len(st.beside) > 0 && (st.shares || st.host.site.Recording()) {
 		return st.runBeside(workspace, h)
 	}
 	return st.runInTurn(workspace, h)

@@ -50,7 +50,7 @@ func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 			st.Free()
 		}
 	}()
-	key := fmt.Sprintf("joint 2; gated %v", j.Gated)
+	key := fmt.Sprintf("joint 3; gated %v", j.Gated)
 	for _, g := range j.List {
 		st, err := h.Prepare(g)
 		if err != nil {
@@ -325,7 +325,7 @@ func (t *jointTrial) compiled(p kernels.Problem) (func() error, error) {
 		return nil, err
 	}
 	t.launches = append(t.launches, list...)
-	return func() error { return t.host.drv.Launch(list[0], t.h) }, nil
+	return func() error { return t.host.drv.LaunchEarly(list[0], t.h) }, nil
 }
 
 func (t *jointTrial) runJoint(at *jointOperands) ([]func() error, error) {

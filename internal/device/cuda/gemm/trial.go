@@ -178,7 +178,7 @@ func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 		return nil, err
 	}
 	t.launches = append(t.launches, list...)
-	return func() error { return t.host.drv.Launch(list[0], t.h) }, nil
+	return func() error { return t.host.drv.LaunchEarly(list[0], t.h) }, nil
 }
 
 // round measures the time of each candidate that is still in the race, once, beginning with the candidate at index
