@@ -113,11 +113,11 @@ func (h *Host) raceShares(j Joint, alone, shares []*Launch) (faster bool, err er
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = t.close(err) }()
 	defer func() {
 		if h.branches[t.h] != nil {
 			err = errors.Join(err, h.dropBranches(t.h))
 		}
+		err = t.close(err)
 	}()
 	concurrent := func(list []*Launch) variant {
 		return func(at *jointOperands) ([]func() error, error) {
