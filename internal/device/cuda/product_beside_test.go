@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,8 +24,13 @@ type besideRig struct {
 
 func newBesideRig(t *testing.T, rows int64, ns []int64, gated bool) (r besideRig, taken bool) {
 	t.Helper()
+	return newBesideRigOn(t, &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20}, rows, ns, gated)
+}
+
+func newBesideRigOn(t *testing.T, lt *fakedriver.LT, rows int64, ns []int64, gated bool) (r besideRig, taken bool) {
+	t.Helper()
 	r.f = fakedriver.New(t, 1)
-	r.f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20}
+	r.f.LT = lt
 	must := mustOf(t)
 	var err error
 	r.w, err = newMachine(system(r.f), Options{Kernels: r.f}).Open(t.Context(), 1)
@@ -109,6 +115,38 @@ func TestBeside(t *testing.T) {
 				}
 				must(g.Launch(t.Context()))
 				must(r.w.Sync(t.Context()))
+			}
+		})
+	}
+}
+
+// TestShares checks that linears of one operand x get shares of the multiprocessors if this was faster, and then run
+// concurrently also outside graphs.
+func TestShares(t *testing.T) {
+	for name, c := range map[string]struct {
+		share      float32 // time of a product with a share of the multiprocessors; a product with all of them takes 1
+		workspaces int     // of the products outside graphs
+	}{"faster": {0.5, 3}, "as fast": {1, 1}, "slower": {2, 1}} {
+		t.Run(name, func(t *testing.T) {
+			must := mustOf(t)
+			lt := &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20, Share: c.share}
+			r, taken := newBesideRigOn(t, lt, 128, []int64{256, 128, 128}, false)
+			defer func() { must(r.w.Close()) }()
+			if !taken {
+				t.Fatal("the linears are not one launch")
+			}
+			if !slices.Equal(lt.SMs, []int32{2, 1, 1}) {
+				t.Errorf("shares of %v multiprocessors, want 2, 1 and 1 of 4", lt.SMs)
+			}
+			lt.Runs = nil
+			must(r.s.Launch(r.l))
+			must(r.w.Sync(t.Context()))
+			works := map[uintptr]bool{}
+			for _, run := range lt.Runs {
+				works[run.Work] = true
+			}
+			if len(lt.Runs) != 3 || len(works) != c.workspaces {
+				t.Errorf("%d products with %d workspaces, want 3 with %d", len(lt.Runs), len(works), c.workspaces)
 			}
 		})
 	}

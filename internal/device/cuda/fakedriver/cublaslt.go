@@ -17,6 +17,7 @@ type LT struct {
 	Need    uint64                 // workspace bytes
 	Refuse  bool                   // checks whether an algorithm supports a GEMM report failure
 	Batch   float32                // time of a batched GEMM in milliseconds; 0 for the sum of its products' times
+	Share   float32                // time of a GEMM for some of the multiprocessors in milliseconds; 0 for Costs
 	Unequal bool                   // batched GEMMs write another number than single ones
 	Result  func(b uintptr) uint64 // returns the number that a product with the matrix at b writes; nil for 0
 	Late    int                    // the algorithm whose results differ from those of the others; 0 for none
@@ -34,6 +35,7 @@ type LT struct {
 	Runs    []Run     // in order
 	handles uintptr   // the last one
 	layouts map[uintptr]layout
+	limits  map[uintptr]int32 // by descriptor: the number of multiprocessors, if it is limited
 	at      map[uintptr]float32
 	GPU     *GPU // the fake driver that decides which calls fail; nil if none fail
 }
@@ -68,7 +70,7 @@ func (l *LT) time(table map[string]func([]uintptr) uintptr) {
 
 func (l *LT) open() (*nvlib.CuBLASLt, error) {
 	if l.layouts == nil { // the library may be opened several times
-		l.layouts = map[uintptr]layout{}
+		l.layouts, l.limits = map[uintptr]layout{}, map[uintptr]int32{}
 	}
 	zero := func([]uintptr) uintptr { return 0 }
 	gone := func([]uintptr) uintptr { l.Live--; return 0 }
@@ -88,7 +90,8 @@ func (l *LT) open() (*nvlib.CuBLASLt, error) {
 				l.Fast = append(l.Fast, cabi.Load[int8](a[2]))
 			}
 			if a[1] == nvlib.LtDescSMs {
-				l.SMs = append(l.SMs, cabi.Load[int32](a[2]))
+				l.limits[a[0]] = cabi.Load[int32](a[2])
+				l.SMs = append(l.SMs, l.limits[a[0]])
 			}
 			return 0
 		},
@@ -136,8 +139,11 @@ func (l *LT) open() (*nvlib.CuBLASLt, error) {
 			if l.Costs[algo-1] < 0 {
 				return nvlib.CuBLASNotSupported
 			}
-			result := l.layouts[a[11]]
-			if l.Now += l.Costs[algo-1] * float32(result.batch); result.batch > 1 && l.Batch > 0 {
+			result, cost := l.layouts[a[11]], l.Costs[algo-1]
+			if l.Share > 0 && l.limits[a[1]] > 0 {
+				cost = l.Share
+			}
+			if l.Now += cost * float32(result.batch); result.batch > 1 && l.Batch > 0 {
 				l.Now += l.Batch - l.Costs[algo-1]*float32(result.batch)
 			}
 			if algo == 1 && l.Cold > 0 {
