@@ -413,7 +413,7 @@ func (f *attending) splitLaunch(j *job, args words, grid uint32, splits int64) l
 	}
 	c.symbol += fmt.Sprintf("w%ds%dc%d", warps, times*warps, cluster)
 	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d, %d, %d>", f.dt, f.lead, f.dh, warps, times*warps, cluster)
-	c.lets = true
+	c.lets, c.settles = true, true
 	return launch{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}
 }
 

@@ -245,9 +245,22 @@ template <int SPLITS, class T, int B, int DH, int WARPS> DEV void joinCluster(co
   meetCluster();  // no block ends while others read its part
 }
 
+// prefetch loads a block's keys and values into the L2 cache. It accesses no other memory, so the kernel calls it before
+// the previous kernel has ended.
+template <class T, int DH, int B, int WARPS> DEV void prefetch(const AttentionArgs<B>& a, const SplitBlock<T, B, WARPS>& b) {
+  constexpr int lines = DH * (int)sizeof(T) / 128;  // of a row
+  for (int i = threadIdx.x; i < (b.keys - b.from) * lines; i += 256) {
+    const i64 row = b.from + i / lines;
+    prefetchLine(b.k + row * a.sk[0] + i % lines * 64);
+    prefetchLine(b.v + row * a.sv[0] + i % lines * 64);
+  }
+}
+
 // CLUSTER is the number of splits if the blocks of a cluster have them, and otherwise 1.
 template <class T, int B, int DH, int WARPS, int STEPS, int CLUSTER> DEV void flashSplit(const FlashSplitArgs<B>& args) {
   __shared__ int odd;
+  if (!args.a.lengths) prefetch<T, DH>(args.a, SplitBlock<T, B, WARPS>(args.a, args.s));
+  settle();
   const SplitBlock<T, B, WARPS> b(args.a, args.s);
   const Splitting<T, B, DH, WARPS, STEPS> x(args, b);
   if (threadIdx.x == 0) odd = 0;

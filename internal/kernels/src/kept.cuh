@@ -135,6 +135,11 @@ template <class T, int B, int HALF, int PARTS, bool KEEPS, int V> DEV void rope(
     if (p < 0) return;
     out += p * part.sp;
   }
+  const u32 items = (u32)part.heads * (HALF / V);
+  const auto from = [&](u32 i) { return in + (i64)(i / (HALF / V)) * part.si[0] + i % (HALF / V) * V * part.si[1]; };
+  Pack<T, V> p, q;  // the pairs of an item; those of the first one are loaded before the angles are computed
+  const auto load = [&](u32 i) { p = *(const Pack<T, V>*)from(i), q = *(const Pack<T, V>*)(from(i) + HALF * part.si[1]); };
+  if (threadIdx.x < items) load(threadIdx.x);
   if (part.rotates) {
     const i64 p = a.wide ? ((const i64*)a.at)[at] : ((const i32*)a.at)[at];
     for (int i = threadIdx.x; i < HALF; i += 256) {
@@ -144,13 +149,10 @@ template <class T, int B, int HALF, int PARTS, bool KEEPS, int V> DEV void rope(
     }
     __syncthreads();
   }
-  const u32 items = (u32)part.heads * (HALF / V);
   for (u32 i = threadIdx.x; i < items; i += 256) {
-    const i64 h = i / (HALF / V);
+    if (i != threadIdx.x) load(i);
     const int d = i % (HALF / V) * V;
-    const T* x = in + h * part.si[0] + d * part.si[1];
-    T* y = out + h * part.so[0] + d * part.so[1];
-    const Pack<T, V> p = *(const Pack<T, V>*)x, q = *(const Pack<T, V>*)(x + HALF * part.si[1]);
+    T* y = out + (i64)(i / (HALF / V)) * part.so[0] + d * part.so[1];
     Pack<T, V> r = p, s = q;
     if (part.rotates) {
 #pragma unroll
