@@ -14,7 +14,8 @@ type Calls interface {
 	// called while a graph is being captured. After Prepare has returned in all processes, the first call needs no
 	// further preparation.
 	Prepare(t Tuning, c *Collective, inPlace bool, tail [2]int64) (Call, error)
-	// PrepareNorm is like Prepare for the five operands of a Norm. All of them are loose and aligned to 16 bytes.
+	// PrepareNorm is like Prepare for the five operands of a Norm. All of them are loose and aligned to 16 bytes. The sum
+	// must be stored.
 	// sumIsResidual reports that Sum is the operand Residual, and outIsIn that Out is the operand In.
 	PrepareNorm(n *Norm, sumIsResidual, outIsIn bool) (Call, error)
 	// Adopt wraps memory that the caller owns. at[r] is the address of rank r's block in this process; all blocks have

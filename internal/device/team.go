@@ -113,8 +113,11 @@ type Team interface {
 // NormPart holds the operands of one member of a Norm. Sum receives the sum of In over all members plus the member's
 // own Residual. Out receives the rms_norm of the rows of Sum with Weight. Sum and Out may be the memory of In and
 // Residual, or overlap it, but must not overlap each other or Weight. Residual and Weight may be read before the other
-// members have begun.
+// members have begun. If Sum is the zero View, the sum is only normalised, and not stored.
 type NormPart struct{ In, Residual, Weight, Sum, Out View }
+
+// Stores reports whether the sum is stored.
+func (p *NormPart) Stores() bool { return p.Sum.Shape != nil }
 
 // Norm fuses an all_reduce of sums with the add and the rms_norm that follow it on every member. The sum before the
 // add is not stored, because no other operation reads it.

@@ -16,7 +16,7 @@ type ReduceNorm struct {
 	Blocks           int      // number of thread blocks, at most Rows; all run concurrently
 	Eps              float64
 	In, Residual     nvlib.Ptr
-	Weight, Sum, Out nvlib.Ptr
+	Weight, Sum, Out nvlib.Ptr   // if Sum is 0, the sum is not stored
 	Data             []nvlib.Ptr // by member: address of memory in two halves, initially filled with Unsent
 	Half             int64
 	// Read is the address of flags; it is set if a thread block writes data that another block reads. The flags have

@@ -42,6 +42,9 @@ func (t *team) norms(parts []device.NormPart) ([]coll.NormPart, error) {
 	for i, p := range parts {
 		n := &all[i]
 		for k, v := range []device.View{p.In, p.Residual, p.Weight, p.Sum, p.Out} {
+			if k == coll.NormSum && !p.Stores() {
+				continue
+			}
 			r, err := t.members[i].dev.resolve(v, false)
 			if err != nil {
 				return nil, fmt.Errorf("a normalised sum: member %d: %w", i, err)

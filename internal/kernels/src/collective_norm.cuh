@@ -4,7 +4,8 @@
 
 struct NormArgs {
   Team team;
-  u64 in, residual, weight, sum, out;  // the member's own memory; sum receives the row before normalisation
+  // the member's own memory; sum receives the rows before normalisation, unless it is 0
+  u64 in, residual, weight, sum, out;
   u64 data[teamMost], half;            // by member: two halves, initially filled with unsent
   i64 rows, packs;                     // number of packs of a row
   // two halves of words in which blocks record that they have read their row; 0 if no block writes memory that another
@@ -76,8 +77,8 @@ template <int W, int P> DEV void pushRow(const NormArgs& a, u64 off, i64 first, 
   }
 }
 
-// addPack adds the residual to a pack of the sum, and stores the result in global memory and in the row in shared
-// memory.
+// addPack adds the residual to a pack of the sum. It stores the result in the row in shared memory and, unless a.sum is
+// 0, in global memory.
 template <class T> DEV void addPack(const NormArgs& a, i64 first, i64 j, Line sum, Line residual) {
   constexpr int V = 16 / sizeof(T);
   const Pack<T, V> s = bitsAs<Pack<T, V>>(sum), y = bitsAs<Pack<T, V>>(residual);
@@ -85,7 +86,7 @@ template <class T> DEV void addPack(const NormArgs& a, i64 first, i64 j, Line su
 #pragma unroll
   for (int v = 0; v < V; v++) z.v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
   rowOf()[j] = bitsAs<Line>(z);
-  storeLine(a.sum + (first + j) * 16, bitsAs<Line>(z));
+  if (a.sum) storeLine(a.sum + (first + j) * 16, bitsAs<Line>(z));
 }
 
 // scaleRow normalises the row in shared memory.

@@ -47,7 +47,8 @@ func NormLimitFor(members int, packs int64) NormLimit {
 	return NormLimit{}
 }
 
-// NormPart is a device.NormPart whose views are resolved to addresses.
+// NormPart is a device.NormPart whose views are resolved to addresses. If the sum is not stored, sum is the zero View,
+// which overlaps no other view.
 type NormPart struct {
 	In, residual, weight, sum, out strided.View
 	across                         bool // set if a result overlaps an operand at another address
@@ -57,6 +58,9 @@ type NormPart struct {
 func (n *NormPart) List() []*strided.View {
 	return []*strided.View{&n.In, &n.residual, &n.weight, &n.sum, &n.out}
 }
+
+// NormSum is the index of the sum in List.
+const NormSum = 3
 
 // Check returns an error if the kernel does not support n, or if n does not match the first member's part. The argument
 // room is the number of thread blocks that can run at once.
@@ -69,6 +73,9 @@ func (n *NormPart) Check(first *NormPart, room int) error {
 		return err
 	}
 	for k, r := range n.List() {
+		if k == NormSum && !n.stores() {
+			continue
+		}
 		if r.DType != first.In.DType || r != &n.weight && !slices.Equal(r.Shape, first.In.Shape) {
 			return fmt.Errorf("operand %d is %s%v where member 0 adds up %s%v", k, r.DType, r.Shape, first.In.DType, first.In.Shape)
 		}
@@ -95,6 +102,9 @@ func (n *NormPart) Check(first *NormPart, room int) error {
 	}
 	return nil
 }
+
+// stores reports whether the kernel stores the sum.
+func (n *NormPart) stores() bool { return n.sum.Addr != 0 }
 
 func (n *NormPart) rows() int64 { return n.In.N / max(n.weight.N, 1) }
 
