@@ -18,7 +18,8 @@ import (
 
 // The following types implement a CPU machine whose teams can fuse an all_reduce with the add and the norm after it
 // into one launch. The fused launch reads its residual and weights before it meets the other members, and does not
-// write the result of the all_reduce.
+// write the result of the all_reduce. The teams decline a stored sum that overlaps the weights, or the operand at
+// another address, like GPUs that process some rows before they read others.
 type (
 	normMachine struct {
 		device.Machine
@@ -26,7 +27,8 @@ type (
 	}
 	normWorld struct {
 		device.World
-		m normMachine
+		m        normMachine
+		unstored int // number of parts of prepared norms that do not store their sum
 	}
 	normDevice struct{ device.Device }
 	normStream struct{ device.Stream }
@@ -51,7 +53,7 @@ func (*normWorld) TeamAlgorithms() []device.Algorithm {
 
 func (m normMachine) Open(ctx context.Context, ranks int) (device.World, error) {
 	w, err := m.Machine.Open(ctx, ranks)
-	return &normWorld{w, m}, err
+	return &normWorld{World: w, m: m}, err
 }
 
 func (w *normWorld) Device(r int) device.Device                      { return normDevice{w.World.Device(r)} }
@@ -60,7 +62,6 @@ func (*normWorld) Identity() string                                  { return "a
 func (t *normTeam) Bytes() int64                                     { return 0 }
 func (t *normTeam) Close() error                                     { return nil }
 func (t *normTeam) PrepareNormAhead(*device.Norm)                    {}
-func (t *normTeam) SupportsNorm(*device.Norm) error                  { return t.w.m.declines["supports"] }
 func (l *normLaunch) Release()                                       {}
 func (t *normTeam) Supports(device.Tuning, *device.Collective) error { return nil }
 
@@ -70,6 +71,18 @@ func (w *normWorld) OpenTeam(members []device.Member) (device.Team, error) {
 		t.members = append(t.members, device.Member{Rank: m.Rank, Stream: m.Stream.(normStream).Stream})
 	}
 	return t, nil
+}
+
+func (t *normTeam) SupportsNorm(n *device.Norm) error {
+	overlap := func(a, b device.View) bool {
+		return a.Mem == b.Mem && a.Off < b.Off+b.Elements()*b.DType.Size() && b.Off < a.Off+a.Elements()*a.DType.Size()
+	}
+	for _, p := range n.Parts {
+		if p.Stores() && (overlap(p.Sum, p.Weight) || overlap(p.Sum, p.In) && p.Sum.Off != p.In.Off) {
+			return fmt.Errorf("%w: the sum overlaps an operand", device.ErrUnsupported)
+		}
+	}
+	return t.w.m.declines["supports"]
 }
 
 func (d normDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
@@ -136,9 +149,14 @@ func (t *normTeam) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	for i, p := range n.Parts {
 		l, own := all[i].(*normLaunch), early[i]
 		l.before = [][2]device.View{{own[0], p.Residual}, {own[1], p.Weight}}
+		total := p.Sum
+		if !p.Stores() {
+			total = own[2]
+			t.w.unstored++
+		}
 		for _, k := range []device.Kernel{
-			{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{own[2], own[0]}, Outs: []device.View{p.Sum}},
-			{Op: device.RMSNorm{Eps: n.Eps}, Ins: []device.View{p.Sum, own[1]}, Outs: []device.View{p.Out}},
+			{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{own[2], own[0]}, Outs: []device.View{total}},
+			{Op: device.RMSNorm{Eps: n.Eps}, Ins: []device.View{total, own[1]}, Outs: []device.View{p.Out}},
 		} {
 			one, err := t.w.World.Device(t.members[i].Rank).Prepare(k)
 			if err != nil {
@@ -173,14 +191,14 @@ type normRig struct {
 	eps                            func(rank int) float64
 }
 
-var normShape = []int64{3, 8}
+var normShape = []int64{12, 8}
 
 func newNormRig() *normRig {
 	r := &normRig{builder: newBuilder(2, ir.F32), eps: func(int) float64 { return 1e-5 }}
 	r.x, r.w = r.input("x", false, normShape...), r.input("w", false, 8)
-	r.h = r.input("h", true, 6, 8)
+	r.h = r.input("h", true, 24, 8)
 	r.part, r.sum = r.buffer("%part", plan.RoleValue, normShape...), r.buffer("%sum", plan.RoleValue, normShape...)
-	r.total, r.out = r.result("total", true, 6, 8), r.result("out", true, 6, 8)
+	r.total, r.out = r.result("total", true, 24, 8), r.result("out", true, 24, 8)
 	r.channel = r.builder.channel("main")
 	for i := range 2 {
 		r.compute(i, "main", ir.OpNeg, r.at(i, r.part), r.at(i, r.h))
@@ -250,6 +268,25 @@ func (r *normRig) again() {
 	}
 }
 
+// middle makes a private buffer the result of the add.
+func (r *normRig) middle() { r.total = r.buffer("%total", plan.RoleValue, normShape...) }
+
+// over makes a private buffer the result of the add. The buffer overlaps the operand of the all_reduce, which begins at
+// a lower address.
+func (r *normRig) over() {
+	r.middle()
+	both := &r.p.Buffers[r.buffer("%both", plan.RoleValue, 3*normShape[0], normShape[1])]
+	r.p.Buffers[r.part].Offset, r.p.Buffers[r.total].Offset = both.Offset, both.Offset+plan.Align
+}
+
+// reread makes each rank read a buffer.
+func (r *normRig) reread(buf int32) {
+	again := r.result("again", true, 24, 8)
+	for i := range 2 {
+		r.compute(i, "main", ir.OpNeg, r.at(i, again), r.at(i, buf))
+	}
+}
+
 func (r *normRig) last() *plan.Coll { return &r.p.Colls[len(r.p.Colls)-1] }
 
 // elsewhere makes each rank write its peer's buffer, in a command that ends before the rank's part of the next command
@@ -267,7 +304,7 @@ func (r *normRig) elsewhere(buf int32, shape ...int64) int32 {
 }
 
 func (r *normRig) inputs(t *testing.T, seed uint64) map[string]*tensor.Tensor {
-	return map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", seed, normShape...), "w": ints(t, ir.F32, "w", seed+1, 8), "h": ints(t, ir.F32, "h", seed+2, 6, 8)}
+	return map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", seed, normShape...), "w": ints(t, ir.F32, "w", seed+1, 8), "h": ints(t, ir.F32, "h", seed+2, 24, 8)}
 }
 
 // runNorms runs a plan twice, back to back, several times, and returns the last result.
@@ -298,21 +335,24 @@ func joinedSums(p *Program) (n int) {
 	return n
 }
 
-// TestNorms checks which all_reduces run together with an add and a norm, and that the result bits are the same as with
-// separate launches.
+func unstoredSums(p *Program) int { return p.im.World.(*normWorld).unstored }
+
+// TestNorms checks which all_reduces run together with an add and a norm, which of them do not store the result of the
+// add, and that the result bits are the same as with separate launches.
 func TestNorms(t *testing.T) {
 	for name, c := range map[string]struct {
-		emit func(r *normRig)
-		want int
+		emit     func(r *normRig)
+		want     int
+		unstored int // number of parts that do not store the result of the add
 	}{
-		"usual": {(*normRig).end, 1},
+		"usual": {(*normRig).end, 1, 0},
 		"the residual first": {func(r *normRig) {
 			r.reduce(r.part, r.sum)
 			for i := range 2 {
 				r.add(i, r.total, r.x, r.sum)
 				r.norm(i, r.out, r.total)
 			}
-		}, 1},
+		}, 1, 0},
 		"in place": {func(r *normRig) {
 			for i := range 2 {
 				r.compute(i, "main", ir.OpNeg, r.at(i, r.total), r.at(i, r.x))
@@ -323,14 +363,14 @@ func TestNorms(t *testing.T) {
 				r.norm(i, r.part, r.total)
 				r.compute(i, "main", ir.OpNeg, r.at(i, r.out), r.at(i, r.part))
 			}
-		}, 1},
+		}, 1, 0},
 		"into the sum": {func(r *normRig) {
 			r.reduce(r.part, r.total)
 			for i := range 2 {
 				r.add(i, r.total, r.total, r.x)
 				r.norm(i, r.out, r.total)
 			}
-		}, 1},
+		}, 1, 0},
 		"a loop": {func(r *normRig) {
 			for i := range 2 {
 				r.compute(i, "main", ir.OpNeg, r.at(i, r.total), r.at(i, r.x))
@@ -346,33 +386,33 @@ func TestNorms(t *testing.T) {
 					r.norm(i, r.out, r.total)
 				}
 			}
-		}, 5},
+		}, 5, 0},
 		"the next round looks back": {func(r *normRig) {
 			r.end()
 			for i := range 2 {
 				r.compute(i, "main", ir.OpMul, r.at(i, r.part), r.at(i, r.sum), r.at(i, r.out))
 			}
 			r.end()
-		}, 1}, // the second
+		}, 1, 0}, // the second
 		"read later": {func(r *normRig) {
 			r.end()
 			for i := range 2 {
 				r.compute(i, "main", ir.OpSub, r.at(i, r.out), r.at(i, r.out), r.at(i, r.sum))
 			}
-		}, 0},
+		}, 0, 0},
 		"a part is read later": {func(r *normRig) {
 			r.end()
 			for i := range 2 {
 				r.compute(i, "main", ir.OpNeg, rows(r.at(i, r.out), 1, 2), rows(r.at(i, r.sum), 2, 3))
 			}
-		}, 0},
+		}, 0, 0},
 		"a part is written, another read": {func(r *normRig) {
 			r.end()
 			for i := range 2 {
 				r.compute(i, "main", ir.OpNeg, rows(r.at(i, r.sum), 0, 2), rows(r.at(i, r.x), 0, 2))
 				r.compute(i, "main", ir.OpNeg, rows(r.at(i, r.out), 1, 2), rows(r.at(i, r.sum), 2, 3))
 			}
-		}, 0},
+		}, 0, 0},
 		"read by another stream": {func(r *normRig) {
 			r.end()
 			for i := range 2 {
@@ -380,7 +420,7 @@ func TestNorms(t *testing.T) {
 				r.compute(i, "side", ir.OpSub, r.at(i, r.out), r.at(i, r.out), r.at(i, r.sum))
 				r.after(i, "main", "side")
 			}
-		}, 0},
+		}, 0, 0},
 		"read by a peer": {func(r *normRig) {
 			r.end()
 			r.barrier(r.channel)
@@ -388,19 +428,19 @@ func TestNorms(t *testing.T) {
 				r.put(i, "main", r.at(i, r.out), r.at(1-i, r.sum))
 			}
 			r.barrier(r.channel)
-		}, 0},
+		}, 0, 0},
 		"reduced again": {func(r *normRig) {
 			r.end()
 			r.reduce(r.sum, r.out)
-		}, 0},
+		}, 0, 0},
 		"a result": {func(r *normRig) {
-			sum := r.result("sum", true, 6, 8)
+			sum := r.result("sum", true, 24, 8)
 			r.reduce(r.part, sum)
 			for i := range 2 {
 				r.add(i, r.total, sum, r.x)
 				r.norm(i, r.out, r.total)
 			}
-		}, 0},
+		}, 0, 0},
 		"the residual comes from a peer": {func(r *normRig) {
 			got := r.elsewhere(r.x, normShape...)
 			r.reduce(r.part, r.sum)
@@ -409,12 +449,12 @@ func TestNorms(t *testing.T) {
 				r.norm(i, r.out, r.total)
 			}
 			r.barrier(r.channel)
-		}, 0},
+		}, 0, 0},
 		"weights come from a peer": {func(r *normRig) {
 			r.w = r.elsewhere(r.w, 8)
 			r.end()
 			r.barrier(r.channel)
-		}, 0},
+		}, 0, 0},
 		"something before the add": {func(r *normRig) {
 			r.reduce(r.part, r.sum)
 			for i := range 2 {
@@ -422,7 +462,7 @@ func TestNorms(t *testing.T) {
 				r.add(i, r.total, r.sum, r.x)
 				r.norm(i, r.out, r.total)
 			}
-		}, 0},
+		}, 0, 0},
 		"something before the norm": {func(r *normRig) {
 			r.reduce(r.part, r.sum)
 			for i := range 2 {
@@ -430,7 +470,7 @@ func TestNorms(t *testing.T) {
 				r.after(i, "side", "main")
 				r.norm(i, r.out, r.total)
 			}
-		}, 0},
+		}, 0, 0},
 		"an add of another kind on one rank": {func(r *normRig) {
 			r.reduce(r.part, r.sum)
 			r.add(0, r.total, r.sum, r.x)
@@ -438,62 +478,62 @@ func TestNorms(t *testing.T) {
 			r.add(1, r.total, r.x, r.x)
 			r.add(1, r.total, r.sum, r.x)
 			r.norm(1, r.out, r.total)
-		}, 0},
+		}, 0, 0},
 		"read on one rank": {func(r *normRig) {
 			r.end()
 			unseen := r.buffer("%unseen", plan.RoleValue, normShape...)
 			r.compute(1, "main", ir.OpNeg, r.at(1, unseen), r.at(1, r.sum))
-		}, 0},
+		}, 0, 0},
 		"other eps": {func(r *normRig) {
 			r.eps = func(rank int) float64 { return float64(1 + rank) }
 			r.end()
-		}, 0},
-		"maxima":    {func(r *normRig) { r.end(); r.last().Red = ir.Max }, 0},
-		"average":   {func(r *normRig) { r.end(); r.last().Red = ir.Avg }, 0},
-		"pinned":    {func(r *normRig) { r.end(); r.last().Algo = "ll" }, 0},
-		"bounded":   {func(r *normRig) { r.end(); r.last().CTAs = 4 }, 0},
-		"any order": {func(r *normRig) { r.end(); r.last().AnyOrd = true }, 1},
+		}, 0, 0},
+		"maxima":    {func(r *normRig) { r.end(); r.last().Red = ir.Max }, 0, 0},
+		"average":   {func(r *normRig) { r.end(); r.last().Red = ir.Avg }, 0, 0},
+		"pinned":    {func(r *normRig) { r.end(); r.last().Algo = "ll" }, 0, 0},
+		"bounded":   {func(r *normRig) { r.end(); r.last().CTAs = 4 }, 0, 0},
+		"any order": {func(r *normRig) { r.end(); r.last().AnyOrd = true }, 1, 0},
 		"a difference": {func(r *normRig) {
 			r.reduce(r.part, r.sum)
 			for i := range 2 {
 				r.compute(i, "main", ir.OpSub, r.at(i, r.total), r.at(i, r.sum), r.at(i, r.x))
 				r.norm(i, r.out, r.total)
 			}
-		}, 0},
+		}, 0, 0},
 		"twice the sum": {func(r *normRig) {
 			r.reduce(r.part, r.sum)
 			for i := range 2 {
 				r.add(i, r.total, r.sum, r.sum)
 				r.norm(i, r.out, r.total)
 			}
-		}, 0},
+		}, 0, 0},
 		"the plain sum is normalised": {func(r *normRig) {
 			r.reduce(r.part, r.sum)
 			for i := range 2 {
 				r.add(i, r.total, r.sum, r.x)
 				r.norm(i, r.out, r.sum)
 			}
-		}, 0},
+		}, 0, 0},
 		"something else is added": {func(r *normRig) {
 			r.reduce(r.part, r.sum)
 			for i := range 2 {
 				r.add(i, r.total, r.x, r.part)
 				r.norm(i, r.out, r.total)
 			}
-		}, 0},
+		}, 0, 0},
 		"all on another stream": {func(r *normRig) {
 			for i := range 2 {
 				r.after(i, "side", "main")
 			}
 			r.tail("side")
-		}, 1},
+		}, 1, 0},
 		"by way of a third stream": {func(r *normRig) {
 			for i := range 2 {
 				r.after(i, "third", "main")
 				r.after(i, "side", "third")
 			}
 			r.tail("side")
-		}, 1},
+		}, 1, 0},
 		"weights known to be there by way of peers": {func(r *normRig) {
 			for i := range 2 {
 				r.after(i, "side", "main")
@@ -510,9 +550,9 @@ func TestNorms(t *testing.T) {
 				r.waitCounter(i, "side", told, 0, 1)
 			}
 			r.tail("side")
-		}, 0},
-		"written again later, elsewhere":              {func(r *normRig) { r.again() }, 1},
-		"written again, where waits come before time": {func(r *normRig) { r.again(); r.p.Cmds[r.waited].Late = true }, 0},
+		}, 0, 0},
+		"written again later, elsewhere":              {func(r *normRig) { r.again() }, 1, 0},
+		"written again, where waits come before time": {func(r *normRig) { r.again(); r.p.Cmds[r.waited].Late = true }, 0, 0},
 		"on other streams": {func(r *normRig) {
 			for i := range 2 {
 				r.after(i, "side", "main")
@@ -526,7 +566,84 @@ func TestNorms(t *testing.T) {
 				r.add(i, r.total, r.sum, r.x)
 				r.norm(i, r.out, r.total)
 			}
-		}, 0},
+		}, 0, 0},
+		"only the norm reads the total": {func(r *normRig) { r.middle(); r.end() }, 1, 2},
+		"the total is over the operand": {func(r *normRig) { r.over(); r.end() }, 1, 2},
+		"the total is over the operand, and read later": {func(r *normRig) {
+			r.over()
+			r.end()
+			r.reread(r.total)
+		}, 0, 0},
+		"the total is read later": {func(r *normRig) { r.middle(); r.end(); r.reread(r.total) }, 1, 0},
+		"the total is read on one rank": {func(r *normRig) {
+			r.middle()
+			r.end()
+			r.compute(1, "main", ir.OpAdd, r.at(1, r.out), r.at(1, r.out), r.at(1, r.total))
+		}, 1, 1},
+		"the total is read on another stream": {func(r *normRig) {
+			r.middle()
+			r.end()
+			for i := range 2 {
+				r.after(i, "side", "main")
+				r.compute(i, "side", ir.OpSub, r.at(i, r.out), r.at(i, r.out), r.at(i, r.total))
+				r.after(i, "main", "side")
+			}
+		}, 1, 0},
+		"the total is read by a peer": {func(r *normRig) {
+			r.middle()
+			r.end()
+			r.barrier(r.channel)
+			for i := range 2 {
+				r.put(i, "main", r.at(i, r.out), r.at(1-i, r.total))
+			}
+			r.barrier(r.channel)
+		}, 1, 0},
+		"the total is overwritten before it is read": {func(r *normRig) {
+			r.middle()
+			r.end()
+			for i := range 2 {
+				r.compute(i, "main", ir.OpNeg, r.at(i, r.total), r.at(i, r.x))
+			}
+			r.reread(r.total)
+		}, 1, 2},
+		"a part of the total is overwritten before it is read": {func(r *normRig) {
+			r.middle()
+			r.end()
+			for i := range 2 {
+				r.compute(i, "main", ir.OpNeg, rows(r.at(i, r.total), 0, 2), rows(r.at(i, r.x), 0, 2))
+			}
+			r.reread(r.total)
+		}, 1, 0},
+		"the total is normalised in place": {func(r *normRig) {
+			r.middle()
+			r.out = r.total
+			r.end()
+			r.reread(r.total)
+		}, 1, 2},
+		"the total replaces the sum": {func(r *normRig) {
+			r.middle()
+			r.sum = r.total
+			r.end()
+		}, 1, 2},
+		"the total is also the weights": {func(r *normRig) {
+			r.middle()
+			r.w = r.total
+			r.end()
+		}, 0, 0},
+		"a loop carries the total": {func(r *normRig) {
+			r.middle()
+			for i := range 2 {
+				r.compute(i, "main", ir.OpNeg, r.at(i, r.total), r.at(i, r.x))
+				r.compute(i, "main", ir.OpNeg, r.at(i, r.out), r.at(i, r.h))
+			}
+			r.x = r.total
+			for range 5 {
+				for i := range 2 {
+					r.compute(i, "main", ir.OpNeg, r.at(i, r.part), r.at(i, r.out))
+				}
+				r.end()
+			}
+		}, 5, 2}, // the last round's total is not read
 	} {
 		t.Run(name, func(t *testing.T) {
 			normTable(t, 2, "ll")
@@ -537,6 +654,9 @@ func TestNorms(t *testing.T) {
 			got, prog := runNorms(t, m, r, Options{Trace: true})
 			if n := joinedSums(prog); n != c.want {
 				t.Errorf("%d all_reduces included the add and the norm, want %d", n, c.want)
+			}
+			if n := unstoredSums(prog); n != c.unstored {
+				t.Errorf("%d parts did not store the result of the add, want %d", n, c.unstored)
 			}
 			names := map[string]int{}
 			for _, e := range got.Trace.Events {
@@ -661,7 +781,7 @@ func randomNorms(rng *rand.Rand) *normRig {
 		}
 	}
 	for k, b := range pool {
-		final := r.result(fmt.Sprint("r", k), true, 6, 8)
+		final := r.result(fmt.Sprint("r", k), true, 24, 8)
 		for i := range 2 {
 			r.compute(i, "main", ir.OpNeg, r.at(i, final), r.at(i, b))
 		}
@@ -673,7 +793,7 @@ func randomNorms(rng *rand.Rand) *normRig {
 // TestNormsRandom runs random plans with and without fused launches and compares the results.
 func TestNormsRandom(t *testing.T) {
 	normTable(t, 2, "ll")
-	joined, sums := 0, 0
+	joined, unstored, sums := 0, 0, 0
 	for seed := range uint64(150) {
 		r := randomNorms(rand.New(rand.NewPCG(seed, 7)))
 		m := normMachine{Machine: cpu.New(cpu.Options{})}
@@ -684,15 +804,16 @@ func TestNormsRandom(t *testing.T) {
 				t.Fatalf("seed %d: %s: %v, not %v\n%s", seed, k, floats(got.Outputs[k]), floats(o), r.p)
 			}
 		}
-		joined += joinedSums(prog)
+		joined, unstored = joined+joinedSums(prog), unstored+unstoredSums(prog)
 		for i := range r.p.Colls {
 			if r.p.Colls[i].Op == ir.OpAllReduce {
 				sums++
 			}
 		}
 	}
-	t.Logf("%d of %d all_reduces included an add and a norm", joined, sums)
-	if joined < 50 || joined > sums-50 {
-		t.Errorf("%d of %d all_reduces included an add and a norm", joined, sums)
+	t.Logf("%d of %d all_reduces included an add and a norm; %d of %d parts did not store the result of the add",
+		joined, sums, unstored, 2*joined)
+	if joined < 50 || joined > sums-50 || unstored < 20 || unstored > 2*joined-20 {
+		t.Error("too few or too many")
 	}
 }

@@ -40,6 +40,12 @@ func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.
 	return parts
 }
 
+// later returns v, beginning the given number of bytes later.
+func later(v device.View, by int64) device.View {
+	v.Off += by
+	return v
+}
+
 // mostRows returns the largest number of rows for which an all_reduce is fused with the norm, for rows of the given
 // number of packs.
 func mostRows(members int, packs int64) int64 {
@@ -56,18 +62,24 @@ func TestNormDeclines(t *testing.T) {
 		unsupported bool
 		Want        string
 	}{
-		"fine":           {rows: mostRows(2, 64), width: 512, dt: ir.BF16},
-		"empty":          {rows: 0, width: 16, dt: ir.BF16},
-		"empty rows":     {rows: 3, width: 0, dt: ir.BF16, unsupported: true, Want: "operand 0 has gaps"},
-		"in place":       {rows: 3, width: 16, dt: ir.F32, change: func(p []device.NormPart) []device.NormPart { p[0].Sum, p[0].Out = p[0].In, p[0].Residual; return p }},
-		"large":          {rows: mostRows(2, 64) + 1, width: 512, dt: ir.BF16, unsupported: true, Want: "three launches are faster"},
-		"wide":           {rows: 1, width: 16392, dt: ir.BF16, unsupported: true, Want: "rows of 16392 × bf16"},
-		"f64":            {rows: 2, width: 16, dt: ir.F64, unsupported: true, Want: "any bits may be data"},
-		"odd rows":       {rows: 2, width: 12, dt: ir.BF16, unsupported: true, Want: "they are multiples of 16 bytes"},
-		"unaligned":      {rows: 2, width: 16, dt: ir.BF16, unsupported: true, Want: "operand 1 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.Off = 8; return p }},
-		"gaps":           {rows: 2, width: 16, dt: ir.BF16, unsupported: true, Want: "operand 4 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Strides = []int64{24, 1}; return p }},
-		"across":         {rows: 4, width: 16, dt: ir.BF16, change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
-		"many across":    {rows: 300, width: 16, dt: ir.BF16, unsupported: true, Want: "more rows than run at once", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
+		"fine":          {rows: mostRows(2, 64), width: 512, dt: ir.BF16},
+		"empty":         {rows: 0, width: 16, dt: ir.BF16},
+		"empty rows":    {rows: 3, width: 0, dt: ir.BF16, unsupported: true, Want: "operand 0 has gaps"},
+		"in place":      {rows: 3, width: 16, dt: ir.F32, change: func(p []device.NormPart) []device.NormPart { p[0].Sum, p[0].Out = p[0].In, p[0].Residual; return p }},
+		"large":         {rows: mostRows(2, 64) + 1, width: 512, dt: ir.BF16, unsupported: true, Want: "three launches are faster"},
+		"wide":          {rows: 1, width: 16392, dt: ir.BF16, unsupported: true, Want: "rows of 16392 × bf16"},
+		"f64":           {rows: 2, width: 16, dt: ir.F64, unsupported: true, Want: "any bits may be data"},
+		"odd rows":      {rows: 2, width: 12, dt: ir.BF16, unsupported: true, Want: "they are multiples of 16 bytes"},
+		"unaligned":     {rows: 2, width: 16, dt: ir.BF16, unsupported: true, Want: "operand 1 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.Off = 8; return p }},
+		"gaps":          {rows: 2, width: 16, dt: ir.BF16, unsupported: true, Want: "operand 4 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Strides = []int64{24, 1}; return p }},
+		"across":        {rows: 4, width: 16, dt: ir.BF16, change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
+		"many across":   {rows: 300, width: 16, dt: ir.BF16, unsupported: true, Want: "more rows than run at once", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
+		"unstored":      {rows: 300, width: 2048, dt: ir.BF16, change: func(p []device.NormPart) []device.NormPart { p[0].Sum = device.View{}; return p }},
+		"sum elsewhere": {rows: 2, width: 16, dt: ir.BF16, Want: "member 1", change: func(p []device.NormPart) []device.NormPart { p[1].Sum.Mem = nil; return p }},
+		"out across": {rows: 300, width: 2048, dt: ir.BF16, unsupported: true, Want: "more rows than run at once", change: func(p []device.NormPart) []device.NormPart {
+			p[0].Sum, p[0].Out = device.View{}, later(p[0].In, 4096)
+			return p
+		}},
 		"one result":     {rows: 4, width: 16, dt: ir.BF16, unsupported: true, Want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].Out; return p }},
 		"over weights":   {rows: 1, width: 16, dt: ir.BF16, unsupported: true, Want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Mem = p[1].Weight.Mem; return p }},
 		"integers":       {rows: 1, width: 16, dt: ir.I32, Want: "i32[1 16] with weights [16]"},
@@ -238,6 +250,51 @@ func TestNormInPrograms(t *testing.T) {
 		p := planOf(t, c.text, c.dims)
 		if n := len(normsOf(t, p, c.opts)); n != p.Ranks*c.Want {
 			t.Errorf("%s, %v, %+v: %d fused launches on %d ranks, want %d on each", p.Func, c.dims, c.opts, n, p.Ranks, c.Want)
+		}
+	}
+}
+
+// lastLayer is a program in whose plan %z begins before the operand of the all_reduce and overlaps it.
+const lastLayer = `dim P = 2
+dim T = 512
+mesh tp[P]
+func last(%x: bf16[T, 2048], %up: bf16[6144/tp, 2048], %down: bf16[2048, 6144/tp], %w: bf16[2048]) -> bf16[T, 2048] {
+  %b = rms_norm %x, %w
+  %g = linear %b, %up
+  %u = linear %b, %up
+  %m = mul (silu %g), %u
+  %d: bf16[T, 2048] = linear %m, %down
+  %z = add %x, %d
+  %n = rms_norm %z, %w
+  return %n
+}
+`
+
+// TestNormUnstored checks that the last all_reduce of a program is fused with the add and the norm, for more rows than
+// run at once. The result of the add overlaps the operand of the all_reduce at another address, but only the norm reads
+// that result, so it is not stored. If the program returns it, the commands are not fused.
+func TestNormUnstored(t *testing.T) {
+	returned := strings.NewReplacer("-> bf16[T, 2048]", "-> (bf16[T, 2048], bf16[T, 2048])",
+		"return %n", "return %n, %z").Replace(lastLayer)
+	for _, c := range []struct {
+		text string
+		Want int // number of fused launches on each rank
+	}{{lastLayer, 1}, {returned, 0}} {
+		p := planOf(t, c.text, nil)
+		in := &p.Buffers[p.Colls[0].Parts[0].In.Buf]
+		if !slices.ContainsFunc(p.Buffers, func(z plan.Buffer) bool {
+			return z.Name == "%z" && z.Offset < in.Offset && in.Offset < z.Offset+z.Bytes
+		}) {
+			t.Errorf("%s: %%z does not begin before the operand of the all_reduce, or does not overlap it", c.text)
+		}
+		norms := normsOf(t, p, exec.Options{})
+		if len(norms) != p.Ranks*c.Want {
+			t.Errorf("%s: %d fused launches on %d ranks, want %d on each", c.text, len(norms), p.Ranks, c.Want)
+		}
+		for _, m := range norms {
+			if m.Blocks >= 512 || m.Words[3] != 0 { // the fourth word is the address of the sum
+				t.Errorf("%s: %d blocks, arguments %#x", c.text, m.Blocks, m.Words[:5])
+			}
 		}
 	}
 }

@@ -45,7 +45,7 @@ func accessesOf(p *plan.Plan, norms map[int32]*Norm) *accesses {
 	a := &accesses{p: p, norms: norms, of: map[place]*uses{}}
 	for _, n := range norms {
 		for _, m := range n.Members {
-			for _, r := range []plan.Ref{m.Part(p).Out, m.Residual(p), p.Cmds[m.Norm].Ins[1]} {
+			for _, r := range []plan.Ref{m.Part(p).Out, m.Residual(p), p.Cmds[m.Add].Outs[0], p.Cmds[m.Norm].Ins[1]} {
 				a.of[placeOf(r)] = &uses{streams: map[int32]bool{}, writers: map[written]span{}}
 			}
 		}
@@ -86,7 +86,16 @@ func (a *accesses) add(x access) {
 // free reports whether one launch can replace a member's part of a Norm: only the add uses the sum of the all_reduce,
 // and the operands that the launch reads early are complete before the all_reduce.
 func (a *accesses) free(m NormMember) bool {
-	return a.unread(m) && a.early(m, m.Residual(a.p)) && a.early(m, a.p.Cmds[m.Norm].Ins[1])
+	sum := m.Part(a.p).Out
+	unread := a.p.Cmds[m.Add].Outs[0].Same(sum) || a.unread(sum, m.Add)
+	return unread && a.early(m, m.Residual(a.p)) && a.early(m, a.p.Cmds[m.Norm].Ins[1])
+}
+
+// stored reports whether the launch must store the result of the add: another command than the rms_norm may read it, or
+// the rms_norm also reads it as weights.
+func (a *accesses) stored(m NormMember) bool {
+	total := a.p.Cmds[m.Add].Outs[0]
+	return !a.unread(total, m.Norm) || a.p.Cmds[m.Norm].Ins[1].Overlaps(total)
 }
 
 // early reports whether every write of r that precedes the add also precedes the all_reduce: each such write is on this
@@ -145,24 +154,20 @@ func reached(p *plan.Plan, of map[int]bool) map[int][]int32 {
 	return at
 }
 
-// unread reports whether only the add reads the result of the all_reduce. This is the case if only this stream uses the
-// result's buffer, and the next command that uses the result's bytes overwrites them.
-func (a *accesses) unread(m NormMember) bool {
-	sum := m.Part(a.p).Out
-	at := placeOf(sum)
-	if a.p.Cmds[m.Add].Outs[0].Same(sum) {
-		return true
-	}
+// unread reports whether no command but reader reads the value of r that was written last before reader. This is the
+// case if only one stream uses the buffer of r, and the next command that uses the bytes of r overwrites them.
+func (a *accesses) unread(r plan.Ref, reader int) bool {
+	at := placeOf(r)
 	if u := a.of[at]; len(u.streams) > 1 || !private(a.p, at) {
 		return false
 	}
 	all := a.of[at].all
-	next, _ := slices.BinarySearchFunc(all, m.Add, func(x access, cmd int) int { return cmp.Compare(x.cmd, cmd) })
+	next, _ := slices.BinarySearchFunc(all, reader, func(x access, cmd int) int { return cmp.Compare(x.cmd, cmd) })
 	for _, x := range all[next:] {
 		switch {
-		case !x.ref.Overlaps(sum), x.cmd == m.Add && !x.writes:
+		case !x.ref.Overlaps(r), x.cmd == reader && !x.writes:
 		case x.writes:
-			return covers(x.ref, sum)
+			return covers(x.ref, r)
 		default:
 			return false
 		}

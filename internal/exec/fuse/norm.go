@@ -12,13 +12,17 @@ import (
 // of a tensor-parallel model. The three commands are consecutive on every member's stream, only the add reads the
 // result of the all_reduce, and the residual and the weights are complete before the all_reduce begins. One launch on
 // each member can therefore replace all three commands. The launch does not store the result of the all_reduce, and may
-// read residual and weights before the other members have begun.
+// read residual and weights before the other members have begun. If only the rms_norm reads the result of the add, the
+// launch does not store that result either.
 type Norm struct {
 	Members []NormMember
 }
 
 // NormMember holds one member's commands.
-type NormMember struct{ Reduce, Add, Norm int }
+type NormMember struct {
+	Reduce, Add, Norm int
+	Stored            bool // whether a command other than Norm may read the result of Add
+}
 
 // Norms returns, by collective, the commands that a team may execute in one launch.
 func Norms(p *plan.Plan) map[int32]*Norm {
@@ -27,6 +31,11 @@ func Norms(p *plan.Plan) map[int32]*Norm {
 	if len(found) > 0 {
 		a := accessesOf(p, found)
 		keep(found, a.free)
+		for _, n := range found {
+			for i := range n.Members {
+				n.Members[i].Stored = a.stored(n.Members[i])
+			}
+		}
 	}
 	return found
 }
@@ -45,7 +54,7 @@ func neighbours(p *plan.Plan) map[int32]*Norm {
 	found := map[int32]*Norm{}
 	for i := range p.Cmds {
 		c := &p.Cmds[i]
-		m := NormMember{streams[c.Stream].before, streams[c.Stream].last, i}
+		m := NormMember{Reduce: streams[c.Stream].before, Add: streams[c.Stream].last, Norm: i}
 		streams[c.Stream] = two{m.Add, i}
 		if c.Kind != plan.Compute || c.Op != ir.OpRMSNorm || m.Reduce < 0 || p.Cmds[m.Reduce].Kind != plan.Collective ||
 			p.Cmds[m.Add].Kind != plan.Compute || p.Cmds[m.Add].Op != ir.OpAdd {

@@ -108,10 +108,13 @@ func (im *Image) normKernel(n *fuse.Norm) *device.Norm {
 	first := &im.Plan.Cmds[n.Members[0].Norm]
 	k := &device.Norm{Eps: first.Attr.Number(0).Float, Parts: make([]device.NormPart, len(n.Members))}
 	for _, m := range n.Members {
-		norm := &im.Plan.Cmds[m.Norm]
-		k.Parts[im.Plan.Cmds[m.Reduce].Part] = device.NormPart{
+		norm, part := &im.Plan.Cmds[m.Norm], im.Plan.Cmds[m.Reduce].Part
+		k.Parts[part] = device.NormPart{
 			In: im.View(m.Part(im.Plan).In), Residual: im.View(m.Residual(im.Plan)), Weight: im.View(norm.Ins[1]),
-			Sum: im.View(norm.Ins[0]), Out: im.View(norm.Outs[0]),
+			Out: im.View(norm.Outs[0]),
+		}
+		if m.Stored {
+			k.Parts[part].Sum = im.View(norm.Ins[0])
 		}
 	}
 	return k
