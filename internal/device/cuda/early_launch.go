@@ -2,22 +2,18 @@ package cuda
 
 import "hocket.example/hocket/internal/nvlib"
 
-// With programmatic dependent launch a kernel may begin before earlier work on its stream has ended. All threads of the
-// kernel must then wait for that work before they access memory. Hocket's kernels wait in this way (see settle and
-// follow in their sources). The order of a stream therefore holds: a kernel ends only after everything before it on the
-// stream has ended, whether a copy, an event or an ordinary kernel follows it.
+// With programmatic dependent launch a kernel may begin before earlier work on its stream has ended. Its threads must
+// wait for that work before they access memory (see settle and follow in the sources). The order of a stream holds,
+// because a kernel ends only after its own wait, and so after everything before it on the stream.
 //
-// A launch may begin while an earlier kernel still runs in three cases: the earlier kernel is a team's kernel that
-// allows it (see follow), a GEMM of few rows (see let in prelude.cuh), or a small kernel of a decode step (see
-// letIfSmall). The new thread blocks then occupy multiprocessors while they wait. After a team's kernel, this is
-// allowed only if no other kernel needs these multiprocessors. After the others it is always allowed, because they end,
-// whatever other kernels run. After any other kernel, an early launch begins when the last blocks of that kernel have
-// ended. It uses the multiprocessors that those blocks have released, and waits only until their writes are visible.
+// A launch may begin early after three kinds of kernels: a team's kernel that allows it (see follow), a GEMM of few rows
+// (see let in prelude.cuh), and a small kernel of a decode step (see letIfSmall). Its blocks then occupy multiprocessors
+// while they wait: after a team's kernel only if no other kernel needs these, after the others always, because they end.
+// All blocks of a kernel are resident or have ended before the next kernel begins, so no block waits for one that has no
+// place. After any other kernel, an early launch begins when its last blocks have ended, and waits for their writes.
 //
-// All blocks of a kernel are resident or have ended before the next kernel begins, so waiting blocks never take the
-// place of blocks for which they wait. A kernel that waits for its predecessor also waits for all kernels before it,
-// because the predecessor ends only after its own wait. A GEMM of few rows reads its constant weight before it waits.
-// No kernel writes such a weight, and no launch begins early after an upload.
+// A GEMM of few rows reads a constant weight before it waits. No kernel of the run writes such a weight. No launch begins
+// early after an upload, and none at the beginning of a run except a team's kernel (see image.Image.startsLate).
 
 // following is how early a kernel may begin relative to earlier work on its stream.
 type following uint8

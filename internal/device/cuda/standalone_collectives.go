@@ -121,18 +121,15 @@ type call struct {
 	tails   []int64    // of the operands of library
 }
 
-// visit calls f while the world is locked and the context of this rank's GPU is current on the caller's thread. The
-// thread's own context, on which other libraries rely, is then restored. If the results of calls can no longer be
-// trusted, visit returns the reason and does not call f.
+// visit calls f while the world is locked and the context of this rank's GPU is current, and then restores the thread's
+// own context. If the results of calls can no longer be trusted, it returns the reason and does not call f.
 func (c *calls) visit(f func() error) error {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
-	return c.w.drv.Visit(c.me.dev.site.ctx, func() error {
-		if err := c.w.told(); err != nil {
-			return err
-		}
-		return f()
-	})
+	if err := c.w.told(); err != nil {
+		return err
+	}
+	return c.w.drv.Visit(c.me.dev.site.ctx, f)
 }
 
 // Keep implements device.Calls.
