@@ -9,7 +9,7 @@ import (
 
 // In graphs, GEMMs that share an operand and are too small to fill a GPU run concurrently, each on a separate branch of
 // the graph. Examples are the linears that compute q, k and v of a layer, and the gate and up projections. The results
-// have the same bits as without concurrency.
+// have the same bits as without concurrency, unless algorithms for shares of the multiprocessors are faster.
 
 // tileSide is the approximate side of the square of the result that one thread block of cuBLASLt computes.
 const tileSide = 128
@@ -23,9 +23,10 @@ func (g *Problem) fills(sms int) bool {
 }
 
 // PrepareBeside returns one launch for several GEMMs: a batched GEMM if that is faster (see batch.go), or else GEMMs
-// that run concurrently, with shares of the multiprocessors if that is faster, or in graphs only. PrepareBeside returns nil in three cases: no
-// batched GEMM is faster and each GEMM fills the GPU; cuBLASLt does not compute some of them; they have so few rows
-// that hocket's own kernel may compute some of them. The caller has made the context current.
+// that run concurrently, with shares of the multiprocessors if that is faster (see fasterShares), and otherwise in
+// graphs only. PrepareBeside returns nil in three cases: no batched GEMM is faster and each GEMM fills the GPU; cuBLASLt
+// does not compute some of them; they have so few rows that hocket's own kernel may compute some of them. The caller has
+// made the context current.
 func (h *Host) PrepareBeside(j Joint) (all *Launch, err error) {
 	list, small := j.List, false
 	for i := range list {
