@@ -2,8 +2,8 @@
 // them. On a CPU the blocks of a cluster run one after another.
 
 // meetCluster waits until all threads of the cluster have called it. It makes their earlier writes to shared memory visible
-// to the other blocks.
-DEV void meetCluster() {
+// to the other blocks. It is a template because kernels without clusters do not use it.
+template <int = 0> DEV void meetCluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release;\n  barrier.cluster.wait.acquire;" ::: "memory");
 #endif

@@ -245,6 +245,13 @@ template <int SPLITS, class T, int B, int DH, int WARPS> DEV void joinCluster(co
   meetCluster();  // no block ends while others read its part
 }
 
+// prefetchLine starts to load 128 bytes of global memory into the L2 cache.
+DEV void prefetchLine(const void* p) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#endif
+}
+
 // prefetch loads a block's keys and values into the L2 cache. It accesses no other memory, so the kernel calls it before
 // the previous kernel has ended.
 template <class T, int DH, int B, int WARPS> DEV void prefetch(const AttentionArgs<B>& a, const SplitBlock<T, B, WARPS>& b) {

@@ -231,13 +231,6 @@ DEV void settle() {
 #endif
 }
 
-// prefetchLine starts to load 128 bytes of global memory into the L2 cache.
-DEV void prefetchLine(const void* p) {
-#ifdef __CUDA_ARCH__
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-#endif
-}
-
 // let permits the next kernel on the stream to begin early, after all blocks of this kernel have called let. The next
 // kernel must itself wait for the end of this kernel.
 DEV void let() {
