@@ -28,7 +28,7 @@ var oversized = map[string]int{
 	"internal/schedule sim":       45,
 	"internal/device/cuda stream": 59,
 	"internal/device/cuda world":  73,
-	"internal/device/cuda":        7030, // with host memory that processes without peer access share
+	"internal/device/cuda":        7060, // with host memory that processes without peer access share
 }
 
 // forTests are packages that only tests use. In test suites, the first parameter of most functions is the object under

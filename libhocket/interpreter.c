@@ -104,8 +104,10 @@ void *hocket_python_do(void *self, void *const *args, ptrdiff_t n) {
     error = strdup("{\"kind\": \"input\", \"message\": \"a collective has 9 arguments\"}");
     return python.number((uintptr_t)error);
   }
-  for (int i = 0; i < WORDS; i++) v[i] = python.word(args[i]);
-  if (python.failed()) return NULL;
+  for (int i = 0; i < WORDS; i++) {
+    v[i] = python.word(args[i]);
+    if (python.failed()) return NULL;
+  }
   void *state = python.leave();
   hocket_do(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], &error);
   python.enter(state);

@@ -319,7 +319,8 @@ func (f *attending) plain() ([]launch, error) {
 	}}}, err
 }
 
-// clusters reports whether a cluster of thread blocks may have the splits of the same rows.
+// clusters reports whether a cluster of thread blocks may have the splits of the same rows, if the GPU has room for all of
+// its blocks at once: see Target.Alone.
 func (f *attending) clusters() bool { return f.hopper && !f.fixed && !f.wide() }
 
 // split returns launches in which the keys of each result are split over several thread blocks. A second launch joins
@@ -343,7 +344,7 @@ func (f *attending) split(j *job) ([]launch, error) {
 	splits = (f.keys + length - 1) / length
 	once := units // number of units (row blocks of key heads) that one launch computes
 	var parts [2]nvlib.Ptr
-	f.clustered = f.clusters() && splits > 1 && splits <= clusterMost
+	f.clustered = f.clusters() && j.alone && splits > 1 && splits <= clusterMost
 	if splits > 1 && !f.clustered {
 		if f.fixed {
 			once = min(units, max(1, f.room/(splits*rows*(f.dh+2)*4)))

@@ -20,7 +20,7 @@ func everyCode(t *testing.T, arch string) []code {
 	t.Helper()
 	var all []code
 	add := func(p Problem) {
-		l, err := plan(p, Target{Arch: arch, Scratch: func(int64, bool) (nvlib.Ptr, error) { return 256, nil }})
+		l, err := plan(p, Target{Arch: arch, Alone: true, Scratch: func(int64, bool) (nvlib.Ptr, error) { return 256, nil }})
 		if err != nil {
 			t.Errorf("%s: %v", p, err)
 		}

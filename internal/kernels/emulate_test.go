@@ -23,6 +23,7 @@ import (
 type bench struct {
 	t        *testing.T
 	arch     string                                // architecture of the emulated GPU; empty for the newest
+	crowded  bool                                  // whether Target.Alone is false
 	block    int                                   // size in bytes of a thread block's shared memory; 0 for no limit
 	plan     func(Problem, *job) ([]launch, error) // if set, replaces the method plan of the problems
 	mem      []byte
@@ -59,7 +60,7 @@ func (b *bench) add(what string, p Problem, f func()) {
 	if b.plan != nil {
 		do = b.plan
 	}
-	j, err := newJob(p, Target{Arch: b.arch, Block: b.block, Scratch: b.scratch})
+	j, err := newJob(p, Target{Arch: b.arch, Block: b.block, Alone: !b.crowded, Scratch: b.scratch})
 	var l []launch
 	if err == nil {
 		l, err = do(p, j)

@@ -24,6 +24,9 @@ type Target struct {
 	// Block is the largest size in bytes of the shared memory that a thread block can have; 0 means no limit. No result
 	// depends on it.
 	Block int
+	// Alone reports that no other kernel can occupy multiprocessors while it waits for a kernel of this target. Only then
+	// may several thread blocks be launched that can only begin together. The bits of results do not depend on it.
+	Alone bool
 	// Scratch reserves device memory, aligned to 256 bytes and filled with zeros if zeros is set. The memory remains
 	// reserved until the launch is released. Launches of one kernel never overlap in time.
 	Scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
@@ -231,7 +234,8 @@ type job struct {
 	fault   nvlib.Ptr // address for reports of faults, as in Computation; so is tag
 	tag     uint64
 	arch    string // architecture of the Target; empty for the newest
-	sms     int    // of the Target
+	sms     int    // of the Target; so is alone
+	alone   bool
 	scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
 }
 
@@ -256,7 +260,7 @@ func plan(p Problem, t Target) ([]launch, error) {
 
 func newJob(p Problem, t Target) (*job, error) {
 	j := &job{}
-	j.arch, j.sms, j.block, j.scratch = t.Arch, t.SMs, t.Block, t.Scratch
+	j.arch, j.sms, j.block, j.alone, j.scratch = t.Arch, t.SMs, t.Block, t.Alone, t.Scratch
 	j.Out, j.Ins = p.operands()
 	return j, j.check()
 }

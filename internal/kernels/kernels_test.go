@@ -461,11 +461,12 @@ func TestFlash(t *testing.T) {
 func TestFlashSplit(t *testing.T) {
 	t.Parallel()
 	for _, gpu := range []struct {
-		arch string
-		kib  int
-	}{{"sm_90a", 227}, {"sm_100a", 227}, {"sm_89", 99}} {
+		arch    string
+		kib     int
+		crowded bool
+	}{{"sm_90a", 227, false}, {"sm_90a", 227, true}, {"sm_100a", 227, false}, {"sm_89", 99, false}} {
 		r, kib := newTrial(t), gpu.kib
-		r.arch, r.block = gpu.arch, kib<<10
+		r.arch, r.block, r.crowded = gpu.arch, kib<<10, gpu.crowded
 		for i, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1100, 8, 1, 64}, {1, 130, 6, 2, 128}, {5, 1300, 8, 2, 128}, {3, 257, 4, 4, 64},
 			{40, 515, 1, 1, 128}, {1, 2400, 2, 1, 64}} {
 			dt := []ir.DType{ir.F16, ir.BF16}[i%2]
@@ -493,7 +494,7 @@ func TestFlashSplit(t *testing.T) {
 		}
 		// 1100, 257, 515 and 1300 keys have 5, 2, 3 and 6 splits; 130 keys have one, and 2400 keys have too many.
 		want := map[int]bool{0: true}
-		if gpu.arch == "sm_90a" {
+		if gpu.arch == "sm_90a" && !gpu.crowded {
 			want = map[int]bool{0: true, 2: true, 3: true, 5: true, 6: true}
 		}
 		if !maps.Equal(clusters, want) {

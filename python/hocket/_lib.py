@@ -48,7 +48,6 @@ class _Method(ctypes.Structure):
 
 
 _FASTCALL = 0x80  # CPython's METH_FASTCALL
-_methods = []  # CPython reads a method's definition as long as the method exists
 _text = ctypes.POINTER(ctypes.c_char)  # not c_char_p, which forgets the address to free
 _error = ctypes.POINTER(_text)
 _signatures = {
@@ -138,7 +137,7 @@ def _method(lib, name):
         api.PyEval_SaveThread, api.PyEval_RestoreThread, api.PyLong_AsUnsignedLongLongMask,
         api.PyLong_FromUnsignedLongLong, api.PyErr_Occurred)))))
     method = _Method(name.encode(), ctypes.cast(getattr(lib, name), ctypes.c_void_p), _FASTCALL, None)
-    _methods.append(method)
+    api.Py_IncRef(ctypes.py_object(method))  # callers may outlive this module when the interpreter ends
     new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Method), ctypes.c_void_p, ctypes.c_void_p)(
         ("PyCFunction_NewEx", api))
     return new(ctypes.byref(method), None, None)

@@ -160,7 +160,7 @@ func (f *flight) drain() (errs []error) {
 				errs = append(errs, err)
 				s.dirty = false // the driver cannot return the stream's state
 			case idle:
-				s.dirty = false
+				s.dirty, s.led = false, false
 			case time.Since(began) > patience:
 				errs = append(errs, g.Hang(patience, s.where()))
 			case time.Since(began) > ncclPatience:

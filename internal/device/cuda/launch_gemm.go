@@ -44,7 +44,31 @@ func (s *stream) PrepareLaunches(list []device.Launch) error {
 	if err := w.err(); err != nil {
 		return err
 	}
-	return reserveWorkspace(s, need, need)
+	if err := reserveWorkspace(s, need, need); err != nil {
+		return err
+	}
+	return s.dev.bound(func() error {
+		for _, l := range list {
+			if k, ok := l.(*launch); ok && k != nil {
+				if err := k.reserve(s); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// reserve creates the streams on which products of l run concurrently with those on s. The context is current.
+func (l *launch) reserve(s *stream) error {
+	for _, st := range l.steps {
+		if g, ok := st.(gemmLaunch); ok {
+			if err := g.Reserve(s.h); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // workspace returns the number of bytes of workspace that the GEMMs of the launch l need. It includes GEMMs for which

@@ -126,10 +126,12 @@ type call struct {
 func (c *calls) visit(f func() error) error {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
-	if err := c.w.told(); err != nil {
-		return err
-	}
-	return c.w.drv.Visit(c.me.dev.site.ctx, f)
+	return c.w.drv.Visit(c.me.dev.site.ctx, func() error {
+		if err := c.w.told(); err != nil {
+			return err
+		}
+		return f()
+	})
 }
 
 // Keep implements device.Calls.

@@ -224,7 +224,7 @@ func (im *Image) startsLate(stream int32) bool {
 	for i := range im.Plan.Cmds {
 		switch c := &im.Plan.Cmds[i]; {
 		case c.Stream != stream:
-		case c.Kind == plan.Compute:
+		case c.Kind == plan.Compute && writes(c):
 			return true
 		case c.Kind == plan.Collective, c.Kind == plan.Group:
 			return false

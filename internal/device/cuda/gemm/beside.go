@@ -2,6 +2,7 @@ package gemm
 
 import (
 	"errors"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
@@ -120,14 +121,19 @@ func (h *Host) raceShares(j Joint, alone, shares []*Launch) (faster bool, err er
 		}
 		err = t.close(err)
 	}()
-	concurrent := func(list []*Launch) variant {
-		return func(at *jointOperands) ([]func() error, error) {
-			all, err := h.branchesOf(t.h, list[1:])
-			if err != nil {
-				return nil, err
-			}
-			return t.runConcurrent(all, list, at)
+	// Each branch has a workspace for both algorithms from the beginning: branchesOf does not free one that is too small.
+	most := slices.Clone(alone[1:])
+	for i, st := range shares[1:] {
+		if st.Need > most[i].Need {
+			most[i] = st
 		}
+	}
+	all, err := h.branchesOf(t.h, most)
+	if err != nil {
+		return false, err
+	}
+	concurrent := func(list []*Launch) variant {
+		return func(at *jointOperands) ([]func() error, error) { return t.runConcurrent(all, list, at) }
 	}
 	return t.faster(concurrent(alone), concurrent(shares))
 }
@@ -192,6 +198,18 @@ func (h *Host) branchesOf(s nvlib.Stream, list []*Launch) (*branches, error) {
 		}
 	}
 	return all, nil
+}
+
+// Reserve creates the branches of stream s on which st runs outside graphs, with their workspaces. If there is too little
+// memory, st runs on s alone. The caller has made the context current.
+func (st *Launch) Reserve(s nvlib.Stream) error {
+	if !st.shares {
+		return nil
+	}
+	if _, err := st.host.branchesOf(s, st.beside); !errors.Is(err, device.ErrOutOfMemory) {
+		return err
+	}
+	return nil
 }
 
 // runBeside issues the GEMMs to branches of stream s. A graph that is being recorded from s gets concurrent branches.
