@@ -45,19 +45,28 @@ func (d linearDevice) Prepare(k device.Kernel) (device.Launch, error) {
 	return d.Device.Prepare(k)
 }
 
-// TestConstantWeights checks in which plans a linear may read a weight in a device tensor before the previous kernel has
-// ended. The weight must be a parameter that is not updated, and the first kernel of the stream must not be a kernel of
-// a collective, because such a kernel may begin before the caller's work has ended.
+// TestConstantWeights checks in which plans a linear may read a weight in a device tensor before the previous kernel
+// has ended. The weight must be a parameter that is not updated, and the first kernel of the stream must not be a
+// kernel of a collective, because such a kernel may begin before the caller's work has ended.
 func TestConstantWeights(t *testing.T) {
 	for name, c := range map[string]struct {
 		inout, resident bool
 		first           func(b *builder, x plan.Ref)
 		want            bool
 	}{
-		"after another kernel": {false, true, func(b *builder, x plan.Ref) { b.compute(0, "main", ir.OpNeg, x, x) }, true},
-		"the first kernel":     {false, true, func(*builder, plan.Ref) {}, true},
+		"after another kernel": {false, true, func(b *builder, x plan.Ref) { b.compute(0, "main", ir.OpNeg, x, x) },
+			true},
+		"the first kernel": {false, true, func(*builder, plan.Ref) {}, true},
 		"after a collective": {false, true, func(b *builder, x plan.Ref) {
-			b.collective("main", b.channel("main"), ir.OpAllReduce, func(int) plan.CollPart { return plan.CollPart{In: x, Out: x} })
+			b.collective("main", b.channel("main"), ir.OpAllReduce,
+				func(int) plan.CollPart { return plan.CollPart{In: x, Out: x} })
+		}, false},
+		"after a command without elements and a collective": {false, true, func(b *builder, x plan.Ref) {
+			none := b.ref(0, x.Buf, 0, 3)
+			b.compute(0, "main", ir.OpNeg, none, none)
+			b.collective("main", b.channel("main"), ir.OpAllReduce, func(int) plan.CollPart {
+				return plan.CollPart{In: x, Out: x}
+			})
 		}, false},
 		"updated by the program": {true, true, func(*builder, plan.Ref) {}, false},
 		"uploaded in each run":   {false, false, func(*builder, plan.Ref) {}, false},
@@ -88,7 +97,8 @@ func TestConstantWeights(t *testing.T) {
 		}
 		prog := loadOn(t, on, b.p, options)
 		if !slices.Equal(constant, []bool{c.want}) {
-			t.Errorf("%s: constant weights of linears: %v, want %v\n%s", name, constant, c.want, fmt.Sprint(prog.im.Plan))
+			t.Errorf("%s: constant weights of linears: %v, want %v\n%s", name, constant, c.want,
+				fmt.Sprint(prog.im.Plan))
 		}
 	}
 }

@@ -48,7 +48,8 @@ type (
 )
 
 func (*normWorld) TeamAlgorithms() []device.Algorithm {
-	return []device.Algorithm{{Name: "ll", Ops: device.Even, OneShot: true}, {Name: "nccl", Ops: device.Even, Library: true}}
+	return []device.Algorithm{{Name: "ll", Ops: device.Even, OneShot: true},
+		{Name: "nccl", Ops: device.Even, Library: true}}
 }
 
 func (m normMachine) Open(ctx context.Context, ranks int) (device.World, error) {
@@ -113,7 +114,8 @@ func (s normStream) Launch(l device.Launch) error {
 }
 
 func (t *normTeam) Prepare(_ device.Tuning, c *device.Collective) ([]device.Launch, error) {
-	ch, err := comm.NewDispatch(t.w.World, t.w.m.Caps(), nil, comm.Policy{}).Design(t.members, []comm.Instance{{Collective: *c}})
+	ch, err := comm.NewDispatch(t.w.World, t.w.m.Caps(), nil, comm.Policy{}).Design(t.members,
+		[]comm.Instance{{Collective: *c}})
 	if err == nil {
 		err = ch.Open()
 	}
@@ -175,8 +177,9 @@ func normTable(t *testing.T, ranks int, algorithm string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := &comm.Table{Version: comm.TableVersion, Identity: "abacus", Ranks: ranks, Entries: []comm.Entry{{Op: "all_reduce", Reduction: "sum", Elem: 4, Members: ranks,
-		Brackets: []comm.Bracket{{Best: []comm.Timed{{Tuning: device.Tuning{Algo: algorithm}}}}}}}}
+	table := &comm.Table{Version: comm.TableVersion, Identity: "abacus", Ranks: ranks,
+		Entries: []comm.Entry{{Op: "all_reduce", Reduction: "sum", Elem: 4, Members: ranks,
+			Brackets: []comm.Bracket{{Best: []comm.Timed{{Tuning: device.Tuning{Algo: algorithm}}}}}}}}
 	if err := table.Write(path); err != nil {
 		t.Fatal(err)
 	}
@@ -287,6 +290,24 @@ func (r *normRig) reread(buf int32) {
 	}
 }
 
+// readAside makes each rank read a buffer on another stream.
+func (r *normRig) readAside(buf int32) {
+	for i := range 2 {
+		r.after(i, "side", "main")
+		r.compute(i, "side", ir.OpSub, r.at(i, r.out), r.at(i, r.out), r.at(i, buf))
+		r.after(i, "main", "side")
+	}
+}
+
+// readByPeer makes each rank read its peer's buffer.
+func (r *normRig) readByPeer(buf int32) {
+	r.barrier(r.channel)
+	for i := range 2 {
+		r.put(i, "main", r.at(i, r.out), r.at(1-i, buf))
+	}
+	r.barrier(r.channel)
+}
+
 func (r *normRig) last() *plan.Coll { return &r.p.Colls[len(r.p.Colls)-1] }
 
 // elsewhere makes each rank write its peer's buffer, in a command that ends before the rank's part of the next command
@@ -304,7 +325,8 @@ func (r *normRig) elsewhere(buf int32, shape ...int64) int32 {
 }
 
 func (r *normRig) inputs(t *testing.T, seed uint64) map[string]*tensor.Tensor {
-	return map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", seed, normShape...), "w": ints(t, ir.F32, "w", seed+1, 8), "h": ints(t, ir.F32, "h", seed+2, 24, 8)}
+	return map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", seed, normShape...),
+		"w": ints(t, ir.F32, "w", seed+1, 8), "h": ints(t, ir.F32, "h", seed+2, 24, 8)}
 }
 
 // runNorms runs a plan twice, back to back, several times, and returns the last result.
@@ -317,7 +339,8 @@ func runNorms(t *testing.T, m device.Machine, r *normRig, o Options) (*Result, *
 	t.Cleanup(func() { prog.Close() })
 	var last *Result
 	for seed := range uint64(3) {
-		rs, err := prog.RunBatch(t.Context(), Inputs([]map[string]*tensor.Tensor{r.inputs(t, 10*seed), r.inputs(t, 10*seed+5)}), nil)
+		rs, err := prog.RunBatch(t.Context(),
+			Inputs([]map[string]*tensor.Tensor{r.inputs(t, 10*seed), r.inputs(t, 10*seed+5)}), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -415,19 +438,11 @@ func TestNorms(t *testing.T) {
 		}, 0, 0},
 		"read by another stream": {func(r *normRig) {
 			r.end()
-			for i := range 2 {
-				r.after(i, "side", "main")
-				r.compute(i, "side", ir.OpSub, r.at(i, r.out), r.at(i, r.out), r.at(i, r.sum))
-				r.after(i, "main", "side")
-			}
+			r.readAside(r.sum)
 		}, 0, 0},
 		"read by a peer": {func(r *normRig) {
 			r.end()
-			r.barrier(r.channel)
-			for i := range 2 {
-				r.put(i, "main", r.at(i, r.out), r.at(1-i, r.sum))
-			}
-			r.barrier(r.channel)
+			r.readByPeer(r.sum)
 		}, 0, 0},
 		"reduced again": {func(r *normRig) {
 			r.end()
@@ -551,8 +566,9 @@ func TestNorms(t *testing.T) {
 			}
 			r.tail("side")
 		}, 0, 0},
-		"written again later, elsewhere":              {func(r *normRig) { r.again() }, 1, 0},
-		"written again, where waits come before time": {func(r *normRig) { r.again(); r.p.Cmds[r.waited].Late = true }, 0, 0},
+		"written again later, elsewhere": {func(r *normRig) { r.again() }, 1, 0},
+		"written again, where waits come before time": {func(r *normRig) { r.again(); r.p.Cmds[r.waited].Late = true },
+			0, 0},
 		"on other streams": {func(r *normRig) {
 			for i := range 2 {
 				r.after(i, "side", "main")
@@ -583,20 +599,12 @@ func TestNorms(t *testing.T) {
 		"the total is read on another stream": {func(r *normRig) {
 			r.middle()
 			r.end()
-			for i := range 2 {
-				r.after(i, "side", "main")
-				r.compute(i, "side", ir.OpSub, r.at(i, r.out), r.at(i, r.out), r.at(i, r.total))
-				r.after(i, "main", "side")
-			}
+			r.readAside(r.total)
 		}, 1, 0},
 		"the total is read by a peer": {func(r *normRig) {
 			r.middle()
 			r.end()
-			r.barrier(r.channel)
-			for i := range 2 {
-				r.put(i, "main", r.at(i, r.out), r.at(1-i, r.total))
-			}
-			r.barrier(r.channel)
+			r.readByPeer(r.total)
 		}, 1, 0},
 		"the total is overwritten before it is read": {func(r *normRig) {
 			r.middle()
@@ -702,7 +710,8 @@ func TestNormsAsked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			normTable(t, 2, c.table)
-			m := normMachine{cpu.New(cpu.Options{}), map[string]error{c.declines: fmt.Errorf("%w: not today", device.ErrUnsupported)}}
+			m := normMachine{cpu.New(cpu.Options{}),
+				map[string]error{c.declines: fmt.Errorf("%w: not today", device.ErrUnsupported)}}
 			got, prog := runNorms(t, m, r, c.opts)
 			if n := joinedSums(prog); n != c.want {
 				t.Errorf("%d all_reduces included the add and the norm, want %d", n, c.want)

@@ -47,6 +47,14 @@ func (r *ropesRig) rope(out, x, at plan.Ref, theta float64) {
 	r.p.Cmds[len(r.p.Cmds)-1].Attr.Numbers = ir.Rope{Theta: theta}.Numbers()
 }
 
+// two adds a rope by the first positions and base 10000, and one of another tensor by the given ones.
+func (r *ropesRig) two(at plan.Ref, theta float64) []plan.Ref {
+	q, k := r.value(), r.value()
+	r.rope(q, r.x[0], r.at, 1e4)
+	r.rope(k, r.x[1], at, theta)
+	return []plan.Ref{q, k}
+}
+
 func (r *ropesRig) keep(cache, x, at plan.Ref) {
 	r.compute(0, "main", ir.OpIndexCopy, cache, x, at, cache)
 	r.p.Cmds[len(r.p.Cmds)-1].Attr.Axes = []int{0}
@@ -171,18 +179,8 @@ func TestRopesFound(t *testing.T) {
 			r.keep(rows(r.caches[1], 0, 4), r.x[1], r.at)
 			return nil
 		}, "map[]"},
-		"other angles": {func(r *ropesRig) []plan.Ref {
-			q, k := r.value(), r.value()
-			r.rope(q, r.x[0], r.at, 1e4)
-			r.rope(k, r.x[1], r.at, 500)
-			return []plan.Ref{q, k}
-		}, "map[]"},
-		"other positions": {func(r *ropesRig) []plan.Ref {
-			q, k := r.value(), r.value()
-			r.rope(q, r.x[0], r.at, 1e4)
-			r.rope(k, r.x[1], r.later, 1e4)
-			return []plan.Ref{q, k}
-		}, "map[]"},
+		"other angles":    {func(r *ropesRig) []plan.Ref { return r.two(r.at, 500) }, "map[]"},
+		"other positions": {func(r *ropesRig) []plan.Ref { return r.two(r.later, 1e4) }, "map[]"},
 		"other tokens": {func(r *ropesRig) []plan.Ref {
 			q, k := r.value(), r.value()
 			r.rope(q, r.x[0], r.at, 1e4)

@@ -50,8 +50,7 @@ type attending struct {
 	wider   int64 // see wideBlocks
 	args    words // words of AttentionArgs or, if lse is set, FlashLSEArgs
 	lse     bool  // see device.Attention
-	// clustered reports whether the splits of the same rows are the thread blocks of a cluster, which join them.
-	clustered bool
+	cluster int64 // number of splits of the same rows that the thread blocks of a cluster have and join; 1 for no cluster
 }
 
 // lengths describes the operand that holds the numbers of keys: its address, and its strides in bytes. There is a
@@ -319,8 +318,8 @@ func (f *attending) plain() ([]launch, error) {
 	}}}, err
 }
 
-// clusters reports whether a cluster of thread blocks may have the splits of the same rows, if the GPU has room for all of
-// its blocks at once: see Target.Alone.
+// clusters reports whether a cluster of thread blocks may have the splits of the same rows, if the GPU has room for all
+// of its blocks at once: see Target.Alone.
 func (f *attending) clusters() bool { return f.hopper && !f.fixed && !f.wide() }
 
 // split returns launches in which the keys of each result are split over several thread blocks. A second launch joins
@@ -334,7 +333,7 @@ func (f *attending) split(j *job) ([]launch, error) {
 	}
 	each := f.keys / splitLeast
 	if f.clusters() {
-		each = (f.keys + splitLeast - 1) / splitLeast
+		each = ceil(f.keys, splitLeast)
 	}
 	splits := max(1, min(most, max(f.keys/manyLeast, min(manySplits, each))))
 	length := ((f.keys+splits-1)/splits + splitKeys - 1) / splitKeys * splitKeys
@@ -344,8 +343,10 @@ func (f *attending) split(j *job) ([]launch, error) {
 	splits = (f.keys + length - 1) / length
 	once := units // number of units (row blocks of key heads) that one launch computes
 	var parts [2]nvlib.Ptr
-	f.clustered = f.clusters() && j.alone && splits > 1 && splits <= clusterMost
-	if splits > 1 && !f.clustered {
+	if f.cluster = 1; f.clusters() && j.alone && splits <= clusterMost {
+		f.cluster = splits
+	}
+	if splits > f.cluster {
 		if f.fixed {
 			once = min(units, max(1, f.room/(splits*rows*(f.dh+2)*4)))
 		}
@@ -384,8 +385,8 @@ func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]la
 	if err != nil {
 		return nil, err
 	}
-	all := []launch{f.splitLaunch(j, args, grid, splits)}
-	if splits > 1 && !f.clustered && !f.wide() {
+	all := []launch{f.splitLaunch(j, args, grid)}
+	if splits > f.cluster && !f.wide() {
 		if grid, err = exactGrid(units * f.splitRows() * f.dh / 4 / threads); err != nil {
 			return nil, err
 		}
@@ -399,7 +400,7 @@ func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]la
 }
 
 // splitLaunch returns the launch whose thread blocks each process a part of the keys.
-func (f *attending) splitLaunch(j *job, args words, grid uint32, splits int64) launch {
+func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
 	if f.wide() {
 		return f.hopperLaunch("Part", "FlashSplitArgs", grid, args)
 	}
@@ -407,14 +408,10 @@ func (f *attending) splitLaunch(j *job, args words, grid uint32, splits int64) l
 	if !j.lends(f.splitShared(times)) {
 		times = 1
 	}
-	c, cluster := f.code("flashSplit", "FlashSplitArgs", "flash_rows", "flash_join", "cluster", "flash_split"), int64(1)
-	if f.clustered {
-		cluster = splits
-		c.cluster = int(splits)
-	}
-	c.symbol += fmt.Sprintf("w%ds%dc%d", warps, times*warps, cluster)
-	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d, %d, %d>", f.dt, f.lead, f.dh, warps, times*warps, cluster)
-	c.lets, c.settles = true, true
+	c := f.code("flashSplit", "FlashSplitArgs", "flash_rows", "flash_join", "cluster", "flash_split")
+	c.symbol += fmt.Sprintf("w%ds%dc%d", warps, times*warps, f.cluster)
+	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d, %d, %d>", f.dt, f.lead, f.dh, warps, times*warps, f.cluster)
+	c.cluster, c.lets, c.settles = int(f.cluster), true, true
 	return launch{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}
 }
 

@@ -29,7 +29,7 @@ type code struct {
 	// block is the number of threads of a block; 0 means the usual number. The field residents is the number of thread
 	// blocks that must fit on a multiprocessor at once; 0 means any.
 	block, residents int
-	// cluster is the number of thread blocks of a cluster: see cluster.cuh. 0 means that there are no clusters.
+	// cluster is the number of thread blocks of a cluster: see cluster.cuh. 0 and 1 mean that there are no clusters.
 	cluster int
 	// settles reports whether the body itself waits for the end of the previous kernel. It must do so before it
 	// accesses memory that the previous kernel may write.
@@ -42,7 +42,8 @@ type code struct {
 // id identifies an instance. The id contains everything on which the source's text depends, except the contents of the
 // files.
 func (c code) id() string {
-	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%d\x00%v\x00%v\x00%s", strings.Join(c.files, " "), strings.Join(c.functors, ""), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.cluster, c.settles, c.lets, c.raw)
+	return strings.Join([]string{strings.Join(c.files, " "), strings.Join(c.functors, ""), c.own, c.symbol, c.args, c.body,
+		fmt.Sprint(c.threads, c.block, c.residents, c.cluster, c.settles, c.lets), c.raw}, "\x00")
 }
 
 // text returns the complete source.
@@ -67,7 +68,7 @@ func (c code) entry() string {
 	if c.block > 0 || c.residents > 0 {
 		kernel = fmt.Sprintf("KERNEL_OF(%d, %d)", c.size(), max(1, c.residents))
 	}
-	if c.cluster > 0 {
+	if c.cluster > 1 {
 		kernel += fmt.Sprintf(" __cluster_dims__(%d, 1, 1)", c.cluster)
 	}
 	begin := ""

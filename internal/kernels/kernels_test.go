@@ -481,7 +481,7 @@ func TestFlashSplit(t *testing.T) {
 		}
 		clusters := map[int]bool{}
 		for _, l := range r.launches {
-			if clusters[l.code.cluster] = true; l.code.cluster > 0 && int(l.blocks)%l.code.cluster != 0 {
+			if clusters[max(1, l.code.cluster)] = true; int(l.blocks)%max(1, l.code.cluster) != 0 {
 				t.Errorf("%s: %d thread blocks, which are no clusters of %d", l.code.symbol, l.blocks, l.code.cluster)
 			}
 
@@ -493,9 +493,9 @@ func TestFlashSplit(t *testing.T) {
 			}
 		}
 		// 1100, 257, 515 and 1300 keys have 5, 2, 3 and 6 splits; 130 keys have one, and 2400 keys have too many.
-		want := map[int]bool{0: true}
+		want := map[int]bool{1: true}
 		if gpu.arch == "sm_90a" && !gpu.crowded {
-			want = map[int]bool{0: true, 2: true, 3: true, 5: true, 6: true}
+			want = map[int]bool{1: true, 2: true, 3: true, 5: true, 6: true}
 		}
 		if !maps.Equal(clusters, want) {
 			t.Errorf("%s: clusters of %v thread blocks, want %v", gpu.arch, clusters, want)

@@ -126,7 +126,6 @@ type skinnyLinear struct {
 	size    int64 // size in bytes of an element of the weights
 	sx      skinnyScale
 	parts   []skinnyPart
-	sms     int64 // number of multiprocessors; 0 if it is not known
 }
 
 // skinnyScale corresponds to the structure SkinnyScale of the source.
@@ -360,17 +359,16 @@ func (how Skinny) plan(j *job) ([]launch, error) {
 	if err != nil || s.m == 0 || s.n == 0 {
 		return nil, err
 	}
-	s.sms = int64(j.sms)
-	forms := s.forms(s.sms)
+	forms := s.forms(int64(j.sms))
 	i := slices.IndexFunc(forms, func(f skinnyForm) bool { return j.lends(f.shared(s.rows, s.size)) })
 	if i < 0 {
 		return nil, fmt.Errorf("%w: the kernel needs more than the %d bytes of shared memory that a block may have",
 			device.ErrUnsupported, j.block)
 	}
-	return s.launches(forms[i])
+	return s.launches(j, forms[i])
 }
 
-func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
+func (s *skinnyLinear) launches(j *job, f skinnyForm) ([]launch, error) {
 	columns := 8 * f.tiles
 	if s.how.Epilogue == SiluMulEpilogue {
 		columns /= 2
@@ -398,10 +396,10 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	}
 	// With more thread blocks than run at once, each block computes the columns of several. It loads the weights of the
 	// next columns while it adds up the sums of its warps, which then need separate memory.
-	loop, sums := false, skinnyWarps*s.rows*(8*f.tiles+8)*4
-	if most := int64(residents) * s.sms; len(s.parts) == 1 && slices == 1 && s.size == 2 && s.rows <= 16 && most > 0 &&
-		blocks > most && !late && shared+sums <= skinnyRoom {
-		loop, blocks, shared = true, most, shared+sums
+	loop, with := false, shared+skinnyWarps*s.rows*(8*f.tiles+8)*4
+	if most := int64(residents * j.sms); len(s.parts) == 1 && slices == 1 && s.size == 2 && s.rows <= 16 && !late &&
+		most > 0 && blocks > most && with <= skinnyRoom && j.lends(with) {
+		loop, blocks, shared = true, most, with
 	}
 	grid, err := exactGrid(blocks * slices)
 	epilogue, several, form := epilogueNames[s.how.Epilogue], len(s.parts) > 1 || slices > 1,

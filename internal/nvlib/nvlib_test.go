@@ -80,7 +80,8 @@ func TestDriverErrors(t *testing.T) {
 		"cuEventQuery":     func([]uintptr) uintptr { return 700 },
 	})
 	_, err := d.CreateMem(0, 1<<20, true)
-	if CUDACode(err) != CUDAOutOfMemory || !strings.Contains(err.Error(), "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY, out of memory (2)") {
+	if CUDACode(err) != CUDAOutOfMemory ||
+		!strings.Contains(err.Error(), "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY, out of memory (2)") {
 		t.Errorf("got %v", err)
 	}
 	if !errors.Is(fmt.Errorf("more: %w", err), shortage{}) || errors.Is(err, errors.ErrUnsupported) {
@@ -117,7 +118,8 @@ func TestDriverArguments(t *testing.T) {
 	if name, _ := d.DeviceName(0); name != "NVIDIA H200" {
 		t.Errorf("the name is %q", name)
 	}
-	if err := d.CopyRect(Rect{Dst: 0x1000, Src: 0x2000, DstPitch: 64, SrcPitch: 32, Width: 20, Height: 5}, 9); err != nil {
+	if err := d.CopyRect(Rect{Dst: 0x1000, Src: 0x2000, DstPitch: 64, SrcPitch: 32, Width: 20, Height: 5},
+		9); err != nil {
 		t.Fatal(err)
 	}
 	word := func(i int) (v uint64) {
@@ -132,7 +134,8 @@ func TestDriverArguments(t *testing.T) {
 			t.Errorf("word %d of the rectangle is %#x, want %#x", i, word(i), want[i])
 		}
 	}
-	if err := d.SetAccess(0x4000, 1<<21, []Device{0, 2}); err != nil || !slices.Equal(access, []int32{1, 0, 3, 1, 2, 3}) {
+	if err := d.SetAccess(0x4000, 1<<21, []Device{0, 2}); err != nil ||
+		!slices.Equal(access, []int32{1, 0, 3, 1, 2, 3}) {
 		t.Errorf("access %v, %v", access, err)
 	}
 }
@@ -170,7 +173,8 @@ func TestLaunchArguments(t *testing.T) {
 func TestEarlyLaunchArguments(t *testing.T) {
 	d, r := fakeDriver(t, nil)
 	param := []byte{1, 2, 3, 4, 5, 6, 7, 8}
-	l := d.NewEarlyLaunch(77, Shape{Grid: [3]uint32{2, 3, 4}, Block: [3]uint32{32, 5, 6}, Shared: 1024}, [][]byte{param})
+	l := d.NewEarlyLaunch(77, Shape{Grid: [3]uint32{2, 3, 4}, Block: [3]uint32{32, 5, 6}, Shared: 1024},
+		[][]byte{param})
 	defer l.Free()
 	if err := d.LaunchEarly(l, 55); err != nil {
 		t.Fatal(err)
@@ -180,7 +184,8 @@ func TestEarlyLaunchArguments(t *testing.T) {
 		t.Errorf("arguments %v", got)
 	}
 	c := got[0]
-	if w := cabi.Load[[7]uint32](c); w != [7]uint32{2, 3, 4, 32, 5, 6, 1024} || cabi.Load[uint64](c+32) != 55 || cabi.Load[uint32](c+48) != 1 {
+	if w := cabi.Load[[7]uint32](c); w != [7]uint32{2, 3, 4, 32, 5, 6, 1024} || cabi.Load[uint64](c+32) != 55 ||
+		cabi.Load[uint32](c+48) != 1 {
 		t.Errorf("shape %v, stream %d, %d attributes", w, cabi.Load[uint64](c+32), cabi.Load[uint32](c+48))
 	}
 	if a := cabi.Load[uintptr](c + 40); cabi.Load[uint32](a) != 6 || cabi.Load[uint32](a+8) != 1 {
@@ -201,7 +206,8 @@ func TestMissingSymbolsInOneError(t *testing.T) {
 	_, err := DriverOn((&recorded{}).library(names))
 	var load *LoadError
 	var missing *cabi.MissingError
-	if !errors.As(err, &load) || !errors.As(err, &missing) || !slices.Equal(missing.Names, []string{"cuGraphLaunch", "cuMemMap"}) {
+	if !errors.As(err, &load) || !errors.As(err, &missing) ||
+		!slices.Equal(missing.Names, []string{"cuGraphLaunch", "cuMemMap"}) {
 		t.Fatalf("got %v", err)
 	}
 	for _, part := range []string{"libcuda", "too old", "HOCKET_LIBCUDA"} {
@@ -218,7 +224,8 @@ func TestMissingLibrary(t *testing.T) {
 	if !errors.As(err, &load) {
 		t.Fatalf("got %v", err)
 	}
-	if cabi.Callable && (!strings.Contains(err.Error(), "/none/libnccl.so.9") || !strings.Contains(err.Error(), "pip install")) {
+	if cabi.Callable && (!strings.Contains(err.Error(), "/none/libnccl.so.9") ||
+		!strings.Contains(err.Error(), "pip install")) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -236,7 +243,8 @@ func TestSearchOrder(t *testing.T) {
 	}
 	none := func(string) string { return "" }
 	got := wantCuBLASLt.names(none, []string{root})[:4]
-	want := []string{"libcublasLt.so.13", "libcublasLt.so.12", root + "/nvidia/cu13/lib/libcublasLt.so.13", root + "/nvidia/cublas/lib/libcublasLt.so.12"}
+	want := []string{"libcublasLt.so.13", "libcublasLt.so.12", root + "/nvidia/cu13/lib/libcublasLt.so.13",
+		root + "/nvidia/cublas/lib/libcublasLt.so.12"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v", got)
 	}
@@ -275,15 +283,18 @@ func TestCompile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job := Compilation{Name: "a.cu", Source: "…", Headers: []Header{{"h", "x"}}, Options: []string{"-one", "-two"}, Kernels: []string{"add<float>"}}
+	job := Compilation{Name: "a.cu", Source: "…", Headers: []Header{{"h", "x"}}, Options: []string{"-one", "-two"},
+		Kernels: []string{"add<float>"}}
 	got, err := n.Compile(job)
-	if err != nil || !slices.Equal(got.Cubin, cubin) || got.Symbols["add<float>"] != "_Z3addIfEv" || !slices.Equal(options, job.Options) {
+	if err != nil || !slices.Equal(got.Cubin, cubin) || got.Symbols["add<float>"] != "_Z3addIfEv" ||
+		!slices.Equal(options, job.Options) {
 		t.Errorf("got %+v, %v, options %v", got, err, options)
 	}
 	status = 6
 	_, err = n.Compile(job)
 	var ce *CompileError
-	if !errors.As(err, &ce) || !strings.Contains(err.Error(), "a.cu") || !strings.Contains(err.Error(), "line 3") || Code(err, "NVRTC") != 6 {
+	if !errors.As(err, &ce) || !strings.Contains(err.Error(), "a.cu") || !strings.Contains(err.Error(), "line 3") ||
+		Code(err, "NVRTC") != 6 {
 		t.Errorf("got %v", err)
 	}
 	if destroyed := len(r.calls["nvrtcDestroyProgram"]); destroyed != 2 {
@@ -303,7 +314,8 @@ func TestProductArguments(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := r.last(t, "cublasLtMatmul")
-		if a[0] != 1 || a[1] != 2 || !slices.Equal(a[3:7], []uintptr{0x100, 3, 0x200, 4}) || !slices.Equal(a[8:12], []uintptr{0x300, 5, 0x300, 5}) || !slices.Equal(a[13:], []uintptr{0x9000, 4096, 6}) {
+		if a[0] != 1 || a[1] != 2 || !slices.Equal(a[3:7], []uintptr{0x100, 3, 0x200, 4}) ||
+			!slices.Equal(a[8:12], []uintptr{0x300, 5, 0x300, 5}) || !slices.Equal(a[13:], []uintptr{0x9000, 4096, 6}) {
 			t.Errorf("arguments %v", a)
 		}
 		if one := cabi.Load[float32](a[2]); !wide && one != 1 {
@@ -367,7 +379,8 @@ func TestRefusal(t *testing.T) {
 	ways := map[[3]uintptr]int32{{1, 2, 1}: 3, {1, 3, 0}: 4, {1, 4, 1}: 6}
 	zero := func([]uintptr) uintptr { return 0 }
 	n, err := NVMLOn(cabi.Fake("fake libnvidia-ml", map[string]func([]uintptr) uintptr{
-		"nvmlInit_v2": zero, "nvmlShutdown": zero, "nvmlErrorString": zero, "nvmlSystemGetDriverVersion": zero, "nvmlDeviceGetNvLinkState": zero,
+		"nvmlInit_v2": zero, "nvmlShutdown": zero, "nvmlErrorString": zero, "nvmlSystemGetDriverVersion": zero,
+		"nvmlDeviceGetNvLinkState": zero,
 		"nvmlDeviceGetHandleByPciBusId_v2": func(a []uintptr) uintptr {
 			id := cabi.GoString(a[0])
 			cabi.Store(a[1], uintptr(id[0]-'0'))
@@ -381,7 +394,8 @@ func TestRefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for peer, want := range map[string]string{"2": "the GPUs are under different I/O hubs", "3": "a registry key of the driver disables peer access", "4": "", "5": "", "unknown": ""} {
+	for peer, want := range map[string]string{"2": "the GPUs are under different I/O hubs",
+		"3": "a registry key of the driver disables peer access", "4": "", "5": "", "unknown": ""} {
 		if got := n.Refusal("1", peer); got != want {
 			t.Errorf("device %s: %q, want %q", peer, got, want)
 		}
@@ -415,7 +429,8 @@ func TestKeep(t *testing.T) {
 }
 
 // TestVisit checks that Visit makes a context current and restores the thread's own one, also after an error or a
-// panic, with one call of the driver if both are the same. If the driver cannot return the current context, the context of Visit stays.
+// panic, with one call of the driver if both are the same. If the driver cannot return the current context, the
+// context of Visit stays.
 func TestVisit(t *testing.T) {
 	current, code, calls := Context(0), uintptr(0), ""
 	d, _ := fakeDriver(t, map[string]func([]uintptr) uintptr{

@@ -105,7 +105,8 @@ func TestMatches(t *testing.T) {
 	defer p.Close()
 	p.separate(1) // on another node
 	step := uint64(0)
-	for _, what := range []string{"", "a", "12345678", "123456789", "all_reduce of bf16[524288] sum", strings.Repeat("long ", 40)} {
+	for _, what := range []string{"", "a", "12345678", "123456789", "all_reduce of bf16[524288] sum",
+		strings.Repeat("long ", 40)} {
 		for rank := range 2 {
 			step++
 			mine := p.record(rank, step, entry{what: what, call: "all_reduce", place: "train.py:33"})
@@ -134,7 +135,8 @@ func TestMatches(t *testing.T) {
 	for _, e := range []entry{{what: "a short one"}, {what: "a short one", call: "c"}, {what: "a short", place: "p"}} {
 		step += ringSteps
 		p.record(0, step, e)
-		if got, ok := p.recorded(0, step); !ok || got != e || !p.matches(0, step, e.what) || p.matches(0, step, "a long description") {
+		if got, ok := p.recorded(0, step); !ok || got != e || !p.matches(0, step, e.what) ||
+			p.matches(0, step, "a long description") {
 			t.Errorf("got %q, want %q", got, e)
 		}
 	}

@@ -129,8 +129,7 @@ def all_reduce(t, op="sum", out=None, group=None, grad="identity", async_op=Fals
     The gradient of a sum or average is that of the result, which is right if all ranks compute the same loss from it.
     Use ``grad="all_reduce"``, which adds the ranks' gradients, if the ranks compute different losses."""
     into = t if out is None else out
-    s = _world._state if group is None else _world.known(group)
-    if not async_op and grad == "identity" and _cuda.reduced(s, t, op, into):
+    if not async_op and grad == "identity" and _cuda.reduced(_world.known(group), t, op, into):
         return into
     op = _reduction(op)
     _known("grad", grad, ("identity", "all_reduce"))

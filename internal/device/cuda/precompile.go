@@ -14,9 +14,7 @@ func (m *machine) precompiles() bool {
 }
 
 func (s *site) target() kernels.Target {
-	teams := teamStreams(s.w, s)
-	return kernels.Target{Arch: s.gpu.Arch, SMs: s.gpu.SMs, Block: s.gpu.BlockShared,
-		Alone: s.foreignStreams == 0 && (teams == 0 || teams == 1 && !hasOtherStreams(s.w, s))}
+	return kernels.Target{Arch: s.gpu.Arch, SMs: s.gpu.SMs, Block: s.gpu.BlockShared, Alone: s.alone()}
 }
 
 // PrepareAhead starts to compile the kernels that k requires.

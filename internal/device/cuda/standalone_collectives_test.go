@@ -41,7 +41,8 @@ func (g *guestCalls) call(name, stream string) error {
 	}
 	g.f.Mu.Lock()
 	defer g.f.Mu.Unlock()
-	g.f.Queues.Give(s, fakedriver.Task{Ready: func() bool { return g.ready[name] }, Do: func() { g.did = append(g.did, name) }})
+	g.f.Queues.Give(s, fakedriver.Task{Ready: func() bool { return g.ready[name] },
+		Do: func() { g.did = append(g.did, name) }})
 	return nil
 }
 
@@ -95,8 +96,9 @@ func onGuests(t *testing.T, test func(g *guestCalls)) {
 			defer w.Close()
 			c, err := w.OpenCalls()
 			mustOf(t)(err)
-			g := &guestCalls{T: t, f: f, drv: w.drv, ctx: w.first().site.ctx, bound: sys.GPUs[0].Bound, streams: map[string]uintptr{"default": 0},
-				ready: map[string]bool{}}
+			g := &guestCalls{T: t, f: f, drv: w.drv, ctx: w.first().site.ctx, bound: sys.GPUs[0].Bound,
+				streams: map[string]uintptr{"default": 0},
+				ready:   map[string]bool{}}
 			for _, name := range []string{"a", "b", "c", "d"} {
 				g.in(func() error {
 					s, err := w.drv.NewStream(0)
@@ -108,7 +110,8 @@ func onGuests(t *testing.T, test func(g *guestCalls)) {
 				k := nvlib.NewLaunch(nvlib.Function(f.Load(func(uintptr) {})),
 					nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}, [][]byte{make([]byte, 8)})
 				defer k.Free()
-				x := &call{calls: c.(*calls), launch: &launch{name: "nothing"}, kernels: relocate.Find([]*nvlib.Launch{k}, nil)}
+				x := &call{calls: c.(*calls), launch: &launch{name: "nothing"},
+					kernels: relocate.Find([]*nvlib.Launch{k}, nil)}
 				g.do = func(s uintptr) error { return x.Do(s) }
 			} else {
 				m, err := w.Device(0).Alloc(512, device.Private)
@@ -182,8 +185,8 @@ func TestCallsOrderWhileCaptured(t *testing.T) {
 	})
 }
 
-// TestCallsKeepContext checks that a call leaves the context of the caller's thread as it was, also if it fails, and that
-// it makes no call to change a context that is current already.
+// TestCallsKeepContext checks that a call leaves the context of the caller's thread as it was, also if it fails, and
+// that it makes no call to change a context that is current already.
 func TestCallsKeepContext(t *testing.T) {
 	onGuests(t, func(g *guestCalls) {
 		const other = nvlib.Context(99)

@@ -259,12 +259,13 @@ func teamStreams(w *world, s *site, more ...*team) int {
 // alone reports whether the members' devices have only the members' own streams. Only in this case may a launch begin
 // early, because otherwise its waiting blocks would occupy multiprocessors that work on other streams needs.
 func (t *team) alone() bool {
-	for _, m := range t.members {
-		if s := m.dev.site; teamStreams(t.w, s) > 1 || hasOtherStreams(t.w, s) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(t.members, func(m *member) bool { return !m.dev.site.alone() })
+}
+
+// alone reports whether no kernel of a team waits on the device while a kernel of another stream runs.
+func (s *site) alone() bool {
+	teams := teamStreams(s.w, s)
+	return s.foreignStreams == 0 && (teams == 0 || teams == 1 && !hasOtherStreams(s.w, s))
 }
 
 func (t *team) Bytes() int64 {

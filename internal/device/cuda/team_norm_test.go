@@ -35,7 +35,8 @@ func normParts(t *testing.T, w *world, dt ir.DType, rows, width int64) []device.
 			}
 			return device.View{Mem: mem, DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 		}
-		parts = append(parts, device.NormPart{In: view(rows, width), Residual: view(rows, width), Weight: view(width), Sum: view(rows, width), Out: view(rows, width)})
+		parts = append(parts, device.NormPart{In: view(rows, width), Residual: view(rows, width), Weight: view(width),
+			Sum: view(rows, width), Out: view(rows, width)})
 	}
 	return parts
 }
@@ -62,32 +63,52 @@ func TestNormDeclines(t *testing.T) {
 		unsupported bool
 		Want        string
 	}{
-		"fine":          {rows: mostRows(2, 64), width: 512, dt: ir.BF16},
-		"empty":         {rows: 0, width: 16, dt: ir.BF16},
-		"empty rows":    {rows: 3, width: 0, dt: ir.BF16, unsupported: true, Want: "operand 0 has gaps"},
-		"in place":      {rows: 3, width: 16, dt: ir.F32, change: func(p []device.NormPart) []device.NormPart { p[0].Sum, p[0].Out = p[0].In, p[0].Residual; return p }},
-		"large":         {rows: mostRows(2, 64) + 1, width: 512, dt: ir.BF16, unsupported: true, Want: "three launches are faster"},
-		"wide":          {rows: 1, width: 16392, dt: ir.BF16, unsupported: true, Want: "rows of 16392 × bf16"},
-		"f64":           {rows: 2, width: 16, dt: ir.F64, unsupported: true, Want: "any bits may be data"},
-		"odd rows":      {rows: 2, width: 12, dt: ir.BF16, unsupported: true, Want: "they are multiples of 16 bytes"},
-		"unaligned":     {rows: 2, width: 16, dt: ir.BF16, unsupported: true, Want: "operand 1 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.Off = 8; return p }},
-		"gaps":          {rows: 2, width: 16, dt: ir.BF16, unsupported: true, Want: "operand 4 has gaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Strides = []int64{24, 1}; return p }},
-		"across":        {rows: 4, width: 16, dt: ir.BF16, change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
-		"many across":   {rows: 300, width: 16, dt: ir.BF16, unsupported: true, Want: "more rows than run at once", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
-		"unstored":      {rows: 300, width: 2048, dt: ir.BF16, change: func(p []device.NormPart) []device.NormPart { p[0].Sum = device.View{}; return p }},
-		"sum elsewhere": {rows: 2, width: 16, dt: ir.BF16, Want: "member 1", change: func(p []device.NormPart) []device.NormPart { p[1].Sum.Mem = nil; return p }},
-		"out across": {rows: 300, width: 2048, dt: ir.BF16, unsupported: true, Want: "more rows than run at once", change: func(p []device.NormPart) []device.NormPart {
-			p[0].Sum, p[0].Out = device.View{}, later(p[0].In, 4096)
-			return p
-		}},
-		"one result":     {rows: 4, width: 16, dt: ir.BF16, unsupported: true, Want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].Out; return p }},
-		"over weights":   {rows: 1, width: 16, dt: ir.BF16, unsupported: true, Want: "a result overlaps", change: func(p []device.NormPart) []device.NormPart { p[1].Out.Mem = p[1].Weight.Mem; return p }},
-		"integers":       {rows: 1, width: 16, dt: ir.I32, Want: "i32[1 16] with weights [16]"},
-		"other weights":  {rows: 1, width: 16, dt: ir.BF16, Want: "with weights [8]", change: func(p []device.NormPart) []device.NormPart { p[1].Weight.Shape = []int64{8}; return p }},
-		"other shapes":   {rows: 2, width: 16, dt: ir.BF16, Want: "where member 0 adds up", change: func(p []device.NormPart) []device.NormPart { p[1].In.Shape = []int64{1, 16}; return p }},
-		"other types":    {rows: 2, width: 16, dt: ir.BF16, Want: "operand 1 is f16", change: func(p []device.NormPart) []device.NormPart { p[1].Residual.DType = ir.F16; return p }},
-		"a part missing": {rows: 2, width: 16, dt: ir.BF16, Want: "1 parts for a team of 2", change: func(p []device.NormPart) []device.NormPart { return p[:1] }},
-		"elsewhere":      {rows: 2, width: 16, dt: ir.BF16, Want: "member 1", change: func(p []device.NormPart) []device.NormPart { p[1].In.Mem = nil; return p }},
+		"fine":       {rows: mostRows(2, 64), width: 512, dt: ir.BF16},
+		"empty":      {rows: 0, width: 16, dt: ir.BF16},
+		"empty rows": {rows: 3, width: 0, dt: ir.BF16, unsupported: true, Want: "operand 0 has gaps"},
+		"in place": {rows: 3, width: 16, dt: ir.F32,
+			change: func(p []device.NormPart) []device.NormPart {
+				p[0].Sum, p[0].Out = p[0].In,
+					p[0].Residual
+				return p
+			}},
+		"large": {rows: mostRows(2, 64) + 1, width: 512, dt: ir.BF16, unsupported: true,
+			Want: "three launches are faster"},
+		"wide":     {rows: 1, width: 16392, dt: ir.BF16, unsupported: true, Want: "rows of 16392 × bf16"},
+		"f64":      {rows: 2, width: 16, dt: ir.F64, unsupported: true, Want: "any bits may be data"},
+		"odd rows": {rows: 2, width: 12, dt: ir.BF16, unsupported: true, Want: "they are multiples of 16 bytes"},
+		"unaligned": {rows: 2, width: 16, dt: ir.BF16, unsupported: true, Want: "operand 1 has gaps",
+			change: func(p []device.NormPart) []device.NormPart { p[1].Residual.Off = 8; return p }},
+		"gaps": {rows: 2, width: 16, dt: ir.BF16, unsupported: true, Want: "operand 4 has gaps",
+			change: func(p []device.NormPart) []device.NormPart { p[1].Out.Strides = []int64{24, 1}; return p }},
+		"across": {rows: 4, width: 16, dt: ir.BF16,
+			change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
+		"many across": {rows: 300, width: 16, dt: ir.BF16, unsupported: true, Want: "more rows than run at once",
+			change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].In; p[0].Sum.Off = 32; return p }},
+		"unstored": {rows: 300, width: 2048, dt: ir.BF16,
+			change: func(p []device.NormPart) []device.NormPart { p[0].Sum = device.View{}; return p }},
+		"sum elsewhere": {rows: 2, width: 16, dt: ir.BF16, Want: "member 1",
+			change: func(p []device.NormPart) []device.NormPart { p[1].Sum.Mem = nil; return p }},
+		"out across": {rows: 300, width: 2048, dt: ir.BF16, unsupported: true, Want: "more rows than run at once",
+			change: func(p []device.NormPart) []device.NormPart {
+				p[0].Sum, p[0].Out = device.View{}, later(p[0].In, 4096)
+				return p
+			}},
+		"one result": {rows: 4, width: 16, dt: ir.BF16, unsupported: true, Want: "a result overlaps",
+			change: func(p []device.NormPart) []device.NormPart { p[0].Sum = p[0].Out; return p }},
+		"over weights": {rows: 1, width: 16, dt: ir.BF16, unsupported: true, Want: "a result overlaps",
+			change: func(p []device.NormPart) []device.NormPart { p[1].Out.Mem = p[1].Weight.Mem; return p }},
+		"integers": {rows: 1, width: 16, dt: ir.I32, Want: "i32[1 16] with weights [16]"},
+		"other weights": {rows: 1, width: 16, dt: ir.BF16, Want: "with weights [8]",
+			change: func(p []device.NormPart) []device.NormPart { p[1].Weight.Shape = []int64{8}; return p }},
+		"other shapes": {rows: 2, width: 16, dt: ir.BF16, Want: "where member 0 adds up",
+			change: func(p []device.NormPart) []device.NormPart { p[1].In.Shape = []int64{1, 16}; return p }},
+		"other types": {rows: 2, width: 16, dt: ir.BF16, Want: "operand 1 is f16",
+			change: func(p []device.NormPart) []device.NormPart { p[1].Residual.DType = ir.F16; return p }},
+		"a part missing": {rows: 2, width: 16, dt: ir.BF16, Want: "1 parts for a team of 2",
+			change: func(p []device.NormPart) []device.NormPart { return p[:1] }},
+		"elsewhere": {rows: 2, width: 16, dt: ir.BF16, Want: "member 1",
+			change: func(p []device.NormPart) []device.NormPart { p[1].In.Mem = nil; return p }},
 	} {
 		parts := normParts(t, w, c.dt, c.rows, c.width)
 		if c.change != nil {
@@ -96,7 +117,9 @@ func TestNormDeclines(t *testing.T) {
 		n := &device.Norm{Eps: 1e-5, Parts: parts}
 		err := team.SupportsNorm(n)
 		_, err2 := team.PrepareNorm(n)
-		if (err == nil) != (c.Want == "") || err != nil && (!strings.Contains(err.Error(), c.Want) || errors.Is(err, device.ErrUnsupported) != c.unsupported || err2 == nil || err2.Error() != err.Error()) || err == nil && err2 != nil {
+		if (err == nil) != (c.Want == "") || err != nil &&
+			(!strings.Contains(err.Error(), c.Want) || errors.Is(err, device.ErrUnsupported) != c.unsupported ||
+				err2 == nil || err2.Error() != err.Error()) || err == nil && err2 != nil {
 			t.Errorf("%s: got %v and %v, want %q", what, err, err2, c.Want)
 		}
 	}
@@ -119,7 +142,8 @@ func TestNormLaunch(t *testing.T) {
 		t.Fatalf("%d launches, %d kernels, error %v", len(ls), len(l.got), err)
 	}
 	for i, m := range l.got {
-		if m.Body != "reduceNorm<bf16, 4, 1>" || m.Blocks != 1 || m.Threads != 1024 || m.Team.Rank != i || ls[i] == nil {
+		if m.Body != "reduceNorm<bf16, 4, 1>" || m.Blocks != 1 || m.Threads != 1024 || m.Team.Rank != i ||
+			ls[i] == nil {
 			t.Errorf("member %d: %+v", i, m)
 		}
 	}
@@ -159,7 +183,8 @@ func TestNormLimits(t *testing.T) {
 		switch {
 		case l.Rows == 0:
 			t.Errorf("limit %+v is empty", l)
-		case i > 0 && (l.Members < coll.NormLimits[i-1].Members || l.Members == coll.NormLimits[i-1].Members && l.Packs <= coll.NormLimits[i-1].Packs):
+		case i > 0 && (l.Members < coll.NormLimits[i-1].Members || l.Members == coll.NormLimits[i-1].Members &&
+			l.Packs <= coll.NormLimits[i-1].Packs):
 			t.Errorf("limit %+v is out of order: limits must ascend by members, then by packs", l)
 		}
 	}
@@ -177,7 +202,8 @@ func TestNormLimits(t *testing.T) {
 				}
 				l.got = nil
 				ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, rows, 8*packs)})
-				if err != nil || len(l.got) != ranks || int64(l.got[0].Blocks) != min(rows, int64(coll.NormRoom(team, packs))) {
+				if err != nil || len(l.got) != ranks ||
+					int64(l.got[0].Blocks) != min(rows, int64(coll.NormRoom(team, packs))) {
 					t.Errorf("%d members, %d rows of %d packs: %d kernels, %v", ranks, rows, packs, len(l.got), err)
 				}
 				for _, x := range ls {
@@ -192,7 +218,8 @@ func TestNormLimits(t *testing.T) {
 		s.gpu.SMs = 1
 	}
 	l.got = nil
-	if _, err := team.PrepareNorm(&device.Norm{Parts: normParts(t, w, ir.BF16, 9, 8192)}); err != nil || l.got[0].Blocks != coll.NormRoom(team, 1024) || l.got[0].Blocks >= 9 {
+	if _, err := team.PrepareNorm(&device.Norm{Parts: normParts(t, w, ir.BF16, 9, 8192)}); err != nil ||
+		l.got[0].Blocks != coll.NormRoom(team, 1024) || l.got[0].Blocks >= 9 {
 		t.Errorf("9 rows, %d blocks run at once: %d kernels, %v", coll.NormRoom(team, 1024), len(l.got), err)
 	}
 }
@@ -207,7 +234,8 @@ func TestNormAhead(t *testing.T) {
 		before := team.Bytes()
 		team.PrepareNormAhead(n)
 		if len(l.early) != int(c.Want) || len(l.late) > 0 || team.Bytes() != before {
-			t.Errorf("%d rows: %v predicted, %v requested for launches, %d bytes reserved", c.rows, l.early, l.late, team.Bytes()-before)
+			t.Errorf("%d rows: %v predicted, %v requested for launches, %d bytes reserved", c.rows, l.early, l.late,
+				team.Bytes()-before)
 		}
 		if _, err := team.PrepareNorm(n); (err == nil) != (c.rows <= mostRows(2, 1024)) {
 			t.Errorf("%d rows: %v", c.rows, err)
@@ -243,13 +271,15 @@ func TestNormInPrograms(t *testing.T) {
 		{string(decode), nil, exec.Options{Options: image.Options{Algorithm: "ll"}}, 0},
 		{string(decode), nil, exec.Options{Options: image.Options{Fixed: true}}, 0},
 		{tails, nil, exec.Options{}, 32},
-		{strings.Replace(tails, "all_reduce %part", "all_reduce %a", 1), map[string]int64{"P": 4, "T": 4, "H": 1024}, exec.Options{}, 32},
+		{strings.Replace(tails, "all_reduce %part", "all_reduce %a", 1), map[string]int64{"P": 4, "T": 4, "H": 1024},
+			exec.Options{}, 32},
 		{strings.Replace(tails, "over=tp, op=sum", "over=tp, op=sum, algorithm=ll", 1), nil, exec.Options{}, 0},
 		{strings.Replace(tails, "over=tp, op=sum", "over=tp, op=sum, ctas=8", 1), nil, exec.Options{}, 0},
 	} {
 		p := planOf(t, c.text, c.dims)
 		if n := len(normsOf(t, p, c.opts)); n != p.Ranks*c.Want {
-			t.Errorf("%s, %v, %+v: %d fused launches on %d ranks, want %d on each", p.Func, c.dims, c.opts, n, p.Ranks, c.Want)
+			t.Errorf("%s, %v, %+v: %d fused launches on %d ranks, want %d on each", p.Func, c.dims, c.opts, n, p.Ranks,
+				c.Want)
 		}
 	}
 }
@@ -328,7 +358,8 @@ func TestNormLayouts(t *testing.T) {
 	across := 0
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 40 {
-		dims := map[string]int64{"T": 1 + rng.Int64N(6), "H": 16 * (1 + rng.Int64N(20)), "F": 4 * (1 + rng.Int64N(300)), "S": rng.Int64N(60), "KV": 4 * (1 + rng.Int64N(2)), "D": 4 * (1 + rng.Int64N(10))}
+		dims := map[string]int64{"T": 1 + rng.Int64N(6), "H": 16 * (1 + rng.Int64N(20)), "F": 4 * (1 + rng.Int64N(300)),
+			"S": rng.Int64N(60), "KV": 4 * (1 + rng.Int64N(2)), "D": 4 * (1 + rng.Int64N(10))}
 		norms := normsOf(t, planOf(t, string(decode), dims), exec.Options{})
 		if len(norms) != 4*4 {
 			t.Errorf("%v: %d fused launches, want 16", dims, len(norms))

@@ -34,7 +34,7 @@ func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &builder{machine: m.Name(), im: &Image{Plan: p, World: world, Caps: m.Caps(), opts: opts,
-		Inputs: plan.Held(p.Inputs), Outputs: plan.Held(p.Outputs)}}
+		Inputs: plan.Held(p.Inputs), Outputs: plan.Held(p.Outputs), late: lateStreams(p)}}
 	// When ctx ends, the world is aborted. After that, driver calls may take as long as during Close.
 	if lost := world.Do(context.WithoutCancel(ctx), func() { err = b.build(ctx) }); lost != nil {
 		return nil, lost

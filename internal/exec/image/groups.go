@@ -281,7 +281,7 @@ func (b *builder) kernel(c *plan.Cmd) device.Kernel {
 // directly before it run.
 func (b *builder) constantWeight(c *plan.Cmd) bool {
 	constant := func(r plan.Ref) bool {
-		return b.im.stored(r.Buf) || b.im.unwritten(r.Buf) && b.im.startsLate(c.Stream)
+		return b.im.stored(r.Buf) || b.im.unwritten(r.Buf) && b.im.late[c.Stream]
 	}
 	return constant(c.Ins[1]) && (len(c.Ins) < 4 || constant(c.Ins[3]))
 }

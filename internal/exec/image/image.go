@@ -110,6 +110,7 @@ type Image struct {
 
 	// columns holds the buffers of scales that are stored by columns: see fuse.ScalesByColumns.
 	columns map[[2]int32]bool
+	late    []bool // by stream: see lateStreams
 
 	// Uploads holds, by input, the commands that upload it, one for each rank, if runs need not repeat the upload
 	// because the input remains unchanged on the devices. The entry is nil for an input that commands write to.
@@ -217,20 +218,19 @@ func (im *Image) unwritten(buf int32) bool {
 	return false
 }
 
-// startsLate reports whether the first kernel of a run on a stream begins only when all earlier work on the stream has
-// ended, including the caller's. A kernel of a collective may begin earlier. Later kernels begin after the first one has
-// begun, even if they begin before their predecessors have ended.
-func (im *Image) startsLate(stream int32) bool {
-	for i := range im.Plan.Cmds {
-		switch c := &im.Plan.Cmds[i]; {
-		case c.Stream != stream:
-		case c.Kind == plan.Compute && writes(c):
-			return true
-		case c.Kind == plan.Collective, c.Kind == plan.Group:
-			return false
+// lateStreams reports, by stream, whether the first kernel of a run begins only when all earlier work on the stream
+// has ended, including the caller's. A kernel of a collective may begin earlier. Later kernels begin after the first
+// one has begun, even if they begin before their predecessors have ended.
+func lateStreams(p *plan.Plan) []bool {
+	late, known := make([]bool, len(p.Streams)), make([]bool, len(p.Streams))
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		kernel := c.Kind == plan.Compute && writes(c)
+		if !known[c.Stream] && (kernel || c.Kind == plan.Collective || c.Kind == plan.Group) {
+			known[c.Stream], late[c.Stream] = true, kernel
 		}
 	}
-	return false
+	return late
 }
 
 // WorksIn reports whether the input or output with the given name is stored in t.

@@ -83,6 +83,16 @@ template <int ROWS, class T, int B, int DH, class Block> DEV void joinRows(const
   }
 }
 
+// storeFour stores elements d..d+3 of row r of a key head: the sums o divided by the sum of the weights.
+template <class T, int B> DEV void storeFour(const AttentionArgs<B>& a, const Sequences<T>& of, u32 kv, u32 r, u32 d, const f32 (&o)[4], f32 sum) {
+  const QueryRow<B> is(a, kv, r);
+  const bool sees = keysOf(a, of, is.query) > 0;
+  Pack<T, 4> to;
+#pragma unroll
+  for (int e = 0; e < 4; e++) to.v[e] = Num<T>::put(sees ? o[e] / sum : 0);
+  *(Pack<T, 4>*)(of.out + is.query * a.so[0] + is.head * a.so[1] + d) = to;
+}
+
 // flashJoin combines the splits; each thread has four elements of a row.
 template <class T, int B, int DH, int ROWS> DEV void flashJoin(const FlashSplitArgs<B>& args) {
   const AttentionArgs<B>& a = args.a;
@@ -104,12 +114,5 @@ template <class T, int B, int DH, int ROWS> DEV void flashJoin(const FlashSplitA
 #pragma unroll
     for (int e = 0; e < 4; e++) o[e] += x.v[e] * down;
   }
-  const u32 kv = unit / units % (u32)args.s.kvs;
-  const Sequences<T> of(a, unit / units / (u32)args.s.kvs);
-  const QueryRow<B> is(a, kv, r);
-  const bool sees = keysOf(a, of, is.query) > 0;
-  Pack<T, 4> to;
-#pragma unroll
-  for (int e = 0; e < 4; e++) to.v[e] = Num<T>::put(sees ? o[e] / sum : 0);
-  *(Pack<T, 4>*)(of.out + is.query * a.so[0] + is.head * a.so[1] + d) = to;
+  storeFour(a, Sequences<T>(a, unit / units / (u32)args.s.kvs), unit / units % (u32)args.s.kvs, r, d, o, sum);
 }

@@ -235,12 +235,7 @@ template <int SPLITS, class T, int B, int DH, int WARPS> DEV void joinCluster(co
 #pragma unroll
       for (int e = 0; e < 4; e++) o[e] += sums[s].v[e] * down;
     }
-    const QueryRow<B> is(a, b.kv, b.first + row);
-    const bool sees = keysOf(a, b.of, is.query) > 0;
-    Pack<T, 4> to;
-#pragma unroll
-    for (int e = 0; e < 4; e++) to.v[e] = Num<T>::put(sees ? o[e] / sum : 0);
-    *(Pack<T, 4>*)(b.of.out + is.query * a.so[0] + is.head * a.so[1] + d) = to;
+    storeFour(a, b.of, b.kv, b.first + row, d, o, sum);
   }
   meetCluster();  // no block ends while others read its part
 }

@@ -25,9 +25,9 @@ func (g *Problem) fills(sms int) bool {
 
 // PrepareBeside returns one launch for several GEMMs: a batched GEMM if that is faster (see batch.go), or else GEMMs
 // that run concurrently, with shares of the multiprocessors if that is faster (see fasterShares), and otherwise in
-// graphs only. PrepareBeside returns nil in three cases: no batched GEMM is faster and each GEMM fills the GPU; cuBLASLt
-// does not compute some of them; they have so few rows that hocket's own kernel may compute some of them. The caller has
-// made the context current.
+// graphs only. PrepareBeside returns nil in three cases: no batched GEMM is faster and each GEMM fills the GPU;
+// cuBLASLt does not compute some of them; they have so few rows that hocket's own kernel may compute some of them. The
+// caller has made the context current.
 func (h *Host) PrepareBeside(j Joint) (all *Launch, err error) {
 	list, small := j.List, false
 	for i := range list {
@@ -200,8 +200,8 @@ func (h *Host) branchesOf(s nvlib.Stream, list []*Launch) (*branches, error) {
 	return all, nil
 }
 
-// Reserve creates the branches of stream s on which st runs outside graphs, with their workspaces. If there is too little
-// memory, st runs on s alone. The caller has made the context current.
+// Reserve creates the branches of stream s on which st runs outside graphs, with their workspaces. If there is too
+// little memory, st runs on s alone. The caller has made the context current.
 func (st *Launch) Reserve(s nvlib.Stream) error {
 	if !st.shares {
 		return nil
