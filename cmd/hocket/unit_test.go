@@ -88,7 +88,7 @@ func TestParseBytes(t *testing.T) {
 	}
 	for _, s := range []string{"", "K", "0", "-1", "1.5", "1e3K", "1.2.3K", "99999999T", ".K", "1X",
 		"9223372036854775807K", "99999999999999999999", "1KK",
-		"K1"} {
+		"K1", "1M\t", " 1M", "1M ", "1  M", "+1", "1ib", "1\u212a"} {
 		if got, err := tensor.ParseSize(s); err == nil {
 			t.Errorf("%q: %d, want an error", s, got)
 		}

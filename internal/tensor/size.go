@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -91,20 +92,21 @@ func Size(bytes int64) string {
 
 // ParseSize parses a number of bytes like "1048576", "64K", "262.5 KiB" or "2G". It rounds fractions of a byte up.
 func ParseSize(s string) (int64, error) {
-	digits, shift := strings.TrimSuffix(strings.ToUpper(s), "B"), 0
-	digits = strings.TrimSpace(strings.TrimSuffix(digits, "I"))
-	if i := strings.IndexAny(digits, "KMGT"); i >= 0 && i == len(digits)-1 {
-		shift = 10 * (1 + strings.IndexByte("KMGT", digits[i]))
-		digits = strings.TrimSpace(digits[:i])
+	bad := fmt.Errorf("%q is not a number of bytes: write 1048576, 64K, 16M or 2G", s)
+	parts := sizeForm.FindStringSubmatch(s)
+	if parts == nil {
+		return 0, bad
 	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err == nil && n >= 1 && n <= 1<<62>>shift {
+	number, shift := parts[1], 10*strings.Index(" KMGT", strings.ToUpper(parts[2])) // no unit is at 0
+	if n, err := strconv.ParseInt(number, 10, 64); err == nil && n >= 1 && n <= 1<<62>>shift {
 		return n << shift, nil
 	}
-	x, err := strconv.ParseFloat(digits, 64)
-	plain := strings.Trim(digits, "0123456789.") == "" // exponents and signs are refused
-	if x = math.Ceil(math.Ldexp(x, shift)); err != nil || !plain || shift == 0 || !(x >= 1 && x <= 1<<62) {
-		return 0, fmt.Errorf("%q is not a number of bytes: write 1048576, 64K, 16M or 2G", s)
+	x, err := strconv.ParseFloat(number, 64)
+	if x = math.Ceil(math.Ldexp(x, shift)); err != nil || shift == 0 || !(x >= 1 && x <= 1<<62) {
+		return 0, bad
 	}
 	return int64(x), nil
 }
+
+// A sizeForm is a decimal number, perhaps a space, and perhaps a unit: K, KB or KiB, and so on up to T.
+var sizeForm = regexp.MustCompile(`^([0-9]*\.?[0-9]+) ?(?:([KMGTkmgt])[Ii]?)?[Bb]?$`)
