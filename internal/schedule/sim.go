@@ -584,68 +584,68 @@ func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock.Clock) {
 // threads that wrote the packets to the clocks of the threads that read them.
 func (s *sim) packets(b int, o *Op) bool {
 	st := &s.blocks[b]
+	var read []Span
 	for i := range o.Moves {
 		for _, sp := range o.Moves[i].From {
-			if sp.Mode != Packet {
-				continue
+			if sp.Mode == Packet {
+				read = append(read, s.at(sp, st.launch))
 			}
-			sp = s.at(sp, st.launch)
-			for c := sp.Cell; c < sp.Cell+2*sp.N; c++ {
-				if s.cells[c].flag != int32(st.launch)+1 {
-					s.onCell[c] = append(s.onCell[c], b)
-					st.wait = running
-					st.wait.cell = c
-					return false
-				}
+		}
+	}
+	for _, sp := range read {
+		for c := sp.Cell; c < sp.Cell+2*sp.N; c++ {
+			if s.cells[c].flag != int32(st.launch)+1 {
+				s.onCell[c] = append(s.onCell[c], b)
+				st.wait = running
+				st.wait.cell = c
+				return false
 			}
 		}
 	}
 	var joins memo
-	for i := range o.Moves {
-		for _, sp := range o.Moves[i].From {
-			if sp.Mode != Packet {
-				continue
-			}
-			sp = s.at(sp, st.launch)
-			var last *access
-			for c := sp.Cell; c < sp.Cell+2*sp.N; c++ {
-				w := s.cells[c].w
-				if s.cells[c].again || w == last {
-					continue
-				}
+	for _, sp := range read {
+		var last *access
+		for c := sp.Cell; c < sp.Cell+2*sp.N; c++ {
+			if w := s.cells[c].w; !s.cells[c].again && w != last {
+				st.hear(mover{b, (c - sp.Cell) / 2, packed}, w, s.extra[c], s.follow, &joins)
 				last = w
-				me := mover{b, (c - sp.Cell) / 2, packed}
-				switch s.follow {
-				case byBlocks:
-					st.x = joins.of(st.x, w.x)
-					continue
-				case byJoins:
-					me.j = -1 // all threads get this knowledge when they meet
-				}
-				k := st.movers[me]
-				if x, others := w.x, s.extra[c]; len(others) > 0 {
-					for _, other := range others {
-						x = clock.Meet(x, other.x)
-					}
-					k.x = clock.Join(k.x, x)
-				} else {
-					k.x = joins.of(k.x, x)
-					if k.facts == nil {
-						k.facts = w.facts
-					} else {
-						for _, f := range w.facts {
-							k.facts = and(k.facts, f)
-						}
-					}
-				}
-				if st.movers == nil {
-					st.movers = map[mover]known{}
-				}
-				st.movers[me] = k
 			}
 		}
 	}
 	return true
+}
+
+// hear adds the knowledge of the threads that wrote a packet to the knowledge of the block's thread by, which reads the
+// packet. The access w wrote the packet last, and others wrote the same contents before.
+func (st *blockState) hear(by mover, w *access, others []*access, follow packetOrder, joins *memo) {
+	switch follow {
+	case byBlocks:
+		st.x = joins.of(st.x, w.x)
+		return
+	case byJoins:
+		by.j = -1 // all threads get this knowledge when they meet
+	}
+	k := st.movers[by]
+	if len(others) > 0 {
+		x := w.x
+		for _, other := range others {
+			x = clock.Meet(x, other.x)
+		}
+		k.x = clock.Join(k.x, x)
+	} else {
+		k.x = joins.of(k.x, w.x)
+		if k.facts == nil {
+			k.facts = w.facts
+		} else {
+			for _, f := range w.facts {
+				k.facts = and(k.facts, f)
+			}
+		}
+	}
+	if st.movers == nil {
+		st.movers = map[mover]known{}
+	}
+	st.movers[by] = k
 }
 
 // agent identifies the thread, engine or stream that accesses cells.

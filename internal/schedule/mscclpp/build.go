@@ -88,51 +88,40 @@ func (b *builder) note(format string, args ...any) {
 
 // memory lays out the buffers of all ranks in cells.
 func (b *builder) memory() error {
-	parts, pipelines := 1, false
-	var walk func(ops []Op, depth int) error
-	walk = func(ops []Op, depth int) error {
-		for i := range ops {
-			o := &ops[i]
-			if o.Slice != nil {
-				id, size := *o.Slice.ID, *o.Slice.Size
-				if size < 1 || id < 0 || id >= size {
-					return fmt.Errorf("op %d (%s): tbg_info has block %d of %d", i, o.Name, id, size)
-				}
-				parts = lcm(parts, size)
-			}
-			switch o.Name {
-			case "pipeline":
-				pipelines = true
-				if depth > 0 {
-					return fmt.Errorf("op %d: a pipeline within a pipeline", i)
-				}
-				if err := walk(o.Ops, depth+1); err != nil {
-					return err
-				}
-			case "ppkt", "rppkt", "cpkt", "upkt", "repkt", "respkt", "recpkt", "recspkt", "gstorepkt":
-				b.packets = true
-			}
-			if parts > maxParts {
-				return fmt.Errorf("op %d (%s): tbg_info cuts chunks into more than %d parts", i, o.Name, maxParts)
-			}
-		}
-		return nil
+	parts, err := b.parts()
+	if err != nil {
+		return err
 	}
+	b.p.Parts = parts
+	for r := range b.f.GPUs {
+		if err := b.inputAndOutput(r); err != nil {
+			return err
+		}
+	}
+	if err := b.scratch(); err != nil {
+		return err
+	}
+	b.p.MessageBase = b.p.Cells
+	return nil
+}
+
+// parts checks the ranks' numbers and chunks, and returns the number of parts into which the operations cut a chunk.
+func (b *builder) parts() (int, error) {
+	c := census{parts: 1}
 	for r := range b.f.GPUs {
 		g := &b.f.GPUs[r]
 		if *g.ID != r {
-			return fmt.Errorf("gpus[%d] has id %d: ids must be 0, 1, 2, …", r, *g.ID)
+			return 0, fmt.Errorf("gpus[%d] has id %d: ids must be 0, 1, 2, …", r, *g.ID)
 		}
 		for i, n := range []int{*g.InputChunks, *g.OutputChunks, g.scratch()} {
 			if n < 0 || n > maxChunks {
-				return fmt.Errorf("rank %d: %s_chunks is %d, want 0 to %d", r,
-					[]string{"input", "output", "scratch"}[i], n,
-					maxChunks)
+				return 0, fmt.Errorf("rank %d: %s_chunks is %d, want 0 to %d", r,
+					[]string{"input", "output", "scratch"}[i], n, maxChunks)
 			}
 		}
 		for t := range g.Threadblocks {
-			if err := walk(g.Threadblocks[t].Ops, 0); err != nil {
-				return fmt.Errorf("rank %d, tb %d, %w", r, t, err)
+			if err := c.add(g.Threadblocks[t].Ops, false); err != nil {
+				return 0, fmt.Errorf("rank %d, tb %d, %w", r, t, err)
 			}
 		}
 		if *g.InputChunks == 0 || *g.OutputChunks == 0 {
@@ -140,65 +129,97 @@ func (b *builder) memory() error {
 				*g.OutputChunks)
 		}
 	}
-	if pipelines {
-		parts *= b.turns
+	b.packets = c.packets
+	if c.pipelines {
+		c.parts *= b.turns
 	}
+	return c.parts, nil
+}
+
+// census holds the properties of operations that the layout of memory depends on.
+type census struct {
+	parts     int  // into which tbg_info cuts chunks
+	pipelines bool // an operation is a pipeline
+	packets   bool // an operation reads or writes packets
+}
+
+// add includes operations in the census. The flag inPipeline reports whether the operations belong to a pipeline.
+func (c *census) add(ops []Op, inPipeline bool) error {
+	for i := range ops {
+		o := &ops[i]
+		if o.Slice != nil {
+			id, size := *o.Slice.ID, *o.Slice.Size
+			if size < 1 || id < 0 || id >= size {
+				return fmt.Errorf("op %d (%s): tbg_info has block %d of %d", i, o.Name, id, size)
+			}
+			c.parts = lcm(c.parts, size)
+		}
+		switch o.Name {
+		case "pipeline":
+			if inPipeline {
+				return fmt.Errorf("op %d: a pipeline within a pipeline", i)
+			}
+			c.pipelines = true
+			if err := c.add(o.Ops, true); err != nil {
+				return err
+			}
+		case "ppkt", "rppkt", "cpkt", "upkt", "repkt", "respkt", "recpkt", "recspkt", "gstorepkt":
+			c.packets = true
+		}
+		if c.parts > maxParts {
+			return fmt.Errorf("op %d (%s): tbg_info cuts chunks into more than %d parts", i, o.Name, maxParts)
+		}
+	}
+	return nil
+}
+
+// inputAndOutput lays out the input and the output of rank r after the cells that exist.
+func (b *builder) inputAndOutput(r int) error {
 	p := b.p
-	p.Parts = parts
-	for r := range b.f.GPUs {
-		in, out, both, offset := b.extent(r)
-		base := p.Cells
-		if both {
-			b.sameSize(r)
-			small, large := in, out
-			if b.p.Collective == schedule.ReduceScatter {
-				small, large = out, in
-			}
-			p.Cells += max(large, offset+small) * parts
-		} else {
-			p.Cells += (in + out) * parts
-		}
-		inAt, outAt := base, base+in*parts
-		if both {
-			inAt, outAt = base, base
-			switch b.p.Collective {
-			case schedule.AllGather:
-				inAt += offset * parts
-			case schedule.ReduceScatter:
-				outAt += offset * parts
-			}
-		}
-		if err := p.Within(); err != nil {
-			return err
-		}
-		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Input, Base: inAt, Cells: in * parts},
-			schedule.Buffer{Rank: r, Kind: schedule.Output, Base: outAt, Cells: out * parts})
+	in, out, both, offset := b.extent(r)
+	inAt, outAt := p.Cells, p.Cells
+	switch {
+	case !both:
+		outAt += in * p.Parts
+	case p.Collective == schedule.AllGather:
+		inAt += offset * p.Parts
+	case p.Collective == schedule.ReduceScatter:
+		outAt += offset * p.Parts
 	}
+	if both {
+		b.sameSize(r)
+	}
+	p.Cells = max(inAt+in*p.Parts, outAt+out*p.Parts)
+	p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Input, Base: inAt, Cells: in * p.Parts},
+		schedule.Buffer{Rank: r, Kind: schedule.Output, Base: outAt, Cells: out * p.Parts})
+	return p.Within()
+}
+
+// scratch lays out the scratch buffers of all ranks, at equal distances.
+func (b *builder) scratch() error {
+	p := b.p
 	p.Cells += p.Cells % 2 // scratch, and each packet in it, begins at an even cell
 	p.ScratchBase = p.Cells
+	var cells []int
 	for r := range b.f.GPUs {
-		n := b.f.GPUs[r].scratch() * parts
+		n := b.f.GPUs[r].scratch() * p.Parts
 		if b.packets {
 			n *= 2
 		}
+		cells = append(cells, n)
 		p.Half = max(p.Half, n)
 	}
 	stride := p.Half
 	if p.Double {
 		stride *= 2
 	}
-	for r := range b.f.GPUs {
-		n := b.f.GPUs[r].scratch() * parts
-		if b.packets {
-			n *= 2
-		}
+	for r, n := range cells {
 		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Scratch, Base: p.Cells, Cells: n})
 		p.Cells += stride
 		if err := p.Within(); err != nil {
 			return err
 		}
 	}
-	p.MessageBase = p.Cells
 	return nil
 }
 
