@@ -60,10 +60,8 @@ func (b *Bound) needDims(Binding) *Diagnostic {
 // walkExprs is an iterator: it calls see for every expression in the signature and body, including nil expressions.
 func (f *Func) walkExprs(see func(*Expr)) {
 	types := func(t *Type) {
-		if t != nil {
-			for _, d := range t.Dims {
-				see(d.Extent)
-			}
+		for _, d := range t.Dims {
+			see(d.Extent)
 		}
 	}
 	for _, p := range f.Params {
@@ -73,25 +71,7 @@ func (f *Func) walkExprs(see func(*Expr)) {
 		types(t)
 	}
 	f.Body.Walk(func(s *Stmt) {
-		types(s.Type)
-		for _, e := range s.Exprs {
-			see(e)
-		}
-		for _, a := range s.Attrs {
-			for _, e := range a.Exprs {
-				see(e)
-			}
-		}
-		for _, p := range s.Args {
-			see(p.Index)
-		}
-		if s.Into != nil {
-			see(s.Into.Index)
-		}
-		if s.Peer != nil {
-			see(s.Peer.Index)
-		}
-		see(s.Count)
+		s.EachExpr(func(e **Expr) { see(*e) })
 	})
 }
 

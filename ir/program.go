@@ -160,6 +160,33 @@ func (b *Block) Walk(f func(*Stmt)) {
 	}
 }
 
+// EachExpr calls f with the place of every expression of s, which may be nil. It omits the statements in the blocks of s.
+func (s *Stmt) EachExpr(f func(e **Expr)) {
+	if s.Type != nil {
+		for i := range s.Type.Dims {
+			f(&s.Type.Dims[i].Extent)
+		}
+	}
+	for i := range s.Exprs {
+		f(&s.Exprs[i])
+	}
+	for i := range s.Attrs {
+		for k := range s.Attrs[i].Exprs {
+			f(&s.Attrs[i].Exprs[k])
+		}
+	}
+	for i := range s.Args {
+		f(&s.Args[i].Index)
+	}
+	if s.Into != nil {
+		f(&s.Into.Index)
+	}
+	if s.Peer != nil {
+		f(&s.Peer.Index)
+	}
+	f(&s.Count)
+}
+
 // Stmt is one statement. Its Op determines which fields are used:
 //
 //	tensor, view, collective  Results[0] [Type] = Op Args Exprs Attrs, or Op Args Into Attrs

@@ -115,7 +115,6 @@ func (fl *flattener) operands(s *ir.Stmt, names map[string]string) {
 		if to, ok := names[p.Name]; ok {
 			p.Name = to
 		}
-		p.Index = rename(p.Index, names)
 	}
 	for i := range s.Args {
 		place(&s.Args[i])
@@ -123,23 +122,7 @@ func (fl *flattener) operands(s *ir.Stmt, names map[string]string) {
 	if s.Into != nil {
 		place(s.Into)
 	}
-	for i := range s.Exprs {
-		s.Exprs[i] = rename(s.Exprs[i], names)
-	}
-	s.Count = rename(s.Count, names)
-	if s.Peer != nil {
-		s.Peer.Index = rename(s.Peer.Index, names)
-	}
-	for i := range s.Attrs {
-		for k, e := range s.Attrs[i].Exprs {
-			s.Attrs[i].Exprs[k] = rename(e, names)
-		}
-	}
-	if s.Type != nil {
-		for i := range s.Type.Dims {
-			s.Type.Dims[i].Extent = rename(s.Type.Dims[i].Extent, names)
-		}
-	}
+	s.EachExpr(func(e **ir.Expr) { *e = rename(*e, names) })
 }
 
 // rename returns a copy of e in which variables and tensors are renamed.

@@ -375,29 +375,7 @@ func substitute(s *ir.Stmt, variable string, by *ir.Expr) {
 		}
 		return &c
 	}
-	for i := range s.Args {
-		s.Args[i].Index = expr(s.Args[i].Index)
-	}
-	if s.Into != nil {
-		s.Into.Index = expr(s.Into.Index)
-	}
-	for i := range s.Exprs {
-		s.Exprs[i] = expr(s.Exprs[i])
-	}
-	for i := range s.Attrs {
-		for k := range s.Attrs[i].Exprs {
-			s.Attrs[i].Exprs[k] = expr(s.Attrs[i].Exprs[k])
-		}
-	}
-	if s.Type != nil {
-		for i := range s.Type.Dims {
-			s.Type.Dims[i].Extent = expr(s.Type.Dims[i].Extent)
-		}
-	}
-	s.Count = expr(s.Count)
-	if s.Peer != nil {
-		s.Peer.Index = expr(s.Peer.Index)
-	}
+	s.EachExpr(func(e **ir.Expr) { *e = expr(*e) })
 }
 
 // stacks returns the parameters of which loop s uses only the rows selected by its variable. all
@@ -480,18 +458,10 @@ func (c *cutter) program(params []*ir.Param, results []*ir.Type, body *ir.Block)
 
 // used is an iterator: it calls visit for every name that s, or a block in s, uses.
 func used(s *ir.Stmt, visit func(name string)) {
-	expr := func(e *ir.Expr) {
-		e.Walk(func(e *ir.Expr) {
-			if e.Kind == ir.ExprVar || e.Kind == ir.ExprExtent {
-				visit(e.Name)
-			}
-		})
-	}
 	place := func(p *ir.Place) {
 		if !p.Main && p.Name != "" {
 			visit(p.Name)
 		}
-		expr(p.Index)
 	}
 	one := func(s *ir.Stmt) {
 		for i := range s.Args {
@@ -500,23 +470,13 @@ func used(s *ir.Stmt, visit func(name string)) {
 		if s.Into != nil {
 			place(s.Into)
 		}
-		for _, e := range s.Exprs {
-			expr(e)
-		}
-		for _, a := range s.Attrs {
-			for _, e := range a.Exprs {
-				expr(e)
-			}
-		}
-		if s.Type != nil {
-			for _, d := range s.Type.Dims {
-				expr(d.Extent)
-			}
-		}
-		expr(s.Count)
-		if s.Peer != nil {
-			expr(s.Peer.Index)
-		}
+		s.EachExpr(func(e **ir.Expr) {
+			(*e).Walk(func(e *ir.Expr) {
+				if e.Kind == ir.ExprVar || e.Kind == ir.ExprExtent {
+					visit(e.Name)
+				}
+			})
+		})
 	}
 	one(s)
 	s.Body.Walk(one)

@@ -43,28 +43,5 @@ func mentions(s *ir.Stmt, see func(string)) {
 
 // exprsOf is an iterator: it calls see for every expression and subexpression of s, except those in the blocks of s.
 func exprsOf(s *ir.Stmt, see func(*ir.Expr)) {
-	walk := func(e *ir.Expr) { e.Walk(see) }
-	for i := range s.Args {
-		walk(s.Args[i].Index)
-	}
-	if s.Into != nil {
-		walk(s.Into.Index)
-	}
-	for _, e := range s.Exprs {
-		walk(e)
-	}
-	for _, a := range s.Attrs {
-		for _, e := range a.Exprs {
-			walk(e)
-		}
-	}
-	if s.Type != nil {
-		for _, d := range s.Type.Dims {
-			walk(d.Extent)
-		}
-	}
-	walk(s.Count)
-	if s.Peer != nil {
-		walk(s.Peer.Index)
-	}
+	s.EachExpr(func(e **ir.Expr) { (*e).Walk(see) })
 }
