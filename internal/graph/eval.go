@@ -32,7 +32,7 @@ func (t *Tensor) As(dt DType) *Tensor {
 		if !dt.IsFloat() && dt != Bool {
 			x = math.Trunc(x)
 		}
-		u.Elems[i] = round(dt, x)
+		u.put(i, x)
 	}
 	return u
 }
@@ -49,6 +49,9 @@ func (t *Tensor) Uniform() (x float64, ok bool) {
 	}
 	return t.Elems[0], true
 }
+
+// put stores x, rounded to t's type, as element i.
+func (t *Tensor) put(i int, x float64) { t.Elems[i] = round(t.DType, x) }
 
 // round returns the element of type dt nearest to x.
 func round(dt DType, x float64) float64 {
@@ -160,36 +163,15 @@ func compute(v *Value, known map[*Value]*Tensor, elems *int64) (*Tensor, error) 
 		}
 		return nil, fmt.Errorf("%s is not given", v.Name)
 	}
-	// need lists the nodes that are not computed yet, in the order of the graph.
-	var need []*Node
-	seen := map[*Node]bool{}
-	stack := []*Node{v.Node}
-	for len(stack) > 0 {
-		n := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		if seen[n] || known[n.Out[0]] != nil {
-			continue
-		}
-		seen[n] = true
-		need = append(need, n)
-		for _, w := range n.In {
-			if w.Node != nil {
-				stack = append(stack, w.Node)
-			}
-		}
-	}
-	sort.Slice(need, func(i, j int) bool { return need[i].Order < need[j].Order })
-	for _, n := range need {
+	for _, n := range pending(v.Node, known) {
 		in := make([]*Tensor, len(n.In))
 		for i, w := range n.In {
-			t := known[w]
-			if t == nil && w.Leaf == Constant {
-				t = w.Data
+			if in[i] = known[w]; in[i] == nil && w.Leaf == Constant {
+				in[i] = w.Data
 			}
-			if t == nil {
+			if in[i] == nil {
 				return nil, fmt.Errorf("%s is not given", w.Name)
 			}
-			in[i] = t
 		}
 		for _, w := range n.Out {
 			if *elems -= w.Count(); *elems < 0 {
@@ -207,6 +189,30 @@ func compute(v *Value, known map[*Value]*Tensor, elems *int64) (*Tensor, error) 
 	return known[v], nil
 }
 
+// pending lists, in the order of the graph, the nodes that must be computed for n and are not known yet.
+func pending(n *Node, known map[*Value]*Tensor) []*Node {
+	var need []*Node
+	seen := map[*Node]bool{}
+	stack := []*Node{n}
+	for len(stack) > 0 {
+		n := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if seen[n] || known[n.Out[0]] != nil {
+			continue
+		}
+		seen[n] = true
+		need = append(need, n)
+		for _, w := range n.In {
+			if w.Node != nil {
+				stack = append(stack, w.Node)
+			}
+		}
+	}
+	slices.SortFunc(need, func(a, b *Node) int { return a.Order - b.Order })
+	return need
+}
+
+// unary holds the elementwise operations with one operand.
 var unary = map[Op]func(x float64) float64{
 	Neg: func(x float64) float64 { return -x }, Exp: math.Exp, Log: math.Log, Sin: math.Sin, Cos: math.Cos,
 	Tanh: math.Tanh, Sqrt: math.Sqrt, Rsqrt: func(x float64) float64 { return 1 / math.Sqrt(x) },
@@ -220,8 +226,7 @@ var unary = map[Op]func(x float64) float64{
 		return math.Max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
 	},
 	Erf: math.Erf, Abs: math.Abs, Floor: math.Floor, Not: func(x float64) float64 { return truth(x == 0) },
-	Cast: func(x float64) float64 { return x }, Reshard: func(x float64) float64 { return x },
-	AllReduce: func(x float64) float64 { return x },
+	Reshard: func(x float64) float64 { return x }, AllReduce: func(x float64) float64 { return x },
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
@@ -233,6 +238,7 @@ func truth(b bool) float64 {
 	return 0
 }
 
+// binary holds the elementwise operations with two operands.
 var binary = map[Op]func(a, b float64) float64{
 	AddOp: func(a, b float64) float64 { return a + b }, Sub: func(a, b float64) float64 { return a - b },
 	Mul: func(a, b float64) float64 { return a * b }, Div: func(a, b float64) float64 { return a / b },
@@ -291,66 +297,87 @@ func evalNode(n *Node, in []*Tensor) ([]*Tensor, error) {
 	for i, v := range n.Out {
 		out[i] = NewTensor(v.DType, v.Shape)
 	}
-	y, a := out[0], &n.Attrs
+	return out, operationOf(n.Op).eval(n, in, out)
+}
+
+func evalUnary(n *Node, in, out []*Tensor) error {
+	f := unary[n.Op]
+	for i, x := range in[0].Elems {
+		out[0].put(i, f(x))
+	}
+	return nil
+}
+
+func evalBinary(n *Node, in, out []*Tensor) error {
+	f := binary[n.Op]
+	return evalBroadcasting(in, out, func(at []int64) float64 { return f(in[0].Elems[at[0]], in[1].Elems[at[1]]) })
+}
+
+func evalWhere(_ *Node, in, out []*Tensor) error {
+	return evalBroadcasting(in, out, func(at []int64) float64 {
+		if in[0].Elems[at[0]] != 0 {
+			return in[1].Elems[at[1]]
+		}
+		return in[2].Elems[at[2]]
+	})
+}
+
+func evalBroadcast(_ *Node, in, out []*Tensor) error {
+	return evalBroadcasting(in, out, func(at []int64) float64 { return in[0].Elems[at[0]] })
+}
+
+// evalBroadcasting computes each element of the result by a function of the offsets of the operands' elements. The
+// operands broadcast to the result.
+func evalBroadcasting(in, out []*Tensor, f func(at []int64) float64) error {
+	y := out[0]
+	var steps [][]int64
+	for _, x := range in {
+		steps = append(steps, strides(x.Shape, y.Shape))
+	}
 	i := 0
-	put := func(x float64) { y.Elems[i] = round(y.DType, x); i++ }
-	switch {
-	case isUnary[n.Op]:
-		f := unary[n.Op]
-		for _, x := range in[0].Elems {
-			if n.Op == Cast && !y.DType.IsFloat() && y.DType != Bool {
-				x = math.Trunc(x)
-			}
-			put(f(x))
+	each(y.Shape, func(at []int64) { y.put(i, f(at)); i++ }, steps...)
+	return nil
+}
+
+func evalCast(n *Node, in, out []*Tensor) error {
+	out[0] = in[0].As(n.Out[0].DType)
+	return nil
+}
+
+func evalReshape(_ *Node, in, out []*Tensor) error {
+	copy(out[0].Elems, in[0].Elems)
+	return nil
+}
+
+func evalTranspose(n *Node, in, out []*Tensor) error {
+	return pickStrided(in[0], out[0], 0, Pick(tensor.Strides(in[0].Shape), n.Attrs.Axes))
+}
+
+func evalSlice(n *Node, in, out []*Tensor) error {
+	s, a := tensor.Strides(in[0].Shape), &n.Attrs
+	from := a.Lo * s[a.Axis]
+	s[a.Axis] *= a.Step
+	return pickStrided(in[0], out[0], from, s)
+}
+
+// pickStrided sets the elements of y to the elements of x from offset from on, with the given strides.
+func pickStrided(x, y *Tensor, from int64, strides []int64) error {
+	i := 0
+	each(y.Shape, func(at []int64) { y.put(i, x.Elems[from+at[0]]); i++ }, strides)
+	return nil
+}
+
+func evalConcat(n *Node, in, out []*Tensor) error {
+	y, axis := out[0], n.Attrs.Axis
+	lines(y.Shape, axis, func(outer, inner, size int64) {
+		at := int64(0)
+		for _, x := range in {
+			k := x.Shape[axis] * inner
+			copy(y.Elems[outer*size*inner+at:][:k], x.Elems[outer*k:][:k])
+			at += k
 		}
-		return out, nil
-	case isBinary[n.Op]:
-		f := binary[n.Op]
-		each(y.Shape, func(at []int64) { put(f(in[0].Elems[at[0]], in[1].Elems[at[1]])) },
-			strides(in[0].Shape, y.Shape), strides(in[1].Shape, y.Shape))
-		return out, nil
-	case isReduce[n.Op]:
-		reduce(n, in[0], y)
-		return out, nil
-	}
-	switch n.Op {
-	case Where:
-		each(y.Shape, func(at []int64) {
-			if in[0].Elems[at[0]] != 0 {
-				put(in[1].Elems[at[1]])
-			} else {
-				put(in[2].Elems[at[2]])
-			}
-		}, strides(in[0].Shape, y.Shape), strides(in[1].Shape, y.Shape), strides(in[2].Shape, y.Shape))
-	case Reshape:
-		copy(y.Elems, in[0].Elems)
-	case Broadcast:
-		each(y.Shape, func(at []int64) { put(in[0].Elems[at[0]]) }, strides(in[0].Shape, y.Shape))
-	case Transpose:
-		s := tensor.Strides(in[0].Shape)
-		t := make([]int64, len(s))
-		for d, p := range a.Axes {
-			t[d] = s[p]
-		}
-		each(y.Shape, func(at []int64) { put(in[0].Elems[at[0]]) }, t)
-	case SliceOp:
-		s := tensor.Strides(in[0].Shape)
-		from := a.Lo * s[a.Axis]
-		s[a.Axis] *= a.Step
-		each(y.Shape, func(at []int64) { put(in[0].Elems[from+at[0]]) }, s)
-	case Concat:
-		lines(y.Shape, a.Axis, func(outer, inner, size int64) {
-			at := int64(0)
-			for _, x := range in {
-				k := x.Shape[a.Axis] * inner
-				copy(y.Elems[outer*size*inner+at:][:k], x.Elems[outer*k:][:k])
-				at += k
-			}
-		})
-	default:
-		return out, evalLine(n, in, out)
-	}
-	return out, nil
+	})
+	return nil
 }
 
 // lines calls f for every index of the dimensions before axis. size is the extent of axis, and inner is the number of
@@ -369,15 +396,9 @@ func lines(shape []int64, axis int, f func(outer, inner, size int64)) {
 	}
 }
 
-// reduce computes a reduction along some dimensions.
-func reduce(n *Node, x, y *Tensor) {
+func evalReduction(n *Node, in, out []*Tensor) error {
+	x, y := in[0], out[0]
 	kept, _ := reduced(x.Shape, n.Attrs.Axes, true)
-	s := strides(kept, x.Shape)
-	for d := range s {
-		if kept[d] == 1 && x.Shape[d] != 1 {
-			s[d] = 0
-		}
-	}
 	first := make([]bool, len(y.Elems))
 	i := 0
 	each(x.Shape, func(at []int64) {
@@ -394,101 +415,90 @@ func reduce(n *Node, x, y *Tensor) {
 			*to = math.Min(*to, v)
 		}
 		first[at[0]] = true
-	}, s)
+	}, strides(kept, x.Shape))
 	per := 1.0
 	if n.Op == Mean && len(y.Elems) > 0 {
 		per = float64(len(x.Elems)) / float64(len(y.Elems))
 	}
 	for i, v := range y.Elems {
-		y.Elems[i] = round(y.DType, v/per)
+		y.put(i, v/per)
 	}
+	return nil
 }
 
-// evalLine computes operations that work along one dimension, and operations that contract or index.
-func evalLine(n *Node, in, out []*Tensor) error {
-	x, y, a := in[0], out[0], &n.Attrs
-	switch n.Op {
-	case Cumsum, Softmax, ArgMax, SortOp:
-		lines(x.Shape, a.Axis, func(outer, inner, size int64) {
+// line is a line of elements along one dimension of a tensor.
+type line struct {
+	number int64 // number of the line
+	size   int64
+	at     func(i int64) int64 // offset of element i of the line
+}
+
+// alongLines returns an evaluator that calls f for each line along the node's axis.
+func alongLines(f func(n *Node, l line, x *Tensor, out []*Tensor)) func(n *Node, in, out []*Tensor) error {
+	return func(n *Node, in, out []*Tensor) error {
+		lines(in[0].Shape, n.Attrs.Axis, func(outer, inner, size int64) {
 			for j := range inner {
 				at := func(i int64) int64 { return (outer*size+i)*inner + j }
-				alongLine(n, x, out, size, at, outer*inner+j)
+				f(n, line{number: outer*inner + j, size: size, at: at}, in[0], out)
 			}
 		})
 		return nil
-	case TopK:
-		last := x.Shape[len(x.Shape)-1]
-		for r := range int64(len(x.Elems)) / max(last, 1) {
-			order := sorted(last, true, func(i int64) float64 { return x.Elems[r*last+i] })
-			for k := range a.K {
-				y.Elems[r*a.K+k] = x.Elems[r*last+order[k]]
-				out[1].Elems[r*a.K+k] = float64(order[k])
-			}
-		}
-		return nil
-	case BinCount:
-		for _, v := range x.Elems {
-			if i := int64(v); v >= 0 && i < a.K {
-				y.Elems[i]++
-			}
-		}
-		return nil
-	case LayerNorm, RMSNorm:
-		norm(n, in, y)
-		return nil
-	case Linear, MatMul, GroupedMatMul:
-		return contract(n, in, y)
-	case Attention:
-		attend(n, in, y)
-		return nil
 	}
-	return index(n, in, y)
 }
 
-// alongLine computes the results for one line of x. at(i) is the offset of its element i, and line
-// is its number.
-func alongLine(n *Node, x *Tensor, out []*Tensor, size int64, at func(int64) int64, line int64) {
-	y := out[0]
-	switch n.Op {
-	case Cumsum:
-		sum := 0.0
-		for i := range size {
-			sum += x.Elems[at(i)]
-			y.Elems[at(i)] = round(y.DType, sum)
-		}
-	case Softmax:
-		most, sum := math.Inf(-1), 0.0
-		for i := range size {
-			most = math.Max(most, x.Elems[at(i)])
-		}
-		for i := range size {
-			sum += math.Exp(x.Elems[at(i)] - most)
-		}
-		for i := range size {
-			y.Elems[at(i)] = round(y.DType, math.Exp(x.Elems[at(i)]-most)/sum)
-		}
-	case ArgMax:
-		best := int64(0)
-		for i := range size {
-			if x.Elems[at(i)] > x.Elems[at(best)] {
-				best = i
-			}
-		}
-		y.Elems[line] = float64(best)
-	case SortOp:
-		for i, from := range sorted(size, n.Attrs.Desc, func(i int64) float64 { return x.Elems[at(i)] }) {
-			y.Elems[at(int64(i))] = x.Elems[at(from)]
-			out[1].Elems[at(int64(i))] = float64(from)
+func cumsum(_ *Node, l line, x *Tensor, out []*Tensor) {
+	sum := 0.0
+	for i := range l.size {
+		sum += x.Elems[l.at(i)]
+		out[0].put(int(l.at(i)), sum)
+	}
+}
+
+func softmax(_ *Node, l line, x *Tensor, out []*Tensor) {
+	most, sum := math.Inf(-1), 0.0
+	for i := range l.size {
+		most = math.Max(most, x.Elems[l.at(i)])
+	}
+	for i := range l.size {
+		sum += math.Exp(x.Elems[l.at(i)] - most)
+	}
+	for i := range l.size {
+		out[0].put(int(l.at(i)), math.Exp(x.Elems[l.at(i)]-most)/sum)
+	}
+}
+
+func argMax(_ *Node, l line, x *Tensor, out []*Tensor) {
+	best := int64(0)
+	for i := range l.size {
+		if x.Elems[l.at(i)] > x.Elems[l.at(best)] {
+			best = i
 		}
 	}
+	out[0].Elems[l.number] = float64(best)
+}
+
+func sortLine(n *Node, l line, x *Tensor, out []*Tensor) {
+	for i, from := range sorted(l.size, n.Attrs.Desc, func(i int64) float64 { return x.Elems[l.at(i)] }) {
+		out[0].Elems[l.at(int64(i))] = x.Elems[l.at(from)]
+		out[1].Elems[l.at(int64(i))] = float64(from)
+	}
+}
+
+func evalTopK(n *Node, in, out []*Tensor) error {
+	x, last, k := in[0], Last(in[0].Shape), n.Attrs.K
+	for r := range int64(len(x.Elems)) / max(last, 1) {
+		order := sorted(last, true, func(i int64) float64 { return x.Elems[r*last+i] })
+		for i, from := range order[:k] {
+			out[0].Elems[r*k+int64(i)] = x.Elems[r*last+from]
+			out[1].Elems[r*k+int64(i)] = float64(from)
+		}
+	}
+	return nil
 }
 
 // sorted returns the indices below n sorted by their values. The sort is stable.
 func sorted(n int64, desc bool, value func(int64) float64) []int64 {
-	order := make([]int64, n)
-	for i := range order {
-		order[i] = int64(i)
-	}
+	order := Counting(int(n))
 	sort.SliceStable(order, func(i, j int) bool {
 		if desc {
 			return value(order[i]) > value(order[j])
@@ -498,10 +508,17 @@ func sorted(n int64, desc bool, value func(int64) float64) []int64 {
 	return order
 }
 
-// norm computes layer_norm and rms_norm.
-func norm(n *Node, in []*Tensor, y *Tensor) {
-	x := in[0]
-	d := x.Shape[len(x.Shape)-1]
+func evalBinCount(n *Node, in, out []*Tensor) error {
+	for _, v := range in[0].Elems {
+		if i := int64(v); v >= 0 && i < n.Attrs.K {
+			out[0].Elems[i]++
+		}
+	}
+	return nil
+}
+
+func evalNorm(n *Node, in, out []*Tensor) error {
+	x, d := in[0], Last(in[0].Shape)
 	for r := range int64(len(x.Elems)) / max(d, 1) {
 		row, mean, square := x.Elems[r*d:][:d], 0.0, 0.0
 		if n.Op == LayerNorm {
@@ -520,110 +537,96 @@ func norm(n *Node, in []*Tensor, y *Tensor) {
 			if len(in) > 2 {
 				v += in[2].Elems[i]
 			}
-			y.Elems[r*d+int64(i)] = round(y.DType, v)
+			out[0].put(int(r*d)+i, v)
 		}
 	}
+	return nil
 }
 
-// contract computes matrix products.
-func contract(n *Node, in []*Tensor, y *Tensor) error {
-	x, w := in[0], in[1]
-	k := x.Shape[len(x.Shape)-1]
-	cols := y.Shape[len(y.Shape)-1]
-	dot := func(row []float64, from []float64, step int64) float64 {
-		sum := 0.0
-		for i, v := range row {
-			sum += v * from[int64(i)*step]
-		}
-		return sum
+// dot returns the product of a row with a column, whose elements are step apart.
+func dot(row, column []float64, step int64) float64 {
+	sum := 0.0
+	for i, v := range row {
+		sum += v * column[int64(i)*step]
 	}
-	switch n.Op {
-	case Linear:
-		for i := range y.Elems {
-			r, c := int64(i)/cols, int64(i)%cols
-			v := 0.0
-			if k > 0 {
-				v = dot(x.Elems[r*k:][:k], w.Elems[c*k:], 1)
-			}
-			if len(in) == 3 {
-				v += in[2].Elems[c]
-			}
-			y.Elems[i] = round(y.DType, v)
+	return sum
+}
+
+func evalLinear(_ *Node, in, out []*Tensor) error {
+	x, w, y := in[0], in[1], out[0]
+	k, cols := Last(x.Shape), Last(y.Shape)
+	for i := range y.Elems {
+		r, c := int64(i)/cols, int64(i)%cols
+		v := dot(x.Elems[r*k:][:k], w.Elems[c*k:], 1)
+		if len(in) == 3 {
+			v += in[2].Elems[c]
 		}
-	case MatMul:
-		nx, nw, ny := len(x.Shape)-2, len(w.Shape)-2, len(y.Shape)-2
-		rows, batch := y.Shape[ny], int64(0)
-		if k == 0 || cols == 0 || rows == 0 {
-			return nil
+		y.put(i, v)
+	}
+	return nil
+}
+
+func evalMatMul(_ *Node, in, out []*Tensor) error {
+	x, w, y := in[0], in[1], out[0]
+	k, cols := Last(x.Shape), Last(y.Shape)
+	nx, nw, ny := len(x.Shape)-2, len(w.Shape)-2, len(y.Shape)-2
+	rows, i := y.Shape[ny], 0
+	if k == 0 || cols == 0 || rows == 0 {
+		return nil
+	}
+	each(y.Shape[:ny], func(at []int64) {
+		for r := range rows {
+			for c := range cols {
+				y.put(i, dot(x.Elems[at[0]*rows*k+r*k:][:k], w.Elems[at[1]*k*cols+c:], cols))
+				i++
+			}
 		}
-		each(y.Shape[:ny], func(at []int64) {
-			for r := range rows {
-				for c := range cols {
-					v := dot(x.Elems[at[0]*rows*k+r*k:][:k], w.Elems[at[1]*k*cols+c:], cols)
-					y.Elems[(batch*rows+r)*cols+c] = round(y.DType, v)
-				}
-			}
-			batch++
-		}, strides(x.Shape[:nx], y.Shape[:ny]), strides(w.Shape[:nw], y.Shape[:ny]))
-	case GroupedMatMul:
-		from := int64(0)
-		for e, end := range in[2].Elems {
-			if end < float64(from) || end > float64(x.Shape[0]) {
-				return fmt.Errorf("group %d ends at row %v of %d", e, end, x.Shape[0])
-			}
-			for ; from < int64(end) && k > 0; from++ {
-				for c := range cols {
-					v := dot(x.Elems[from*k:][:k], w.Elems[int64(e)*k*cols+c:], cols)
-					y.Elems[from*cols+c] = round(y.DType, v)
-				}
+	}, strides(x.Shape[:nx], y.Shape[:ny]), strides(w.Shape[:nw], y.Shape[:ny]))
+	return nil
+}
+
+func evalGroupedMatMul(_ *Node, in, out []*Tensor) error {
+	x, w, y := in[0], in[1], out[0]
+	k, cols := Last(x.Shape), Last(y.Shape)
+	from := int64(0)
+	for e, end := range in[2].Elems {
+		if end < float64(from) || end > float64(x.Shape[0]) {
+			return fmt.Errorf("group %d ends at row %v of %d", e, end, x.Shape[0])
+		}
+		for ; from < int64(end) && k > 0; from++ {
+			for c := range cols {
+				y.put(int(from*cols+c), dot(x.Elems[from*k:][:k], w.Elems[int64(e)*k*cols+c:], cols))
 			}
 		}
 	}
 	return nil
 }
 
-// attend computes attention.
-func attend(n *Node, in []*Tensor, y *Tensor) {
+func evalAttention(n *Node, in, out []*Tensor) error {
 	q, k, v := in[0], in[1], in[2]
 	d := len(q.Shape)
 	tq, tk, dim, dv := q.Shape[d-2], k.Shape[d-2], q.Shape[d-1], v.Shape[d-1]
-	scores := append(slices.Clone(q.Shape[:d-1]), tk)
-	var mask *Tensor
-	var ms []int64
+	masked := func(row, j int64, s float64) float64 { return s }
 	if len(in) == 4 {
-		mask, ms = in[3], strides(in[3].Shape, scores)
-	} else {
-		ms = make([]int64, d)
+		masked = maskOf(in[3], WithExtent(q.Shape, d-1, tk))
 	}
 	s := make([]float64, tk)
-	row := int64(0)
-	each(q.Shape[:d-1], func(at []int64) {
+	for row := range int64(len(out[0].Elems)) / max(dv, 1) {
 		head, i := row/tq, row%tq
-		most, sum := math.Inf(-1), 0.0
+		most := math.Inf(-1)
 		for j := range tk {
-			s[j] = 0
-			for e := range dim {
-				s[j] += q.Elems[row*dim+e] * k.Elems[(head*tk+j)*dim+e]
-			}
-			s[j] *= n.Attrs.Scale
+			x := n.Attrs.Scale * dot(q.Elems[row*dim:][:dim], k.Elems[(head*tk+j)*dim:], 1)
 			if c := n.Attrs.Softcap; c != 0 {
-				s[j] = c * math.Tanh(s[j]/c)
+				x = c * math.Tanh(x/c)
 			}
 			if n.Attrs.Causal && j > i {
-				s[j] = math.Inf(-1)
+				x = math.Inf(-1)
 			}
-			if mask != nil {
-				m := mask.Elems[at[0]+j*ms[d-1]]
-				switch {
-				case mask.DType != Bool:
-					s[j] += m
-				case m == 0:
-					s[j] = math.Inf(-1)
-				}
-			}
+			s[j] = masked(row, j, x)
 			most = math.Max(most, s[j])
 		}
-		for j := range tk {
+		sum := 0.0
+		for j := range s {
 			if s[j] = math.Exp(s[j] - most); math.IsInf(most, -1) {
 				s[j] = 0
 			}
@@ -637,138 +640,151 @@ func attend(n *Node, in []*Tensor, y *Tensor) {
 			if sum > 0 {
 				total /= sum
 			}
-			y.Elems[row*dv+e] = round(y.DType, total)
+			out[0].put(int(row*dv+e), total)
 		}
-		row++
-	}, ms[:d-1])
+	}
+	return nil
 }
 
-// index computes operations that read or write elements by index.
-func index(n *Node, in []*Tensor, y *Tensor) error {
-	x, a := in[0], &n.Attrs
-	place := func(v float64, size int64) (int64, error) {
-		i := int64(v)
-		if i < 0 {
-			i += size
+// maskOf returns the function that applies a mask, bool or added, to score s of a row and key j. The mask broadcasts to
+// the shape of the scores.
+func maskOf(mask *Tensor, shape []int64) func(row, j int64, s float64) float64 {
+	var at []int64 // for each row, the offset of its elements in the mask
+	steps, end := strides(mask.Shape, shape), len(shape)-1
+	each(shape[:end], func(offset []int64) { at = append(at, offset[0]) }, steps[:end])
+	return func(row, j int64, s float64) float64 {
+		m := mask.Elems[at[row]+j*steps[end]]
+		switch {
+		case mask.DType != Bool:
+			return s + m
+		case m == 0:
+			return math.Inf(-1)
 		}
-		if i < 0 || i >= size {
-			return 0, fmt.Errorf("index %v of %d elements", v, size)
-		}
-		return i, nil
+		return s
 	}
-	switch n.Op {
-	case Embedding:
-		d := x.Shape[1]
-		for r, v := range in[1].Elems {
-			i, err := place(v, x.Shape[0])
-			if err != nil {
-				return err
-			}
-			copy(y.Elems[int64(r)*d:][:d], x.Elems[i*d:][:d])
+}
+
+// place returns the index that v denotes in a dimension of size elements. A negative v counts from the end.
+func place(v float64, size int64) (int64, error) {
+	i := int64(v)
+	if i < 0 {
+		i += size
+	}
+	if i < 0 || i >= size {
+		return 0, fmt.Errorf("index %v of %d elements", v, size)
+	}
+	return i, nil
+}
+
+func evalEmbedding(_ *Node, in, out []*Tensor) error {
+	x, d := in[0], in[0].Shape[1]
+	for r, v := range in[1].Elems {
+		i, err := place(v, x.Shape[0])
+		if err != nil {
+			return err
 		}
-		return nil
-	case IndexAdd:
-		d := x.Shape[1]
-		for r, v := range in[1].Elems {
-			i := int64(v)
-			if i < -1 || i >= a.K {
-				return fmt.Errorf("index %v of %d elements", v, a.K)
-			}
-			for j := range d {
-				if i >= 0 {
-					y.Elems[i*d+j] += x.Elems[int64(r)*d+j]
-				}
-			}
+		copy(out[0].Elems[int64(r)*d:][:d], x.Elems[i*d:][:d])
+	}
+	return nil
+}
+
+func evalIndexAdd(n *Node, in, out []*Tensor) error {
+	x, d := in[0], in[0].Shape[1]
+	for r, v := range in[1].Elems {
+		i := int64(v)
+		if i < -1 || i >= n.Attrs.K {
+			return fmt.Errorf("index %v of %d elements", v, n.Attrs.K)
 		}
-		return nil
-	case Take, PutAt:
-		return takeOrPut(n, in, y, place)
-	case TakeAlong:
-		s := tensor.Strides(x.Shape)
-		step := s[a.Axis]
-		s[a.Axis] = 0
-		var failed error
-		i := 0
-		each(y.Shape, func(at []int64) {
-			j, err := place(in[1].Elems[i], x.Shape[a.Axis])
-			if err != nil {
-				failed = err
+		if i < 0 {
+			continue
+		}
+		for j := range d {
+			out[0].Elems[i*d+j] += x.Elems[int64(r)*d+j]
+		}
+	}
+	return nil
+}
+
+func evalTakeAlong(n *Node, in, out []*Tensor) (err error) {
+	x, y := in[0], out[0]
+	s := tensor.Strides(x.Shape)
+	step := s[n.Attrs.Axis]
+	s[n.Attrs.Axis] = 0
+	i := 0
+	each(y.Shape, func(at []int64) {
+		j, wrong := place(in[1].Elems[i], x.Shape[n.Attrs.Axis])
+		if wrong != nil {
+			err = wrong
+			return
+		}
+		y.Elems[i] = x.Elems[at[0]+j*step]
+		i++
+	}, s)
+	return err
+}
+
+func evalIndexCopy(n *Node, in, out []*Tensor) (err error) {
+	copy(out[0].Elems, in[0].Elems)
+	lines(in[0].Shape, n.Attrs.Axis, func(outer, inner, size int64) {
+		for r, v := range in[1].Elems {
+			j, wrong := place(v, size)
+			if wrong != nil {
+				err = wrong
 				return
 			}
-			y.Elems[i] = x.Elems[at[0]+j*step]
-			i++
-		}, s)
-		return failed
-	case IndexCopy:
-		copy(y.Elems, x.Elems)
-		rows := in[2]
-		var failed error
-		lines(x.Shape, a.Axis, func(outer, inner, size int64) {
-			for r, v := range in[1].Elems {
-				j, err := place(v, size)
-				if err != nil {
-					failed = err
-					return
-				}
-				from := (outer*int64(len(in[1].Elems)) + int64(r)) * inner
-				copy(y.Elems[(outer*size+j)*inner:][:inner], rows.Elems[from:][:inner])
-			}
-		})
-		return failed
-	}
-	return fmt.Errorf("%s is not computed", n.Op)
+			from := (outer*int64(len(in[1].Elems)) + int64(r)) * inner
+			copy(out[0].Elems[(outer*size+j)*inner:][:inner], in[2].Elems[from:][:inner])
+		}
+	})
+	return err
 }
 
-// takeOrPut reads or writes x[i0, i1, …].
-func takeOrPut(n *Node, in []*Tensor, y *Tensor, place func(float64, int64) (int64, error)) error {
-	x, at := in[0], in[1:]
-	if n.Op == PutAt {
-		at = in[2:]
-		copy(y.Elems, x.Elems)
-	}
-	var shape []int64
+// rowsAt returns the offsets of the rows of x that the indices at select, and the shape of the rows together.
+func rowsAt(x *Tensor, at []*Tensor) (rows, shape []int64, err error) {
 	for _, t := range at {
 		shape, _ = broadcastShapes(shape, t.Shape)
 	}
-	inner := int64(1)
-	for _, d := range x.Shape[len(at):] {
-		inner *= d
+	var steps [][]int64
+	for _, t := range at {
+		steps = append(steps, strides(t.Shape, shape))
 	}
-	all := make([][]int64, len(at))
-	for k, t := range at {
-		all[k] = strides(t.Shape, shape)
-	}
-	rest := append(slices.Clone(shape), x.Shape[len(at):]...)
-	var from []int64
-	if n.Op == PutAt {
-		from = strides(in[1].Shape, rest)
-	}
-	var failed error
-	row := int64(0)
-	var rows []int64 // for each indexed row, its offset in x
-	each(shape, func(o []int64) {
-		to := int64(0)
+	inner := Product(x.Shape[len(at):])
+	each(shape, func(offsets []int64) {
+		row := int64(0)
 		for k, t := range at {
-			i, err := place(t.Elems[o[k]], x.Shape[k])
-			if err != nil {
-				failed = err
-				return
+			i, wrong := place(t.Elems[offsets[k]], x.Shape[k])
+			if wrong != nil {
+				err = wrong
 			}
-			to = to*x.Shape[k] + i
+			row = row*x.Shape[k] + i
 		}
-		if n.Op == Take {
-			copy(y.Elems[row*inner:][:inner], x.Elems[to*inner:][:inner])
-		}
-		rows = append(rows, to*inner)
-		row++
-	}, all...)
-	if failed != nil || n.Op == Take || inner == 0 {
-		return failed
+		rows = append(rows, row*inner)
+	}, steps...)
+	return rows, slices.Concat(shape, x.Shape[len(at):]), err
+}
+
+func evalTake(_ *Node, in, out []*Tensor) error {
+	rows, _, err := rowsAt(in[0], in[1:])
+	if err != nil {
+		return err
 	}
-	i := int64(0)
-	each(rest, func(o []int64) {
-		y.Elems[rows[i/inner]+i%inner] = round(y.DType, in[1].Elems[o[0]])
+	inner := int(Product(in[0].Shape[len(in)-1:]))
+	for i, from := range rows {
+		copy(out[0].Elems[i*inner:][:inner], in[0].Elems[from:])
+	}
+	return nil
+}
+
+func evalPutAt(_ *Node, in, out []*Tensor) error {
+	copy(out[0].Elems, in[0].Elems)
+	rows, shape, err := rowsAt(in[0], in[2:])
+	if err != nil {
+		return err
+	}
+	inner, i := int(Product(in[0].Shape[len(in)-2:])), 0
+	each(shape, func(at []int64) {
+		out[0].put(int(rows[i/inner])+i%inner, in[1].Elems[at[0]])
 		i++
-	}, from)
+	}, strides(in[1].Shape, shape))
 	return nil
 }

@@ -77,6 +77,14 @@ func (v *Value) String() string {
 	return string(v.DType) + strings.ReplaceAll(fmt.Sprint(v.Shape), " ", ", ")
 }
 
+// Made returns the node that computes v if its operation is op, and nil otherwise.
+func (v *Value) Made(op Op) *Node {
+	if v != nil && v.Node != nil && v.Node.Op == op {
+		return v.Node
+	}
+	return nil
+}
+
 // Node is an operation with its operands and results.
 type Node struct {
 	Op    Op
@@ -121,7 +129,6 @@ type Attrs struct {
 	// Softcap is an attribute of Attention. If Softcap is not 0, a score s is replaced by Softcap·tanh(s/Softcap)
 	// before the mask is applied.
 	Softcap float64
-	Stable  bool   // Sort
 	Desc    bool   // Sort: from the largest
 	Layout  Layout // Reshard
 	Red     string // AllReduce: sum, max, min or avg
@@ -187,7 +194,7 @@ const (
 	ArgMax  Op = "argmax" // index of the first of the largest elements along Axis
 	Cumsum  Op = "cumsum"
 	TopK    Op = "topk" // the K largest of the last dimension, and their indices
-	SortOp  Op = "sort" // the sorted elements along Axis, and their indices
+	SortOp  Op = "sort" // the sorted elements along Axis, and their indices; equal elements keep their order
 	Softmax Op = "softmax"
 
 	Linear        Op = "linear"         // x[…, K], w[N, K] and optionally b[N]
@@ -300,18 +307,18 @@ func (g *Graph) Add(op Op, a Attrs, from Origin, dts []DType, in ...*Value) (*No
 		return n, nil
 	}
 	n := &Node{Op: op, In: in, Attrs: a, From: from, Order: len(g.Nodes)}
-	shapes, err := infer(n)
+	results, shape, err := infer(n)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	if len(shapes) != len(dts) {
-		return nil, fmt.Errorf("%s has %d results, not %d", op, len(shapes), len(dts))
+	if results != len(dts) {
+		return nil, fmt.Errorf("%s has %d results, not %d", op, results, len(dts))
 	}
-	for i, s := range shapes {
-		if _, err := count(s); err != nil {
-			return nil, fmt.Errorf("%s: %w", op, err)
-		}
-		n.Out = append(n.Out, &Value{DType: dts[i], Shape: s, Node: n, Index: i})
+	if _, err := count(shape); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	for i, dt := range dts {
+		n.Out = append(n.Out, &Value{DType: dt, Shape: append([]int64{}, shape...), Node: n, Index: i})
 	}
 	g.Nodes = append(g.Nodes, n)
 	if g.nodes == nil {

@@ -201,7 +201,7 @@ func (l *lowering) productOfBatches(n *graph.Node) (*val, error) {
 // the transposed matrices in reverse order. The result then needs no copy. It returns nil for other transpositions.
 func (l *lowering) productTurned(v *graph.Value) (*val, error) {
 	of := v.Node.In[0]
-	m := made(of, graph.MatMul)
+	m := of.Made(graph.MatMul)
 	if m == nil || len(of.Shape) != 2 || len(m.In[0].Shape) != 2 || !slices.Equal(v.Node.Attrs.Axes, []int64{1, 0}) ||
 		len(l.users[of]) != 1 || slices.Contains(l.g.Outputs, of) {
 		return nil, nil
@@ -307,7 +307,7 @@ func (l *lowering) attentionOfShape(n *graph.Node) (*val, error) {
 		y := c.add(graph.Attention, n.Attrs, out.DType, in...)
 		return c.lower(c.reshape(y, out.Shape))
 	}
-	have, want := last(q.Shape), last(w.Shape)
+	have, want := graph.Last(q.Shape), graph.Last(w.Shape)
 	if have == want {
 		return nil, nil
 	}

@@ -23,15 +23,15 @@ const maxMask = 1 << 24
 
 // eagerAttention recognizes softmax(scale · q·kᵀ + mask)·v if the mask is known and only hides keys.
 func eagerAttention(l *lowerer, v *graph.Value) (*val, error) {
-	n := made(v, graph.MatMul)
+	n := v.Made(graph.MatMul)
 	if n == nil {
 		return nil, nil
 	}
 	p := uncast(n.In[0])
-	for r := made(p, graph.Reshape); r != nil && sameMatrices(p, r.In[0]); r = made(p, graph.Reshape) {
+	for r := p.Made(graph.Reshape); r != nil && sameMatrices(p, r.In[0]); r = p.Made(graph.Reshape) {
 		p = uncast(r.In[0])
 	}
-	soft := made(p, graph.Softmax)
+	soft := p.Made(graph.Softmax)
 	if soft == nil || soft.Attrs.Axis != len(p.Shape)-1 {
 		return nil, nil
 	}
@@ -92,7 +92,7 @@ func (l *recognition) scores(s *scores, v *graph.Value) bool {
 		return sameMatrices(v, n.In[0]) && l.scores(s, n.In[0])
 	case graph.MatMul:
 		s.q, s.k, s.scale = n.In[0], n.In[1], 1
-		s.tq, s.tk = v.Shape[len(v.Shape)-2], last(v.Shape)
+		s.tq, s.tk = v.Shape[len(v.Shape)-2], graph.Last(v.Shape)
 		return true
 	case graph.Div:
 		c, ok := l.uniform(n.In[1])
@@ -110,7 +110,7 @@ func (l *recognition) scores(s *scores, v *graph.Value) bool {
 			by, ok := l.perKey(s, known)
 			return ok && s.maskBy(by)
 		}
-		if t := made(uncast(x), graph.Tanh); t != nil { // c · tanh(x / c)
+		if t := uncast(x).Made(graph.Tanh); t != nil { // c · tanh(x / c)
 			if !l.scores(s, t.In[0]) || s.add != nil || s.softcap != 0 || !(c > 0) {
 				return false
 			}

@@ -282,7 +282,7 @@ func (l *lowerer) grouped(n *graph.Node) (*val, error) {
 // groupWeight returns the weight of a grouped product, without a transposition that exchanges its last two dimensions.
 func groupWeight(n *graph.Node) *graph.Value {
 	w := n.In[1]
-	if t := made(w, graph.Transpose); t != nil && swapsLast(t.Attrs.Axes) {
+	if t := w.Made(graph.Transpose); t != nil && swapsLast(t.Attrs.Axes) {
 		return t.In[0]
 	}
 	return w
@@ -291,14 +291,14 @@ func groupWeight(n *graph.Node) *graph.Value {
 // groupedOf converts a grouped product. If part is not negative, it uses only this part of a packed weight.
 func (l *lowerer) groupedOf(n *graph.Node, part int) (*val, error) {
 	ends := n.In[2]
-	for made(ends, graph.Cast) != nil {
+	for ends.Made(graph.Cast) != nil {
 		ends = ends.Node.In[0]
 	}
 	var counted *graph.Value
-	if c := made(ends, graph.Cumsum); c != nil {
+	if c := ends.Made(graph.Cumsum); c != nil {
 		counted = uncast(c.In[0])
 	}
-	if made(counted, graph.BinCount) == nil {
+	if counted.Made(graph.BinCount) == nil {
 		return nil, refuse(n, "a grouped product whose groups are not counted by a histogram")
 	}
 	counts, ok, err := l.index(counted)
@@ -344,7 +344,7 @@ func (l *lowerer) groupedPart(n *graph.Node) (*val, error) {
 		}
 		v = v.Node.In[2]
 	}
-	g := made(v, graph.GroupedMatMul)
+	g := v.Made(graph.GroupedMatMul)
 	if g == nil || n.Attrs.Axis != 1 || l.packed(groupWeight(g)) == nil {
 		return nil, nil
 	}

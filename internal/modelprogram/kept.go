@@ -49,7 +49,7 @@ func (l *emission) readState(v *graph.Value, order int) *val {
 	}
 	y := &val{operand: operand{in: l.claim(c)}}
 	if p.perm != nil {
-		y.perm = inverse(p.perm)
+		y.perm = graph.Inverse(p.perm)
 	}
 	return y
 }
@@ -60,18 +60,10 @@ func (l *emission) claim(buffer *inst) *inst {
 		split: buffer.split, typed: true, from: buffer.from, order: buffer.order})
 }
 
-func inverse(perm []int64) []int64 {
-	out := make([]int64, len(perm))
-	for i, p := range perm {
-		out[p] = int64(i)
-	}
-	return out
-}
-
 // keeps returns the state whose new contents are v, if v is the result of copying rows into the state and no other
 // operation reads the old contents. Otherwise it returns nil.
 func (l *recognition) keeps(v *graph.Value) *graph.Value {
-	n := made(v, graph.IndexCopy)
+	n := v.Made(graph.IndexCopy)
 	if n == nil || n.In[0].Leaf != graph.State || len(l.users[n.In[0]]) != 1 {
 		return nil
 	}
@@ -199,7 +191,7 @@ func (l *lowerer) keptAttention(n *graph.Node, k, w *graph.Value) (*val, error) 
 	if n.Attrs.Softcap != 0 {
 		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
 	}
-	if d := float64(last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
+	if d := float64(graph.Last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
 		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
 	}
 	y := l.emitted(n, "attention", strings.Join(attrs, ", "), q.DType, turned, args[0].splitDim(), args...)
@@ -250,7 +242,7 @@ func (l *recognition) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, pl
 		n := m.Node
 		switch n.Op {
 		case graph.Broadcast, graph.Reshape, graph.Cast:
-			if last(n.In[0].Shape) != last(m.Shape) {
+			if graph.Last(n.In[0].Shape) != graph.Last(m.Shape) {
 				return nil, 0, false
 			}
 			m = n.In[0]
@@ -289,7 +281,7 @@ func (l *recognition) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, pl
 // below returns seen and plus if the elements of keys are 0 to tk-1 along the last dimension and seen has one number
 // for each query.
 func (l *recognition) below(keys, seen *graph.Value, tk int64, plus float64) (*graph.Value, float64, bool) {
-	if !l.folder.IsConstant(keys) || keys.Count() != tk || last(keys.Shape) != tk || last(seen.Shape) != 1 ||
+	if !l.folder.IsConstant(keys) || keys.Count() != tk || graph.Last(keys.Shape) != tk || graph.Last(seen.Shape) != 1 ||
 		seen.DType != graph.I64 && seen.DType != graph.I32 {
 		return nil, 0, false
 	}

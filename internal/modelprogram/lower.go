@@ -111,7 +111,7 @@ func (in *inst) movable() bool {
 
 func bytesOf(dt graph.DType, shape []int64) int64 {
 	t, _ := ir.ParseDType(string(dt))
-	return product(shape) * t.Size()
+	return graph.Product(shape) * t.Size()
 }
 
 func (l *emission) emit(in *inst) *inst {
@@ -214,7 +214,7 @@ func reshapedSplit(from, to []int64, split int) int {
 	if split < 0 {
 		return -1
 	}
-	before := product(from[:split])
+	before := graph.Product(from[:split])
 	at := int64(1)
 	for i, d := range to {
 		if at == before && d > 1 {
@@ -223,14 +223,6 @@ func reshapedSplit(from, to []int64, split int) int {
 		at *= d
 	}
 	return -1
-}
-
-func product(shape []int64) int64 {
-	n := int64(1)
-	for _, d := range shape {
-		n *= d
-	}
-	return n
 }
 
 func tuple(list []int64) string {
@@ -299,7 +291,7 @@ func (l *lowering) make(v *graph.Value) (*val, error) {
 			return nil, err
 		}
 		rows := []int64{n.In[1].Count()}
-		x := l.emitted(n, "embedding", "", v.DType, append(rows, last(v.Shape)), -1, l.shaped(n.In[1], ids, rows),
+		x := l.emitted(n, "embedding", "", v.DType, append(rows, graph.Last(v.Shape)), -1, l.shaped(n.In[1], ids, rows),
 			table)
 		x.in.whole = true
 		return seen(x, v.Shape), nil
@@ -431,7 +423,7 @@ func (l *lowering) reshape(v *graph.Value) (*val, error) {
 // row converts a reshape that only removes the dimension of extent 1 of a slice. An example is the weight of one layer
 // in a stack, in a scan over layers. It returns nil for other reshapes.
 func (l *lowering) row(v *graph.Value) (*val, error) {
-	of := made(v.Node.In[0], graph.SliceOp)
+	of := v.Node.In[0].Made(graph.SliceOp)
 	if of == nil || of.Attrs.Step != 1 || of.Attrs.Hi-of.Attrs.Lo != 1 || len(l.users[v.Node.In[0]]) != 1 {
 		return nil, nil
 	}
@@ -531,7 +523,7 @@ func (l *emission) known(t *graph.Tensor) (*val, error) {
 // counts reports whether a tensor's elements are the consecutive numbers start, start+1, and so on.
 func counts(t *graph.Tensor) (start int64, ok bool) {
 	n := len(t.Elems)
-	if n < 2 || t.DType != graph.I32 && t.DType != graph.I64 || last(t.Shape) != int64(n) {
+	if n < 2 || t.DType != graph.I32 && t.DType != graph.I64 || graph.Last(t.Shape) != int64(n) {
 		return 0, false
 	}
 	for i, x := range t.Elems {
@@ -633,10 +625,10 @@ func (l *lowering) productOf(n *graph.Node, part int) (*val, error) {
 	// The activations are viewed as a matrix of rows for any leading dimensions, so that strategies can divide the rows.
 	var xo operand
 	pending := shape
-	if k := last(n.In[0].Shape); len(wShape) == 2 && k > 0 {
+	if k := graph.Last(n.In[0].Shape); len(wShape) == 2 && k > 0 {
 		rows := n.In[0].Count() / k
 		xo = l.shaped(n.In[0], x, []int64{rows, k})
-		shape = []int64{rows, last(shape)}
+		shape = []int64{rows, graph.Last(shape)}
 	} else {
 		xo = l.settle(n.In[0], x)
 	}
@@ -695,7 +687,7 @@ func (l *lowering) slice(n *graph.Node) (*val, error) {
 			return x, err
 		}
 	}
-	if c := made(n.In[0], graph.Concat); c != nil && c.Attrs.Axis == n.Attrs.Axis { // the slice is one operand of the concat, or a part of it
+	if c := n.In[0].Made(graph.Concat); c != nil && c.Attrs.Axis == n.Attrs.Axis { // the slice is one operand of the concat, or a part of it
 		at := int64(0)
 		for _, v := range c.In {
 			end := at + v.Shape[n.Attrs.Axis]
@@ -728,7 +720,7 @@ func (l *lowering) slice(n *graph.Node) (*val, error) {
 // another shape. It returns nil for other slices.
 func (l *lowering) slicePacked(n *graph.Node, v *graph.Value) (*val, error) {
 	at := v.Node
-	for at != nil && at.Op == graph.Reshape && last(at.In[0].Shape) == last(v.Shape) {
+	for at != nil && at.Op == graph.Reshape && graph.Last(at.In[0].Shape) == graph.Last(v.Shape) {
 		at = at.In[0].Node
 	}
 	var bias *graph.Value
@@ -753,13 +745,6 @@ func (l *lowering) slicePacked(n *graph.Node, v *graph.Value) (*val, error) {
 		x = y
 	}
 	return seen(x, n.Out[0].Shape), nil
-}
-
-func last(shape []int64) int64 {
-	if len(shape) == 0 {
-		return -1
-	}
-	return shape[len(shape)-1]
 }
 
 // concat converts a concatenation. The operands may be permuted, but all in the same way.
@@ -816,7 +801,7 @@ func (l *lowering) reduce(n *graph.Node) (*val, error) {
 		}
 		return &val{operand: l.shaped(n.In[0], x, n.Out[0].Shape)}, nil
 	}
-	if neg := made(n.In[0], graph.Neg); neg != nil && n.Op == graph.SumOp && len(l.users[n.In[0]]) == 1 {
+	if neg := n.In[0].Made(graph.Neg); neg != nil && n.Op == graph.SumOp && len(l.users[n.In[0]]) == 1 {
 		sum := *n
 		sum.In = neg.In
 		x, err := l.reduce(&sum)
@@ -855,7 +840,7 @@ func (l *lowering) norm(n *graph.Node, x *graph.Value, params []*graph.Value, ep
 		return nil, err
 	}
 	xo := y.operand
-	if y.perm != nil || last(xo.shape()) != last(x.Shape) {
+	if y.perm != nil || graph.Last(xo.shape()) != graph.Last(x.Shape) {
 		xo = l.settle(x, y)
 	}
 	op, want := "rms_norm", 1
@@ -869,7 +854,7 @@ func (l *lowering) norm(n *graph.Node, x *graph.Value, params []*graph.Value, ep
 		if i < len(params) {
 			p, err = l.vector(params[i], out.DType)
 		} else {
-			p, err = l.fill(out.DType, []int64{last(x.Shape)}, float64(1-i))
+			p, err = l.fill(out.DType, []int64{graph.Last(x.Shape)}, float64(1-i))
 		}
 		if err != nil {
 			return nil, err
@@ -940,7 +925,7 @@ func (l *lowering) binary(n *graph.Node) (*val, error) {
 	}
 	// The operand a may have any shape in which its last dimension remains last.
 	vector := len(b.Shape) == 1 && slices.Equal(a.Shape, out.Shape)
-	if base := x.operand.shape(); vector && x.perm == nil && last(base) == last(a.Shape) {
+	if base := x.operand.shape(); vector && x.perm == nil && graph.Last(base) == graph.Last(a.Shape) {
 		z := l.emitted(n, name, "", out.DType, base, x.splitDim(), x.operand, l.settle(b, y))
 		z.shape = x.shape
 		return z, nil

@@ -153,7 +153,7 @@ func (q *quantizer) activation(x operand, in *inst) [2]*inst {
 		s.attrs, s.shape = "block=1", rows
 	case "fp8-block":
 		s.attrs = fmt.Sprintf("block=(1, %d)", Block)
-		s.shape = append(slices.Clone(rows), blocks(last(shape)))
+		s.shape = append(slices.Clone(rows), blocks(graph.Last(shape)))
 	}
 	v := &inst{op: "quantize", args: []operand{x, {in: s}}, dt: floating8, shape: shape, split: x.splitDim(),
 		from: in.from, order: in.order}

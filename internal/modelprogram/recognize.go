@@ -29,17 +29,9 @@ func init() {
 		eagerAttention)
 }
 
-// made returns the node that computes v if its operation is op, and nil otherwise.
-func made(v *graph.Value, op graph.Op) *graph.Node {
-	if v != nil && v.Node != nil && v.Node.Op == op {
-		return v.Node
-	}
-	return nil
-}
-
 // uncast returns the value from which v was cast.
 func uncast(v *graph.Value) *graph.Value {
-	for made(v, graph.Cast) != nil {
+	for v.Made(graph.Cast) != nil {
 		v = v.Node.In[0]
 	}
 	return v
@@ -83,12 +75,12 @@ func (l *recognition) number(n *graph.Node) (c float64, other *graph.Value, ok b
 
 // normalized returns x and eps if v is x · rsqrt(mean(x²) + eps).
 func (l *recognition) normalized(v *graph.Value) (x *graph.Value, eps float64, ok bool) {
-	root, x, ok := either(made(v, graph.Mul), func(v *graph.Value) bool { return made(v, graph.Rsqrt) != nil })
+	root, x, ok := either(v.Made(graph.Mul), func(v *graph.Value) bool { return v.Made(graph.Rsqrt) != nil })
 	if !ok {
 		return nil, 0, false
 	}
-	eps, mean, ok := l.number(made(root.Node.In[0], graph.AddOp))
-	if !ok || made(mean, graph.Mean) == nil {
+	eps, mean, ok := l.number(root.Node.In[0].Made(graph.AddOp))
+	if !ok || mean.Made(graph.Mean) == nil {
 		return nil, 0, false
 	}
 	m := mean.Node
@@ -96,11 +88,11 @@ func (l *recognition) normalized(v *graph.Value) (x *graph.Value, eps float64, o
 		return nil, 0, false
 	}
 	square := m.In[0]
-	if p := made(square, graph.Pow); p != nil {
+	if p := square.Made(graph.Pow); p != nil {
 		two, is := l.uniform(p.In[1])
 		return x, eps, is && two == 2 && p.In[0] == x
 	}
-	p := made(square, graph.Mul)
+	p := square.Made(graph.Mul)
 	return x, eps, p != nil && p.In[0] == x && p.In[1] == x
 }
 
@@ -111,7 +103,7 @@ func rmsNorm(l *lowerer, v *graph.Value) (*val, error) {
 	if n.Op == graph.Cast {
 		inner = uncast(v)
 	}
-	m := made(inner, graph.Mul)
+	m := inner.Made(graph.Mul)
 	if m == nil {
 		return nil, nil
 	}
@@ -119,7 +111,7 @@ func rmsNorm(l *lowerer, v *graph.Value) (*val, error) {
 	var x *graph.Value
 	found := func(v *graph.Value) (ok bool) { x, eps, ok = l.normalized(uncast(v)); return ok }
 	var params []*graph.Value
-	if _, w, ok := either(m, found); ok && isVector(w, last(v.Shape)) {
+	if _, w, ok := either(m, found); ok && isVector(w, graph.Last(v.Shape)) {
 		params = []*graph.Value{w}
 	} else if x, eps, ok = l.normalized(inner); !ok {
 		return nil, nil
@@ -136,19 +128,19 @@ func rmsNorm(l *lowerer, v *graph.Value) (*val, error) {
 
 // isVector reports whether a value has n elements, all along its last dimension.
 func isVector(v *graph.Value, n int64) bool {
-	return len(v.Shape) > 0 && last(v.Shape) == n && v.Count() == n
+	return len(v.Shape) > 0 && graph.Last(v.Shape) == n && v.Count() == n
 }
 
 // geluTanh recognizes x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
 func geluTanh(l *lowerer, v *graph.Value) (*val, error) {
-	_, half, ok := either(made(v, graph.Mul), func(v *graph.Value) bool {
-		one, t, ok := l.number(made(v, graph.AddOp))
-		return ok && one == 1 && made(t, graph.Tanh) != nil
+	_, half, ok := either(v.Made(graph.Mul), func(v *graph.Value) bool {
+		one, t, ok := l.number(v.Made(graph.AddOp))
+		return ok && one == 1 && t.Made(graph.Tanh) != nil
 	})
 	if !ok {
 		return nil, nil
 	}
-	c, x, ok := l.number(made(half, graph.Mul))
+	c, x, ok := l.number(half.Made(graph.Mul))
 	if !ok || c != 0.5 {
 		return nil, nil
 	}
@@ -159,16 +151,16 @@ func geluTanh(l *lowerer, v *graph.Value) (*val, error) {
 		}
 	}
 	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-5 }
-	c, inner, ok := l.number(made(sum.Node.In[0], graph.Mul))
+	c, inner, ok := l.number(sum.Node.In[0].Made(graph.Mul))
 	if !ok || !near(c, math.Sqrt(2/math.Pi)) {
 		return nil, nil
 	}
-	_, scaled, ok := either(made(inner, graph.AddOp), func(v *graph.Value) bool { return v == x })
+	_, scaled, ok := either(inner.Made(graph.AddOp), func(v *graph.Value) bool { return v == x })
 	if !ok {
 		return nil, nil
 	}
-	c, cube, ok := l.number(made(scaled, graph.Mul))
-	p := made(cube, graph.Pow)
+	c, cube, ok := l.number(scaled.Made(graph.Mul))
+	p := cube.Made(graph.Pow)
 	if !ok || !near(c, 0.044715) || p == nil || p.In[0] != x {
 		return nil, nil
 	}
@@ -194,11 +186,11 @@ func rope(l *lowerer, v *graph.Value) (*val, error) {
 // partialRope recognizes a rotary embedding that rotates only a part of each head and concatenates it with the
 // unrotated part.
 func partialRope(l *lowerer, v *graph.Value) (*val, error) {
-	c := made(v, graph.Concat)
+	c := v.Made(graph.Concat)
 	if c == nil || len(c.In) != 2 || c.Attrs.Axis != len(v.Shape)-1 {
 		return nil, nil
 	}
-	rest := made(c.In[1], graph.SliceOp)
+	rest := c.In[1].Made(graph.SliceOp)
 	if rest == nil || rest.Attrs.Axis != c.Attrs.Axis {
 		return nil, nil
 	}
@@ -206,10 +198,10 @@ func partialRope(l *lowerer, v *graph.Value) (*val, error) {
 	if r == nil || err != nil {
 		return nil, err
 	}
-	part, width := made(r.x, graph.SliceOp), last(r.x.Shape)
+	part, width := r.x.Made(graph.SliceOp), graph.Last(r.x.Shape)
 	if part == nil || part.In[0] != rest.In[0] || part.Attrs.Axis != c.Attrs.Axis || part.Attrs.Lo != 0 ||
 		part.Attrs.Step != 1 || rest.Attrs.Step != 1 || rest.Attrs.Lo != width ||
-		last(v.Shape) != last(rest.In[0].Shape) {
+		graph.Last(v.Shape) != graph.Last(rest.In[0].Shape) {
 		return nil, nil
 	}
 	return l.rope(v, part.In[0], r)
@@ -225,14 +217,14 @@ type turn struct {
 
 // turned returns the rotary embedding of which v is the result, if v = x·cos + rotate(x)·sin. Otherwise it returns nil.
 func (l *lowerer) turned(v *graph.Value) (*turn, error) {
-	n := made(v, graph.AddOp)
+	n := v.Made(graph.AddOp)
 	if n == nil {
 		return nil, nil
 	}
 	var x, cos, sin *graph.Value
 	for i, term := range n.In {
 		other := n.In[1-i]
-		m, o := made(term, graph.Mul), made(other, graph.Mul)
+		m, o := term.Made(graph.Mul), other.Made(graph.Mul)
 		if m == nil || o == nil {
 			return nil, nil
 		}
@@ -251,11 +243,11 @@ func (l *lowerer) turned(v *graph.Value) (*turn, error) {
 	r := &turn{x: x}
 	var ok bool
 	var err error
-	if r.angle, r.at, ok, err = l.phase(cos, sin, last(x.Shape)); err != nil {
+	if r.angle, r.at, ok, err = l.phase(cos, sin, graph.Last(x.Shape)); err != nil {
 		return nil, err
 	}
 	if !ok && l.folder.IsConstant(cos) && l.folder.IsConstant(sin) {
-		if r.angle, ok, err = l.angles(cos, sin, last(x.Shape)); ok {
+		if r.angle, ok, err = l.angles(cos, sin, graph.Last(x.Shape)); ok {
 			n := int64(len(r.positions))
 			r.at.in = l.iota(graph.I32, []int64{n}, 0)
 		}
@@ -273,7 +265,7 @@ func (l *lowerer) rope(v, x *graph.Value, r *turn) (*val, error) {
 		return nil, err
 	}
 	// Positions are along dimension 2 of x[B, H, T, D], or along dimension 1 of x[B, T, H, D].
-	tokens := last(r.at.shape())
+	tokens := graph.Last(r.at.shape())
 	heads := []int64{0, 2, 1, 3}
 	turn := r.shape[1] == 1 && r.shape[2] == tokens && x.Shape[2] == tokens
 	if turn {
@@ -291,7 +283,7 @@ func (l *lowerer) rope(v, x *graph.Value, r *turn) (*val, error) {
 		o = l.settle(&graph.Value{Shape: shape, Node: x.Node}, y)
 	}
 	args, attrs := []operand{o, r.at}, ""
-	if width := int64(2 * len(r.freqs)); r.theta == 0 || width != last(x.Shape) {
+	if width := int64(2 * len(r.freqs)); r.theta == 0 || width != graph.Last(x.Shape) {
 		t := &graph.Tensor{DType: graph.F32, Shape: []int64{width / 2}, Elems: r.freqs}
 		args = append(args, operand{p: l.constantParam(t.As(graph.F32), "freqs")})
 	} else {
@@ -312,20 +304,20 @@ func (l *lowerer) rope(v, x *graph.Value, r *turn) (*val, error) {
 
 // rotated returns x if v is the concatenation of -x[half:] and x[:half] along the last dimension.
 func rotated(v *graph.Value) *graph.Value {
-	c := made(v, graph.Concat)
+	c := v.Made(graph.Concat)
 	if c == nil || len(c.In) != 2 || c.Attrs.Axis != len(v.Shape)-1 {
 		return nil
 	}
-	neg := made(c.In[0], graph.Neg)
+	neg := c.In[0].Made(graph.Neg)
 	if neg == nil {
 		return nil
 	}
-	hi, lo := made(neg.In[0], graph.SliceOp), made(c.In[1], graph.SliceOp)
-	half := last(v.Shape) / 2
+	hi, lo := neg.In[0].Made(graph.SliceOp), c.In[1].Made(graph.SliceOp)
+	half := graph.Last(v.Shape) / 2
 	if hi == nil || lo == nil || hi.In[0] != lo.In[0] || hi.Attrs.Axis != c.Attrs.Axis ||
 		lo.Attrs.Axis != c.Attrs.Axis ||
 		lo.Attrs.Lo != 0 || lo.Attrs.Hi != half || hi.Attrs.Lo != half || hi.Attrs.Hi != 2*half ||
-		last(lo.In[0].Shape) != 2*half {
+		graph.Last(lo.In[0].Shape) != 2*half {
 		return nil
 	}
 	return lo.In[0]
@@ -353,7 +345,7 @@ func (l *recognition) angles(cos, sin *graph.Value, d int64) (a angle, ok bool, 
 		return a, false, err
 	}
 	a.shape = cos.Shape
-	if last(a.shape) != d || len(c.Elems) != len(s.Elems) || int64(len(c.Elems))%max(d, 1) != 0 || d%2 != 0 || d == 0 ||
+	if graph.Last(a.shape) != d || len(c.Elems) != len(s.Elems) || int64(len(c.Elems))%max(d, 1) != 0 || d%2 != 0 || d == 0 ||
 		len(a.shape) != 4 || int64(len(c.Elems)) < 2*d {
 		return a, false, nil
 	}
@@ -427,21 +419,21 @@ func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok
 		!slices.Equal(cos.Shape, sin.Shape) || len(cos.Shape) != 4 {
 		return a, at, false, nil
 	}
-	both := made(angles, graph.Concat)
-	if both == nil || len(both.In) != 2 || both.In[0] != both.In[1] || last(angles.Shape) != d {
+	both := angles.Made(graph.Concat)
+	if both == nil || len(both.In) != 2 || both.In[0] != both.In[1] || graph.Last(angles.Shape) != d {
 		return a, at, false, nil
 	}
 	product, half := both.In[0], d/2
 	tokens, order := product.Count()/half, 1
-	if t := made(product, graph.Transpose); t != nil && swapsLast(t.Attrs.Axes) {
+	if t := product.Made(graph.Transpose); t != nil && swapsLast(t.Attrs.Axes) {
 		product, order = t.In[0], 0
 	}
 	var pos, freqs *graph.Value
-	if n := made(product, graph.MatMul); n != nil && last(n.In[0].Shape) == 1 {
+	if n := product.Made(graph.MatMul); n != nil && graph.Last(n.In[0].Shape) == 1 {
 		pos, freqs = n.In[1-order], n.In[order]
-	} else if n := made(product, graph.Mul); n != nil && order == 1 {
+	} else if n := product.Made(graph.Mul); n != nil && order == 1 {
 		freqs, pos, _ = either(n, l.folder.IsConstant)
-		if last(pos.Shape) != 1 {
+		if graph.Last(pos.Shape) != 1 {
 			return a, at, false, nil
 		}
 	}
@@ -519,15 +511,15 @@ func wider(v *graph.Value) *graph.Value {
 
 // repeated returns k and n if v[B, H·n, T, D] contains each head of k[B, H, T, D] n times.
 func repeated(v *graph.Value) *graph.Value {
-	r := made(v, graph.Reshape)
+	r := v.Made(graph.Reshape)
 	if r == nil || len(v.Shape) != 4 {
 		return v
 	}
-	b := made(r.In[0], graph.Broadcast)
+	b := r.In[0].Made(graph.Broadcast)
 	if b == nil || len(b.Out[0].Shape) != 5 {
 		return v
 	}
-	u := made(b.In[0], graph.Reshape)
+	u := b.In[0].Made(graph.Reshape)
 	if u == nil || len(u.In[0].Shape) != 4 {
 		return v
 	}
@@ -544,7 +536,7 @@ func repeated(v *graph.Value) *graph.Value {
 // attention converts the operation attention. Heads that are repeated for groups of queries are used without the
 // repetition, and a known mask becomes attributes.
 func attention(l *lowerer, v *graph.Value) (*val, error) {
-	n := made(v, graph.Attention)
+	n := v.Made(graph.Attention)
 	if n == nil {
 		return nil, nil
 	}
@@ -581,7 +573,7 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	if n.Attrs.Softcap != 0 {
 		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
 	}
-	if d := float64(last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
+	if d := float64(graph.Last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
 		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
 	}
 	heads := []int64{0, 2, 1, 3}

@@ -58,7 +58,7 @@ func TestRope(t *testing.T) {
 				sin = m.add(graph.Mul, graph.Attrs{}, graph.F32, m.add(graph.Sin, graph.Attrs{}, graph.F32, both), by)
 			}
 			cut := func(v *graph.Value, lo, hi int64) *graph.Value {
-				if lo == 0 && hi == last(v.Shape) {
+				if lo == 0 && hi == graph.Last(v.Shape) {
 					return v
 				}
 				return m.add(graph.SliceOp, graph.Attrs{Axis: 3, Lo: lo, Hi: hi, Step: 1}, graph.F32, v)

@@ -125,7 +125,7 @@ func (b *builder) runParallel(in []tens) []tens {
 		if x := b.meshes[s.mesh]; x != nil && len(x.order) == n && global {
 			return x.order
 		}
-		return counting(n)
+		return graph.Counting(n)
 	}
 	for j := range args {
 		s := of(f.args[j])
@@ -154,7 +154,7 @@ func (b *builder) runParallel(in []tens) []tens {
 	b.lift, b.devs = int64(n), m
 	list := make([]tens, len(out)*n)
 	for j, x := range out {
-		places := counting(n)
+		places := graph.Counting(n)
 		if global {
 			s := of(f.results[j])
 			x, places = b.localized(m, x, s, o.types[j], int64(n)), order(s)

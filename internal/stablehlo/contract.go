@@ -57,14 +57,6 @@ func rest(rank int, lists ...[]int64) []int64 {
 	return list
 }
 
-func pick(shape, dims []int64) []int64 {
-	list := []int64{}
-	for _, d := range dims {
-		list = append(list, shape[d])
-	}
-	return list
-}
-
 // contracted returns the product of x and y over their contracting dimensions, for each index of the batching
 // dimensions, as a matrix product. The remaining dimensions of x are not merged, so that the layout of each is
 // preserved.
@@ -86,25 +78,25 @@ func (b *shapes) contracted(x, y tens, bx, by, cx, cy []int64) tens {
 	x, y = cast(x), cast(y)
 	lifted := anyLifted(x, y)
 	fx, fy := rest(len(x.t.shape), bx, cx), rest(len(y.t.shape), by, cy)
-	out := slices.Concat(pick(x.t.shape, bx), pick(x.t.shape, fx), pick(y.t.shape, fy))
+	out := slices.Concat(graph.Pick(x.t.shape, bx), graph.Pick(x.t.shape, fx), graph.Pick(y.t.shape, fy))
 	if !slices.Equal(out, t.shape) {
 		b.wrong("the result has shape %v, but its type is %s", out, t)
 	}
-	k := product(pick(x.t.shape, cx))
+	k := graph.Product(graph.Pick(x.t.shape, cx))
 	xt := b.transposed(x, slices.Concat(bx, fx, cx))
 	yt := b.transposed(y, slices.Concat(by, cy, fy))
-	batch := pick(x.t.shape, bx)
-	rows, cols := pick(x.t.shape, fx), pick(y.t.shape, fy)
+	batch := graph.Pick(x.t.shape, bx)
+	rows, cols := graph.Pick(x.t.shape, fx), graph.Pick(y.t.shape, fy)
 	if k == 0 {
 		return tens{v: b.g.Scalar(dt, 0), t: t}
 	}
 	// Without batching, the result is a single matrix product: the leading dimensions of x are its rows.
 	left := slices.Concat(batch, rows, []int64{k})
 	if lifted || len(bx) > 0 || len(rows) == 0 {
-		left = slices.Concat(batch, []int64{product(rows), k})
+		left = slices.Concat(batch, []int64{graph.Product(rows), k})
 	}
 	xv := b.fullAs(b.reshapedTo(xt, left), lifted)
-	yv := b.fullAs(b.reshapedTo(yt, slices.Concat(batch, []int64{k, product(cols)})), lifted)
+	yv := b.fullAs(b.reshapedTo(yt, slices.Concat(batch, []int64{k, graph.Product(cols)})), lifted)
 	v := b.add(graph.MatMul, graph.Attrs{}, wide, xv, yv)
 	if wide != dt {
 		v = b.add(graph.Cast, graph.Attrs{}, dt, v)

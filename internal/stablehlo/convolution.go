@@ -49,8 +49,8 @@ func (b *shapes) convolution(in []tens) tens {
 	}
 	groups, batches := b.count("feature_group_count"), b.count("batch_group_count")
 	size := w.t.shape[:n]
-	if product(size) > maxWindow || product(size) < 1 {
-		b.refuse("a window of %d elements; the limit is %d", product(size), maxWindow)
+	if graph.Product(size) > maxWindow || graph.Product(size) < 1 {
+		b.refuse("a window of %d elements; the limit is %d", graph.Product(size), maxWindow)
 	}
 	pads := b.convPads(n)
 	fill := b.like(x, 0)
@@ -61,7 +61,7 @@ func (b *shapes) convolution(in []tens) tens {
 		x = b.padding(x, fill, d+1, pads[2*d], pads[2*d+1], base[d]-1)
 	}
 	var parts []tens // for each position in the window: [batch, positions of the result…, 1, features]
-	for k := range product(size) {
+	for k := range graph.Product(size) {
 		part, at := x, k
 		for d := n - 1; d >= 0; d-- {
 			lo := at % size[d] * dilation[d]
@@ -83,14 +83,14 @@ func (b *shapes) convolution(in []tens) tens {
 			groups, batches, in[0].t, in[1].t)
 	}
 	// The factors become [g, rows, window, in] and [g, window, in, out].
-	g, area := groups*batches, product(size)
-	y = b.reshapedTo(y, []int64{batches, rows / batches * product(places), area, groups, per})
-	y = b.reshapedTo(b.transposed(y, []int64{0, 3, 1, 2, 4}), []int64{g, rows / batches * product(places), area * per})
+	g, area := groups*batches, graph.Product(size)
+	y = b.reshapedTo(y, []int64{batches, rows / batches * graph.Product(places), area, groups, per})
+	y = b.reshapedTo(b.transposed(y, []int64{0, 3, 1, 2, 4}), []int64{g, rows / batches * graph.Product(places), area * per})
 	w = b.reshapedTo(b.transposed(b.reshapedTo(w, []int64{area * per, g, out / g}), []int64{1, 0, 2}),
 		[]int64{g, area * per, out / g})
 	z := b.batched(y, w, t.dt) // [g, rows·places, out/g]
 	z = b.reshapedTo(z, slices.Concat([]int64{g, rows / batches}, places, []int64{out / g}))
-	front := slices.Concat(counting(n + 3)[1:n+2], []int64{0, int64(n + 2)})
+	front := slices.Concat(graph.Counting(n + 3)[1:n+2], []int64{0, int64(n + 2)})
 	z = b.reshapedTo(b.transposed(z, front), slices.Concat([]int64{rows / batches}, places, []int64{out}))
 	back := make([]int64, n+2)
 	for i, d := range b.convDims(dims.list[2], n, "b", "f") {

@@ -73,14 +73,6 @@ func (b *arithmetic) where(is, x, y tens) tens { return b.elementwise(graph.Wher
 // is adds a comparison.
 func (b *arithmetic) is(op graph.Op, x, y tens) tens { return b.elementwise(op, graph.Bool, x, y) }
 
-// node returns the node that computes v if its operation is op, and nil otherwise.
-func node(v *graph.Value, op graph.Op) *graph.Node {
-	if v.Node != nil && v.Node.Op == op {
-		return v.Node
-	}
-	return nil
-}
-
 func (b *arithmetic) convert(x tens, t typ) tens {
 	switch {
 	case x.t.dt == t.dt:
@@ -141,7 +133,7 @@ func (b *arithmetic) multiply(x, y tens, t typ) tens {
 		return b.is(graph.And, x, y)
 	}
 	for range 2 { // x·σ(x)
-		if s := node(y.v, graph.Sigmoid); s != nil && s.In[0] == x.v {
+		if s := y.v.Made(graph.Sigmoid); s != nil && s.In[0] == x.v {
 			return b.elementwise(graph.SiLU, t.dt, x)
 		}
 		x, y = y, x
@@ -197,7 +189,7 @@ func (b *arithmetic) quotient(x, y tens, t typ) tens {
 
 // negated returns the value z such that v is 1 + exp(-z).
 func negated(b *arithmetic, v *graph.Value) *graph.Value {
-	n := node(v, graph.AddOp)
+	n := v.Made(graph.AddOp)
 	if n == nil {
 		return nil
 	}
@@ -206,8 +198,8 @@ func negated(b *arithmetic, v *graph.Value) *graph.Value {
 		if c, ok := b.uniform(tens{v: one}); !ok || c != 1 {
 			continue
 		}
-		if exp := node(e, graph.Exp); exp != nil {
-			if neg := node(exp.In[0], graph.Neg); neg != nil {
+		if exp := e.Made(graph.Exp); exp != nil {
+			if neg := exp.In[0].Made(graph.Neg); neg != nil {
 				return neg.In[0]
 			}
 		}
@@ -218,16 +210,16 @@ func negated(b *arithmetic, v *graph.Value) *graph.Value {
 // softmax returns the softmax of z if x is exp(z - m) and y is the sum of x along a dimension, for any m that is
 // constant along that dimension.
 func (b *nodes) softmax(x, y tens) *graph.Value {
-	exp := node(x.v, graph.Exp)
+	exp := x.v.Made(graph.Exp)
 	v := y.v
-	for node(v, graph.Reshape) != nil {
+	for v.Made(graph.Reshape) != nil {
 		v = v.Node.In[0]
 	}
-	sum := node(v, graph.SumOp)
+	sum := v.Made(graph.SumOp)
 	if exp == nil || sum == nil || sum.In[0] != x.v || len(sum.Attrs.Axes) != 1 || x.v.DType != v.DType {
 		return nil
 	}
-	sub := node(exp.In[0], graph.Sub)
+	sub := exp.In[0].Made(graph.Sub)
 	along := int(sum.Attrs.Axes[0])
 	kept := slices.Clone(x.v.Shape)
 	kept[along] = 1

@@ -36,7 +36,7 @@ func (b *nodes) counted(dt graph.DType, shape []int64, d int) tens {
 func (b *shapes) take(x tens, dims []int64, at []tens, shape []int64) tens {
 	lifted := anyLifted(append([]tens{x}, at...)...)
 	left := rest(len(x.t.shape), dims)
-	t := typ{dt: x.t.dt, shape: slices.Concat(shape, pick(x.t.shape, left))}
+	t := typ{dt: x.t.dt, shape: slices.Concat(shape, graph.Pick(x.t.shape, left))}
 	off := 0
 	if lifted {
 		off = 1
@@ -333,7 +333,7 @@ func (b *indexing) gather(in []tens) tens {
 				of = append(of, int64(i))
 			}
 		}
-		y = b.reshapedTo(x, pick(x.t.shape, windows))
+		y = b.reshapedTo(x, graph.Pick(x.t.shape, windows))
 		return b.spread(y, t, of)
 	}
 	// Collapsed dimensions that no index selects have extent 1 and are removed.
@@ -379,7 +379,7 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	}
 	b.check(n, x, idx)
 	parts, shape := b.parts(n, idx)
-	if !slices.Equal(pick(u.t.shape, rest(len(u.t.shape), n.offset)), shape) {
+	if !slices.Equal(graph.Pick(u.t.shape, rest(len(u.t.shape), n.offset)), shape) {
 		b.wrong("updates of type %s do not fit indices of type %s", u.t, idx.t)
 	}
 	how := bodyOp(o.region(&b.nodes, 0), 0, 1)
@@ -431,9 +431,9 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 		}
 	}
 	u = b.transposed(u, slices.Concat(perm, ones))
-	count, width := product(full), product(pick(x.t.shape, left))
+	count, width := graph.Product(full), graph.Product(graph.Pick(x.t.shape, left))
 	u = b.reshapedTo(u, []int64{count, width})
-	rows := product(pick(x.t.shape, dims))
+	rows := graph.Product(graph.Pick(x.t.shape, dims))
 	if rows == 0 || count == 0 || width == 0 {
 		return x
 	}
@@ -449,7 +449,7 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 		row = b.arith(graph.AddOp, b.arith(graph.Mul, row, b.like(row, float64(x.t.shape[d]))), k)
 	}
 	if valid != nil {
-		is := b.spread(*valid, typ{dt: graph.Bool, shape: full}, counting(len(shape)))
+		is := b.spread(*valid, typ{dt: graph.Bool, shape: full}, graph.Counting(len(shape)))
 		row = b.where(is, row, b.stretched(b.like(row, -1), full))
 	}
 	var y tens
@@ -481,21 +481,12 @@ func (b *indexing) addsRows(dt graph.DType) bool {
 // unpermuted returns y in the shape of x. The rows of y run along the dimensions dims of x, and the elements of a row
 // along the dimensions left.
 func (b *indexing) unpermuted(y, x tens, dims, left []int64) tens {
-	y = b.reshapedTo(y, slices.Concat(pick(x.t.shape, dims), pick(x.t.shape, left)))
+	y = b.reshapedTo(y, slices.Concat(graph.Pick(x.t.shape, dims), graph.Pick(x.t.shape, left)))
 	back := make([]int64, len(x.t.shape))
 	for i, d := range slices.Concat(dims, left) {
 		back[d] = int64(i)
 	}
 	return b.transposed(y, back)
-}
-
-// counting returns 0, 1, … n-1.
-func counting(n int) []int64 {
-	list := make([]int64, n)
-	for i := range list {
-		list[i] = int64(i)
-	}
-	return list
 }
 
 // added returns base[R, W] plus, for each row, the sum of the rows of u[N, W] that hot[R, N] assigns to it, as a matrix

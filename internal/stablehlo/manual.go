@@ -83,7 +83,7 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 	if m.mesh == nil {
 		b.refuse("a manual computation without operands and results")
 	}
-	if len(m.mesh.order) > 0 && !slices.Equal(m.mesh.order, counting(len(m.mesh.order))) {
+	if len(m.mesh.order) > 0 && !slices.Equal(m.mesh.order, graph.Counting(len(m.mesh.order))) {
 		b.refuse("a mesh whose devices are not in ascending order")
 	}
 	names := o.attrs["manual_axes"]
@@ -99,7 +99,7 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 	if len(blk.args) != len(in) {
 		b.wrong("a region has %d parameters, but gets %d values", len(blk.args), len(in))
 	}
-	lift := product(m.sizes())
+	lift := graph.Product(m.sizes())
 	if lift > maxDevices {
 		b.refuse("a manual computation on %d devices; the limit is %d", lift, maxDevices)
 	}
@@ -164,7 +164,7 @@ func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) t
 	// Each split dimension is replaced by the dimensions of its axes and the local dimension.
 	var shape, axes, locals []int64
 	for d, n := range x.t.shape {
-		total := product(sizes[d])
+		total := graph.Product(sizes[d])
 		if n%total != 0 || len(t.shape) != len(x.t.shape) || n/total != t.shape[d] || t.dt != x.t.dt {
 			b.wrong("the sharding does not divide a value of type %s into parts of type %s", x.t, t)
 		}
@@ -202,7 +202,7 @@ func (b *devices) globalized(m *manual, x tens, s *sharding, t typ) tens {
 		b.wrong("the sharding does not join parts of type %s to a value of type %s", x.t, t)
 	}
 	for d, n := range x.t.shape {
-		if n*product(sizes[d]) != t.shape[d] {
+		if n*graph.Product(sizes[d]) != t.shape[d] {
 			b.wrong("the sharding does not join parts of type %s to a value of type %s", x.t, t)
 		}
 	}
@@ -288,7 +288,7 @@ func (b *devices) groups() [][]int64 {
 		}
 	}
 	if len(rows) == 0 {
-		groups = [][]int64{counting(int(b.lift))}
+		groups = [][]int64{graph.Counting(int(b.lift))}
 		for i := range b.lift {
 			seen[i] = true
 		}
@@ -323,7 +323,7 @@ func (b *devices) alongAxes(refs []*attr) [][]int64 {
 	b.inRange(along, len(sizes))
 	// The devices are ordered by their positions along the other axes, and then along the given axes.
 	order := slices.Concat(rest(len(sizes), along), along)
-	size := product(pick(sizes, along))
+	size := graph.Product(graph.Pick(sizes, along))
 	groups := make([][]int64, b.lift/size)
 	for i := range b.lift {
 		device, left := int64(0), i
@@ -363,7 +363,7 @@ func (b *devices) ungrouped(v *graph.Value, groups [][]int64, t typ) tens {
 // ordered returns v with the indices of its first dimension in another order. If the order is a permutation of axes, it
 // is made by a transposition.
 func (b *devices) ordered(v *graph.Value, order []int64) *graph.Value {
-	if slices.Equal(order, counting(len(order))) {
+	if slices.Equal(order, graph.Counting(len(order))) {
 		return v
 	}
 	// Test whether the order exchanges two factors of the dimension, like the rows and columns of a matrix.
@@ -378,7 +378,7 @@ func (b *devices) ordered(v *graph.Value, order []int64) *graph.Value {
 		}
 		if same {
 			w := b.reshaped(v, slices.Concat([]int64{n / f, f}, v.Shape[1:]))
-			w = b.permuted(w, slices.Concat([]int64{1, 0}, shifted(counting(len(v.Shape)-1), 2)[2:]))
+			w = b.permuted(w, slices.Concat([]int64{1, 0}, shifted(graph.Counting(len(v.Shape)-1), 2)[2:]))
 			return b.reshaped(w, v.Shape)
 		}
 	}

@@ -95,9 +95,9 @@ func (b *builder) reduce(in []tens, s *scope) []tens {
 
 // reduced reduces x along the given dimensions, with the initial value init.
 func (b *builder) reduced(r reducer, x, init tens, dims []int64) tens {
-	t := typ{dt: x.t.dt, shape: pick(x.t.shape, rest(len(x.t.shape), dims))}
+	t := typ{dt: x.t.dt, shape: graph.Pick(x.t.shape, rest(len(x.t.shape), dims))}
 	var y tens
-	if product(x.t.shape) == 0 {
+	if graph.Product(x.t.shape) == 0 {
 		return b.stretched(init, t.shape)
 	}
 	if len(dims) == 0 {
@@ -128,8 +128,8 @@ func (b *builder) reduced(r reducer, x, init tens, dims []int64) tens {
 // The body is translated with an additional first dimension for the elements.
 func (b *builder) fold(blk *block, in, init []tens, dims []int64, s *scope) []tens {
 	n := len(in)
-	shape := pick(in[0].t.shape, rest(len(in[0].t.shape), dims))
-	size, kept := product(pick(in[0].t.shape, dims)), product(shape)
+	shape := graph.Pick(in[0].t.shape, rest(len(in[0].t.shape), dims))
+	size, kept := graph.Product(graph.Pick(in[0].t.shape, dims)), graph.Product(shape)
 	lifted := anyLifted(in...) || anyLifted(init...)
 	if lifted {
 		kept *= b.lift

@@ -233,7 +233,7 @@ func (b *shapes) reshape(in []tens) tens {
 // reshapedTo returns x with its elements in another shape.
 func (b *shapes) reshapedTo(x tens, shape []int64) tens {
 	t := typ{dt: x.t.dt, shape: shape}
-	if product(shape) != product(x.t.shape) {
+	if graph.Product(shape) != graph.Product(x.t.shape) {
 		b.wrong("%s has another number of elements than shape %v", x.t, shape)
 	}
 	if x.v.Count() == 1 && !x.lifted {
@@ -244,14 +244,6 @@ func (b *shapes) reshapedTo(x tens, shape []int64) tens {
 		return tens{v: b.reshaped(v, append([]int64{v.Shape[0]}, shape...)), t: t, lifted: true}
 	}
 	return tens{v: b.reshaped(v, shape), t: t}
-}
-
-func product(shape []int64) int64 {
-	n := int64(1)
-	for _, d := range shape {
-		n *= d
-	}
-	return n
 }
 
 func (b *shapes) transpose(in []tens) tens {
@@ -314,7 +306,7 @@ func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 	}
 	k += x.off()
 	v := x.v
-	if c := node(v, graph.Concat); c != nil && c.Attrs.Axis == k { // the slice of a concat is a concat of slices
+	if c := v.Made(graph.Concat); c != nil && c.Attrs.Axis == k { // the slice of a concat is a concat of slices
 		var parts []*graph.Value
 		at := int64(0)
 		for _, p := range c.In {
@@ -331,7 +323,7 @@ func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 			return tens{v: b.add(graph.Concat, graph.Attrs{Axis: k}, t.dt, parts...), t: t, lifted: x.lifted}
 		}
 	}
-	if c := node(v, graph.Broadcast); c != nil { // the slice of a broadcast is a smaller broadcast
+	if c := v.Made(graph.Broadcast); c != nil { // the slice of a broadcast is a smaller broadcast
 		shape := slices.Clone(v.Shape)
 		shape[k] = hi - lo
 		if j := k - (len(v.Shape) - len(c.In[0].Shape)); j < 0 || c.In[0].Shape[j] == 1 {
@@ -391,7 +383,7 @@ func (b *shapes) joined(d int, in ...tens) tens {
 			continue
 		}
 		v := b.fullAs(x, lifted)
-		if c := node(v, graph.Concat); c != nil && c.Attrs.Axis == d+off {
+		if c := v.Made(graph.Concat); c != nil && c.Attrs.Axis == d+off {
 			parts = append(parts, c.In...)
 		} else {
 			parts = append(parts, v)

@@ -30,7 +30,7 @@ func (b *shapes) sort(in []tens) []tens {
 	if x.DType == graph.Bool {
 		x = b.add(graph.Cast, graph.Attrs{}, graph.I32, x)
 	}
-	n, err := b.g.Add(graph.SortOp, graph.Attrs{Axis: last, Stable: true, Desc: desc},
+	n, err := b.g.Add(graph.SortOp, graph.Attrs{Axis: last, Desc: desc},
 		graph.Origin{Name: b.op.name}, []graph.DType{x.DType, graph.I64}, x)
 	if err != nil {
 		b.wrong("%v", err)

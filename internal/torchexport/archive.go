@@ -297,7 +297,7 @@ func (a *Archive) check(name string, s *stored) error {
 			last = a.size // exceeds the size of any file in the archive
 		}
 	}
-	bytes := dtypeSize(s.dtype)
+	bytes := s.dtype.Size()
 	if n > 0 && (last < 0 || uint64(last+1)*uint64(bytes) > f.UncompressedSize64) {
 		return malformed("tensor %q, %s%v, does not lie within %s of %d bytes", clip(name), s.dtype, s.shape,
 			clip(s.file), f.UncompressedSize64)
@@ -309,14 +309,6 @@ func (a *Archive) check(name string, s *stored) error {
 		return malformed("%s has another size than its tensor", clip(s.file))
 	}
 	return nil
-}
-
-func dtypeSize(d graph.DType) int64 {
-	if d == graph.Bool {
-		return 1
-	}
-	k, _ := ir.ParseDType(string(d))
-	return k.Size()
 }
 
 // Header returns the type of a tensor, by its name in the module tree.
@@ -386,7 +378,7 @@ func (a *Archive) raw(to []byte, start int64, name string, s *stored) error {
 		return malformed("%s: %w", clip(s.file), err)
 	}
 	from := io.NewSectionReader(a.from, at, int64(f.UncompressedSize64))
-	size := dtypeSize(s.dtype)
+	size := s.dtype.Size()
 	n := int64(1)
 	for _, d := range s.shape {
 		n *= d
@@ -481,7 +473,7 @@ func (a *Archive) verify(tensor string, f *zip.File, contents io.Reader) error {
 // constant reads a tensor as a constant of a graph.
 func (a *Archive) constant(name string, s *stored) (*graph.Tensor, error) {
 	t := graph.NewTensor(s.dtype, s.shape)
-	raw := make([]byte, int64(len(t.Elems))*dtypeSize(s.dtype))
+	raw := make([]byte, int64(len(t.Elems))*s.dtype.Size())
 	if err := a.raw(raw, 0, name, s); err != nil {
 		return nil, err
 	}

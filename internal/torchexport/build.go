@@ -175,7 +175,7 @@ func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Valu
 			return v, nil
 		}
 	}
-	n := product(s.shape)
+	n := graph.Product(s.shape)
 	if n > maxConstants/8 || *elems+n > maxConstants/8 {
 		v, err := b.weight(name, fqn, s)
 		if err == nil && v.Path == fqn {
@@ -215,14 +215,6 @@ func (b *builder) weight(name, fqn string, s *stored) (*graph.Value, error) {
 		}
 	}
 	return b.Graph.Weight(name, fqn, s.dtype, s.shape), nil
-}
-
-func product(shape []int64) int64 {
-	n := int64(1)
-	for _, d := range shape {
-		n *= d
-	}
-	return n
 }
 
 // uses finds the last use of each name.
