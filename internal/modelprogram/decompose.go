@@ -69,12 +69,7 @@ func (c *chain) swap(v *graph.Value, i, j int) *graph.Value {
 	if c.err != nil || i == j {
 		return v
 	}
-	perm := make([]int64, len(v.Shape))
-	for d := range perm {
-		perm[d] = int64(d)
-	}
-	perm[i], perm[j] = perm[j], perm[i]
-	return c.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
+	return c.add(graph.Transpose, graph.Attrs{Axes: graph.Swapped(len(v.Shape), i, j)}, v.DType, v)
 }
 
 // lower converts the value v, which the chain computes, to instructions.
@@ -161,10 +156,7 @@ func (l *lowering) take(n *graph.Node) (*val, error) {
 		row = c.add(graph.Mul, graph.Attrs{}, graph.I64, row, l.g.Scalar(graph.I64, float64(size)))
 		row = c.add(graph.AddOp, graph.Attrs{}, graph.I64, row, v)
 	}
-	width := int64(1)
-	for _, d := range x.Shape[len(at):] {
-		width *= d
-	}
+	width := graph.Product(x.Shape[len(at):])
 	if c.err != nil {
 		return nil, c.err
 	}
@@ -222,11 +214,11 @@ func (l *lowering) argmax(n *graph.Node) (*val, error) {
 	out := n.Out[0]
 	shape := slices.Delete(slices.Clone(n.In[0].Shape), n.Attrs.Axis, n.Attrs.Axis+1)
 	y := l.emitted(n, "argmax", fmt.Sprintf("axis=%d", n.Attrs.Axis), graph.I32, shape, -1, x)
-	y, err = l.mapped(n, y, "cast", "")
-	if err == nil && n.Attrs.Keep {
+	y = l.mapped(n, y, "cast", "")
+	if n.Attrs.Keep {
 		y.shape = out.Shape
 	}
-	return y, err
+	return y, nil
 }
 
 // attentionByParts lowers attention to two products and a softmax. attentionByParts is used for masks that the
@@ -283,15 +275,8 @@ func (l *lowering) attentionOfShape(n *graph.Node) (*val, error) {
 	in := slices.Clone(n.In)
 	if d := len(q.Shape); d != 4 {
 		four := func(s []int64) []int64 {
-			batch := int64(1)
-			for _, e := range s[:max(d-3, 0)] {
-				batch *= e
-			}
-			heads := int64(1)
-			if d >= 3 {
-				heads = s[d-3]
-			}
-			return []int64{batch, heads, s[d-2], s[d-1]}
+			lead := max(d-3, 0)
+			return []int64{graph.Product(s[:lead]), graph.Product(s[lead : d-2]), s[d-2], s[d-1]}
 		}
 		if len(in) == 4 && len(in[3].Shape) > 2 {
 			m := in[3]
@@ -312,9 +297,8 @@ func (l *lowering) attentionOfShape(n *graph.Node) (*val, error) {
 		return nil, nil
 	}
 	wider := func(v *graph.Value, by int64) *graph.Value {
-		s := slices.Clone(v.Shape)
-		s[3] = by
-		zeros := c.add(graph.Broadcast, graph.Attrs{Shape: s}, v.DType, l.g.Scalar(v.DType, 0))
+		a := graph.Attrs{Shape: graph.WithExtent(v.Shape, 3, by)}
+		zeros := c.add(graph.Broadcast, a, v.DType, l.g.Scalar(v.DType, 0))
 		return c.add(graph.Concat, graph.Attrs{Axis: 3}, v.DType, v, zeros)
 	}
 	if have > want {

@@ -65,7 +65,7 @@ func eagerAttention(l *lowerer, v *graph.Value) (*val, error) {
 		return nil, c.err
 	}
 	if s.add != nil {
-		if _, err := l.mask(y.Node, s.tq, s.tk); err != nil {
+		if _, ok, err := l.mask(y.Node.In[3], s.tq, s.tk); err != nil || !ok {
 			return nil, nil
 		}
 	}
@@ -101,61 +101,72 @@ func (l *recognition) scores(s *scores, v *graph.Value) bool {
 		c, x, ok := l.number(n)
 		return ok && c <= -1e30 && l.scores(s, x) && (s.add != nil)
 	case graph.Mul:
-		c, x, ok := l.number(n)
-		if !ok {
-			known, x, ok := either(n, l.folder.IsConstant)
-			if !ok || !l.scores(s, x) {
-				return false
-			}
-			by, ok := l.perKey(s, known)
-			return ok && s.maskBy(by)
-		}
-		if t := uncast(x).Made(graph.Tanh); t != nil { // c · tanh(x / c)
-			if !l.scores(s, t.In[0]) || s.add != nil || s.softcap != 0 || !(c > 0) {
-				return false
-			}
-			s.softcap, s.scale = c, s.scale*c
-			return true
-		}
-		return l.scores(s, x) && s.scaleBy(c)
+		return l.scoresTimes(s, n)
 	case graph.AddOp:
-		known, x, ok := either(n, l.folder.IsConstant)
-		if !ok || !l.scores(s, x) {
-			return false
-		}
-		by, ok := l.perKey(s, known)
+		by, ok := l.scoresAndConstant(s, n)
 		if ok {
 			s.addAll(by)
 		}
 		return ok
 	case graph.Where:
-		if !l.folder.IsConstant(n.In[0]) {
-			return false
-		}
-		x, hides := n.In[1], 0.0
-		low, ok := l.uniform(n.In[2])
-		if !ok {
-			x, hides = n.In[2], 1
-			low, ok = l.uniform(n.In[1])
-		}
-		if !ok || low > -1e4 || !l.scores(s, x) {
-			return false
-		}
-		where, ok := l.perKey(s, n.In[0])
-		if !ok {
-			return false
-		}
-		for i := range where {
-			if (where[i] != 0) == (hides != 0) {
-				where[i] = math.Inf(-1)
-			} else {
-				where[i] = 0
-			}
-		}
-		s.addAll(where)
-		return true
+		return l.scoresWhere(s, n)
 	}
 	return false
+}
+
+// scoresAndConstant recognizes one operand of n as scores, and returns the other, a constant, for each score.
+func (l *recognition) scoresAndConstant(s *scores, n *graph.Node) ([]float64, bool) {
+	known, x, ok := either(n, l.folder.IsConstant)
+	if !ok || !l.scores(s, x) {
+		return nil, false
+	}
+	return l.perKey(s, known)
+}
+
+// scoresTimes recognizes scores that are multiplied by a number or by a mask, and c · tanh(x / c).
+func (l *recognition) scoresTimes(s *scores, n *graph.Node) bool {
+	c, x, ok := l.number(n)
+	if !ok {
+		by, ok := l.scoresAndConstant(s, n)
+		return ok && s.maskBy(by)
+	}
+	t := uncast(x).Made(graph.Tanh)
+	if t == nil {
+		return l.scores(s, x) && s.scaleBy(c)
+	}
+	if !l.scores(s, t.In[0]) || s.add != nil || s.softcap != 0 || !(c > 0) {
+		return false
+	}
+	s.softcap, s.scale = c, s.scale*c
+	return true
+}
+
+// scoresWhere recognizes a selection between scores and a small number.
+func (l *recognition) scoresWhere(s *scores, n *graph.Node) bool {
+	if !l.folder.IsConstant(n.In[0]) {
+		return false
+	}
+	x, hides := n.In[1], false // the value of the condition for hidden keys
+	low, ok := l.uniform(n.In[2])
+	if !ok {
+		x, hides = n.In[2], true
+		low, ok = l.uniform(n.In[1])
+	}
+	if !ok || low > -1e4 || !l.scores(s, x) {
+		return false
+	}
+	where, ok := l.perKey(s, n.In[0])
+	if !ok {
+		return false
+	}
+	for i, is := range where {
+		where[i] = 0
+		if (is != 0) == hides {
+			where[i] = math.Inf(-1)
+		}
+	}
+	s.addAll(where)
+	return true
 }
 
 // scaleBy multiplies the attention scores, and the numbers that were added to them, by c.

@@ -18,70 +18,56 @@ func dispatch(l *lowerer, v *graph.Value) (*val, error) {
 	n := v.Node
 	switch n.Op {
 	case graph.Where:
-		if yes, ok := l.decided(n.In[0]); ok {
-			chosen := n.In[2]
-			if yes {
-				chosen = n.In[1]
-			}
-			if slices.Equal(chosen.Shape, v.Shape) {
-				return l.lower(chosen)
-			}
+		if x := l.chosen(n); x != nil && slices.Equal(x.Shape, v.Shape) {
+			return l.lower(x)
 		}
 	case graph.TopK:
 		if v.Index == 0 {
-			x, err := l.plain(n.In[0])
-			if err != nil {
-				return nil, err
-			}
-			return l.emitted(n, "topk", fmt.Sprintf("k=%d", n.Attrs.K), v.DType, v.Shape, -1, x), nil
+			return l.direct(n, "topk", fmt.Sprintf("k=%d", n.Attrs.K), n.In...)
 		}
 	case graph.SortOp:
 		if v.Index == 0 && v.DType.IsFloat() && n.Attrs.Axis == len(v.Shape)-1 {
-			x, err := l.plain(n.In[0])
-			if err != nil {
-				return nil, err
-			}
-			at, ok, err := l.index(n.Out[1])
-			if err != nil || !ok {
-				return nil, err
-			}
-			return l.emitted(n, "take_along", "", v.DType, v.Shape, -1, x, at), nil
+			return l.takeAlong(n, n.Out[1], l.index)
 		}
 	case graph.Take:
 		return l.takeRows(n)
 	case graph.TakeAlong:
 		if n.Attrs.Axis == len(v.Shape)-1 && slices.Equal(n.In[0].Shape[:n.Attrs.Axis], v.Shape[:n.Attrs.Axis]) {
-			x, err := l.plain(n.In[0])
-			if err != nil {
-				return nil, err
-			}
-			at, ok, err := l.index(n.In[1])
-			if err == nil && !ok {
-				at, err = l.plain(n.In[1])
-			}
-			if err != nil {
-				return nil, err
-			}
-			return l.emitted(n, "take_along", "", x.dtype(), v.Shape, -1, x, at), nil
+			return l.takeAlong(n, n.In[1], l.indexOrPlain)
 		}
 	case graph.GroupedMatMul:
 		return l.grouped(n)
 	case graph.SliceOp:
 		return l.groupedPart(n)
 	}
-	if v.DType == graph.I64 || v.DType == graph.I32 || n.Op == graph.BinCount {
-		x, ok, err := l.index(v)
-		if !ok || err != nil {
-			return nil, err
-		}
-		if x.dtype() == v.DType {
-			return &val{operand: x}, nil
-		}
-		y := l.emitted(n, "cast", "", v.DType, v.Shape, -1, x)
-		y.in.typed = true
-		return y, nil
+	if v.DType != graph.I64 && v.DType != graph.I32 && n.Op != graph.BinCount {
+		return nil, nil
 	}
-	return nil, nil
+	x, ok, err := l.index(v)
+	if !ok || err != nil {
+		return nil, err
+	}
+	if x.dtype() == v.DType {
+		return &val{operand: x}, nil
+	}
+	y := l.emitted(n, "cast", "", v.DType, v.Shape, -1, x)
+	y.in.typed = true
+	return y, nil
+}
+
+// takeAlong converts a selection of elements of n's first operand along its last dimension. The function convert
+// converts the indices at. The result is nil if it does not support them.
+func (l *lowerer) takeAlong(n *graph.Node, at *graph.Value, convert func(*graph.Value) (operand, bool, error)) (*val,
+	error) {
+	x, err := l.plain(n.In[0])
+	if err != nil {
+		return nil, err
+	}
+	o, ok, err := convert(at)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return l.emitted(n, "take_along", "", x.dtype(), n.Out[0].Shape, -1, x, o), nil
 }
 
 // index converts the indices that a sort or topk returns to an operand of type i32. For all other values, ok is false.
@@ -98,56 +84,43 @@ func (l *lowerer) index(v *graph.Value) (o operand, ok bool, err error) {
 	return o, ok, err
 }
 
-func (l *lowerer) makeIndex(v *graph.Value) (operand, bool, error) {
-	n := v.Node
-	made := func(op, attrs string, args ...operand) (operand, bool, error) {
-		return l.emitted(n, op, attrs, graph.I32, v.Shape, -1, args...).operand, true, nil
+// indexOrPlain is index, or plain for values that index does not convert.
+func (l *lowerer) indexOrPlain(v *graph.Value) (o operand, ok bool, err error) {
+	if o, ok, err = l.index(v); err == nil && !ok {
+		o, err = l.plain(v)
 	}
-	none := func(err error) (operand, bool, error) { return operand{}, false, err }
+	return o, true, err
+}
+
+// emitIndex emits an instruction for v with a result of type i32.
+func (l *lowerer) emitIndex(v *graph.Value, op, attrs string, args ...operand) operand {
+	return l.emitted(v.Node, op, attrs, graph.I32, v.Shape, -1, args...).operand
+}
+
+func (l *lowerer) makeIndex(v *graph.Value) (o operand, ok bool, err error) {
+	n := v.Node
 	switch n.Op {
 	case graph.TopK:
 		if v.Index != 1 {
-			return none(nil)
+			return o, false, nil
 		}
 		x, err := l.plain(n.In[0])
 		if err != nil {
-			return none(err)
+			return o, false, err
 		}
-		return made("argtopk", fmt.Sprintf("k=%d", n.Attrs.K), x)
+		return l.emitIndex(v, "argtopk", fmt.Sprintf("k=%d", n.Attrs.K), x), true, nil
 	case graph.SortOp:
-		if n.Attrs.Axis != len(v.Shape)-1 {
-			return none(nil)
-		}
-		x, ok, err := l.index(n.In[0])
-		if err == nil && !ok && v.Index == 1 {
-			x, err = l.plain(n.In[0])
-			ok = true
-		}
-		if err != nil || !ok {
-			return none(err)
-		}
-		if v.Index == 0 {
-			at, _, err := l.index(n.Out[1])
-			if err != nil {
-				return none(err)
-			}
-			return made("take_along", "", x, at)
-		}
-		if n.Attrs.Desc { // in a descending sort, equal elements must keep their order
-			x = l.emitted(n, "neg", "", x.dtype(), v.Shape, -1, x).operand
-		}
-		return made("argsort", "", x)
+		return l.sortedIndex(v)
 	case graph.Reshape:
 		x, ok, err := l.index(n.In[0])
 		if err != nil || !ok {
-			return none(err)
+			return o, false, err
 		}
 		return l.shaped(n.In[0], &val{operand: x}, v.Shape), true, nil
 	case graph.Cast:
-		if v.DType != graph.I64 && v.DType != graph.I32 {
-			return none(nil)
+		if v.DType == graph.I64 || v.DType == graph.I32 {
+			return l.index(n.In[0])
 		}
-		return l.index(n.In[0])
 	case graph.Min, graph.Max:
 		c, x, ok := l.number(n)
 		lo, hi, known := l.bounds(x)
@@ -159,25 +132,55 @@ func (l *lowerer) makeIndex(v *graph.Value) (operand, bool, error) {
 	case graph.PutAt:
 		return l.inverse(n)
 	case graph.BinCount:
-		ids := n.In[0]
-		for ids.Node != nil && (ids.Node.Op == graph.Cast || ids.Node.Op == graph.SortOp && ids.Index == 0) {
-			ids = ids.Node.In[0] // the histogram of sorted ids equals that of the unsorted ids
-		}
-		if _, _, known := l.bounds(ids); !known && !n.In[0].DType.IsFloat() {
-			ids = n.In[0]
-		} else if !known {
-			return none(nil)
-		}
-		x, ok, err := l.index(ids)
-		if err == nil && !ok {
-			x, err = l.plain(ids)
-		}
-		if err != nil {
-			return none(err)
-		}
-		return made("bincount", fmt.Sprintf("n=%d", n.Attrs.K), x)
+		return l.histogram(v)
 	}
-	return none(nil)
+	return o, false, nil
+}
+
+// sortedIndex converts a result of a sort along the last dimension: the indices of a sort, or sorted indices.
+func (l *lowerer) sortedIndex(v *graph.Value) (o operand, ok bool, err error) {
+	n := v.Node
+	if n.Attrs.Axis != len(v.Shape)-1 {
+		return o, false, nil
+	}
+	if v.Index == 0 {
+		x, ok, err := l.index(n.In[0])
+		if err != nil || !ok {
+			return o, false, err
+		}
+		at, _, err := l.index(n.Out[1])
+		if err != nil {
+			return o, false, err
+		}
+		return l.emitIndex(v, "take_along", "", x, at), true, nil
+	}
+	x, _, err := l.indexOrPlain(n.In[0])
+	if err != nil {
+		return o, false, err
+	}
+	if n.Attrs.Desc { // in a descending sort, equal elements must keep their order
+		x = l.emitted(n, "neg", "", x.dtype(), v.Shape, -1, x).operand
+	}
+	return l.emitIndex(v, "argsort", "", x), true, nil
+}
+
+// histogram converts a count of the occurrences of each number. The histogram of sorted ids equals that of the unsorted
+// ids.
+func (l *lowerer) histogram(v *graph.Value) (o operand, ok bool, err error) {
+	ids := v.Node.In[0]
+	for ids.Node != nil && (ids.Node.Op == graph.Cast || ids.Node.Op == graph.SortOp && ids.Index == 0) {
+		ids = ids.Node.In[0]
+	}
+	if _, _, known := l.bounds(ids); !known {
+		if ids = v.Node.In[0]; ids.DType.IsFloat() {
+			return o, false, nil
+		}
+	}
+	x, _, err := l.indexOrPlain(ids)
+	if err != nil {
+		return o, false, err
+	}
+	return l.emitIndex(v, "bincount", fmt.Sprintf("n=%d", v.Node.Attrs.K), x), true, nil
 }
 
 // token converts the index of the token to which a row belongs: the number of the row divided by the number of rows of
@@ -227,7 +230,7 @@ func (l *lowerer) inverse(n *graph.Node) (o operand, ok bool, err error) {
 	if err != nil || !ok {
 		return o, false, err
 	}
-	return l.emitted(n, "argsort", "", graph.I32, perm.Shape, -1, at).operand, true, nil
+	return l.emitIndex(n.Out[0], "argsort", "", at), true, nil
 }
 
 // takeRows converts a selection of rows, or of elements of a vector, by indices that a sort returns.
@@ -290,12 +293,8 @@ func groupWeight(n *graph.Node) *graph.Value {
 
 // groupedOf converts a grouped product. If part is not negative, it uses only this part of a packed weight.
 func (l *lowerer) groupedOf(n *graph.Node, part int) (*val, error) {
-	ends := n.In[2]
-	for ends.Made(graph.Cast) != nil {
-		ends = ends.Node.In[0]
-	}
 	var counted *graph.Value
-	if c := ends.Made(graph.Cumsum); c != nil {
+	if c := uncast(n.In[2]).Made(graph.Cumsum); c != nil {
 		counted = uncast(c.In[0])
 	}
 	if counted.Made(graph.BinCount) == nil {
@@ -337,9 +336,8 @@ func (l *lowerer) groupedOf(n *graph.Node, part int) (*val, error) {
 // other slices.
 func (l *lowerer) groupedPart(n *graph.Node) (*val, error) {
 	v := n.In[0]
-	for v.Node != nil && v.Node.Op == graph.Where {
-		yes, ok := l.decided(v.Node.In[0])
-		if !ok || yes {
+	for v.Made(graph.Where) != nil {
+		if l.chosen(v.Node) != v.Node.In[2] {
 			return nil, nil
 		}
 		v = v.Node.In[2]
@@ -349,6 +347,17 @@ func (l *lowerer) groupedPart(n *graph.Node) (*val, error) {
 		return nil, nil
 	}
 	return l.groupedOf(g, int(n.Attrs.Lo/max(n.Attrs.Hi-n.Attrs.Lo, 1)))
+}
+
+// chosen returns the operand from which a selection takes all elements, or nil if that depends on the input.
+func (l *recognition) chosen(n *graph.Node) *graph.Value {
+	switch yes, ok := l.decided(n.In[0]); {
+	case !ok:
+		return nil
+	case yes:
+		return n.In[1]
+	}
+	return n.In[2]
 }
 
 // decided returns the value of all elements of a bool if they are equal and independent of the input. Otherwise ok is

@@ -86,8 +86,8 @@ func (l *lowering) cache(v *graph.Value) (*param, error) {
 	axis := n.Attrs.Axis
 	if len(s.Shape) == 4 && axis == 2 {
 		// The layout that the language's attention requires: [B, S, H, D].
-		p.perm, axis = []int64{0, 2, 1, 3}, 1
-		p.shape = []int64{s.Shape[0], s.Shape[2], s.Shape[1], s.Shape[3]}
+		p.perm, axis = headsAfterTokens, 1
+		p.shape = graph.Pick(s.Shape, p.perm)
 	}
 	rows, err := l.lower(n.In[2])
 	if err != nil {
@@ -97,9 +97,8 @@ func (l *lowering) cache(v *graph.Value) (*param, error) {
 		if rows.shape != nil {
 			l.settle(n.In[2], rows)
 		}
-		r := n.In[2].Shape
 		rows = permuted(rows, p.perm)
-		l.settle(&graph.Value{Shape: []int64{r[0], r[2], r[1], r[3]}, Node: n.In[2].Node}, rows)
+		l.settle(&graph.Value{Shape: graph.Pick(n.In[2].Shape, p.perm), Node: n.In[2].Node}, rows)
 	}
 	at, err := l.plain(n.In[1])
 	if err != nil {
@@ -125,13 +124,9 @@ func (l *lowering) indexCopy(n *graph.Node) (*val, error) {
 		}
 		return l.readState(s, n.Order), nil
 	}
-	var args []operand
-	for _, v := range n.In {
-		x, err := l.plain(v)
-		if err != nil {
-			return nil, err
-		}
-		args = append(args, x)
+	args, err := l.plains(n.In...)
+	if err != nil {
+		return nil, err
 	}
 	b := l.emit(&inst{op: "alloc", attrs: typeText(out.DType, out.Shape, -1), dt: out.DType, shape: out.Shape,
 		split: -1,
@@ -161,23 +156,17 @@ func (l *lowerer) keptAttention(n *graph.Node, k, w *graph.Value) (*val, error) 
 	if !ok || seen.Count() != tq && seen.Count() != b*tq {
 		return nil, nil
 	}
-	var args []operand
-	x, err := l.lower(q)
+	x, err := l.byToken(q)
 	if err != nil {
 		return nil, err
 	}
-	if x.shape != nil {
-		l.settle(q, x)
-	}
-	heads := []int64{0, 2, 1, 3}
-	turned := []int64{b, tq, q.Shape[1], q.Shape[3]}
-	args = append(args, l.settle(&graph.Value{Shape: turned, Node: q.Node}, permuted(x, heads)))
+	args := []operand{x}
 	for _, v := range []*graph.Value{k, w} {
 		p, err := l.cache(v)
 		if err != nil {
 			return nil, err
 		}
-		if !slices.Equal(p.perm, heads) {
+		if !slices.Equal(p.perm, headsAfterTokens) {
 			return nil, nil
 		}
 		args = append(args, operand{p: p})
@@ -187,18 +176,11 @@ func (l *lowerer) keptAttention(n *graph.Node, k, w *graph.Value) (*val, error) 
 		return nil, err
 	}
 	args = append(args, length)
-	var attrs []string
-	if n.Attrs.Softcap != 0 {
-		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
-	}
-	if d := float64(graph.Last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
-		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
-	}
-	y := l.emitted(n, "attention", strings.Join(attrs, ", "), q.DType, turned, args[0].splitDim(), args...)
+	y := l.emitted(n, "attention", strings.Join(scoreAttrs(n), ", "), q.DType, x.shape(), x.splitDim(), args...)
 	for _, a := range args[1:3] {
 		y.in.after = append(y.in.after, l.writers[a.p])
 	}
-	return permuted(&val{operand: operand{in: l.claim(y.in)}}, heads), nil
+	return permuted(&val{operand: operand{in: l.claim(y.in)}}, headsAfterTokens), nil
 }
 
 // length returns the number of keys of each of b·tq queries: seen + plus.
@@ -222,11 +204,7 @@ func (l *lowerer) length(seen *graph.Value, plus float64, b, tq int64) (operand,
 		o = operand{in: l.emit(&in)}
 	}
 	if plus != 0 {
-		f, err := l.fill(seen.DType, []int64{}, plus)
-		if err != nil {
-			return o, err
-		}
-		then("add", "", o.shape(), o, f)
+		then("add", "", o.shape(), o, l.fill(seen.DType, []int64{}, plus))
 	}
 	if seen.Count() != b*tq {
 		then("broadcast", "shape="+tuple([]int64{b, tq}), []int64{b, tq}, o)
@@ -246,14 +224,12 @@ func (l *recognition) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, pl
 				return nil, 0, false
 			}
 			m = n.In[0]
-			continue
 		case graph.And:
-			_, other, is := l.number(n)
-			if c, _, _ := l.number(n); !is || c == 0 {
+			c, other, is := l.number(n)
+			if !is || c == 0 {
 				return nil, 0, false
 			}
 			m = other
-			continue
 		case graph.Where: // the mask adds 0 for permitted keys, and a very small number for others
 			yes, is := l.uniform(n.In[1])
 			no, is2 := l.uniform(n.In[2])
@@ -261,19 +237,17 @@ func (l *recognition) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, pl
 				return nil, 0, false
 			}
 			m = n.In[0]
-			continue
-		case graph.Le, graph.Lt:
-			if n.Op == graph.Le {
-				plus = 1
-			}
-			return l.below(n.In[0], n.In[1], tk, plus)
-		case graph.Ge, graph.Gt:
-			if n.Op == graph.Ge {
-				plus = 1
-			}
-			return l.below(n.In[1], n.In[0], tk, plus)
+		case graph.Le:
+			return l.below(n.In[0], n.In[1], tk, 1)
+		case graph.Lt:
+			return l.below(n.In[0], n.In[1], tk, 0)
+		case graph.Ge:
+			return l.below(n.In[1], n.In[0], tk, 1)
+		case graph.Gt:
+			return l.below(n.In[1], n.In[0], tk, 0)
+		default:
+			return nil, 0, false
 		}
-		break
 	}
 	return nil, 0, false
 }

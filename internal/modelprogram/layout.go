@@ -94,51 +94,52 @@ func (p *printer) after(in *inst) graph.Layout {
 	}
 	x := p.likely(in.args[0])
 	from := in.args[0].shape()
+	var layout graph.Layout
 	switch {
 	case in.op == "linear" || in.op == "matmul":
-		layout := slices.Clone(x[:len(x)-1])
 		w := p.likely(in.args[1])
 		col := len(w) - 1
 		if in.op == "linear" || in.attrs != "" { // the weight is stored transposed
 			col = len(w) - 2
 		}
-		return append(layout, w[col])
+		return append(slices.Clone(x[:len(x)-1]), w[col])
 	case in.op == "transpose":
-		layout := graph.Layout{}
 		for _, d := range numbers(in.attrs) {
 			layout = append(layout, x[d])
 		}
-		return layout
 	case in.op == "reshape":
-		layout := make(graph.Layout, len(in.shape))
+		layout = make(graph.Layout, len(in.shape))
 		for d, axes := range x {
 			if to := reshapedSplit(from, in.shape, d); to >= 0 && len(axes) > 0 {
 				layout[to] = axes
 			}
 		}
-		return layout
 	case slices.Contains([]string{"sum", "mean", "max", "min"}, in.op):
-		layout := graph.Layout{}
 		gone := numbers(in.attrs)
 		for d, axes := range x {
 			if !slices.Contains(gone, d) {
 				layout = append(layout, axes)
 			}
 		}
-		return layout
 	case slices.Equal(from, in.shape) || slices.Contains([]string{"broadcast", "slice", "concat"}, in.op):
-		layout := make(graph.Layout, len(in.shape))
-		for _, a := range in.args { // the shapes are aligned at their last dimensions
-			for d, axes := range p.likely(a) {
-				to := d + len(in.shape) - len(a.shape())
-				if to >= 0 && a.shape()[d] == in.shape[to] && len(layout[to]) == 0 {
-					layout[to] = axes
-				}
+		return p.aligned(in)
+	}
+	return layout
+}
+
+// aligned returns the layout of an instruction's result to which its operands broadcast. The shapes are aligned at their
+// last dimensions.
+func (p *printer) aligned(in *inst) graph.Layout {
+	layout := make(graph.Layout, len(in.shape))
+	for _, a := range in.args {
+		for d, axes := range p.likely(a) {
+			to := d + len(in.shape) - len(a.shape())
+			if to >= 0 && a.shape()[d] == in.shape[to] && len(layout[to]) == 0 {
+				layout[to] = axes
 			}
 		}
-		return layout
 	}
-	return nil
+	return layout
 }
 
 // numbers returns the integers in the text of an attribute, such as axis=(0, 1).

@@ -110,8 +110,7 @@ func (in *inst) movable() bool {
 }
 
 func bytesOf(dt graph.DType, shape []int64) int64 {
-	t, _ := ir.ParseDType(string(dt))
-	return graph.Product(shape) * t.Size()
+	return graph.Product(shape) * dt.Size()
 }
 
 func (l *emission) emit(in *inst) *inst {
@@ -160,6 +159,19 @@ func (l *lowering) plain(v *graph.Value) (operand, error) {
 		return operand{}, err
 	}
 	return l.settle(v, x), nil
+}
+
+// plains is plain for several values.
+func (l *lowering) plains(list ...*graph.Value) ([]operand, error) {
+	var args []operand
+	for _, v := range list {
+		x, err := l.plain(v)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, x)
+	}
+	return args, nil
 }
 
 // settle emits the view that x describes.
@@ -264,17 +276,7 @@ func (l *lowering) make(v *graph.Value) (*val, error) {
 	case graph.Reshape:
 		return l.reshape(v)
 	case graph.Transpose:
-		if x, err := l.productTurned(v); x != nil || err != nil {
-			return x, err
-		}
-		x, err := l.lower(n.In[0])
-		if err != nil {
-			return nil, err
-		}
-		if x.shape != nil {
-			l.settle(n.In[0], x)
-		}
-		return permuted(x, n.Attrs.Axes), nil
+		return l.transpose(v)
 	case graph.Linear, graph.MatMul:
 		return l.product(n)
 	case graph.SliceOp:
@@ -282,57 +284,32 @@ func (l *lowering) make(v *graph.Value) (*val, error) {
 	case graph.Concat:
 		return l.concat(n)
 	case graph.Embedding:
-		table, err := l.plain(n.In[0])
-		if err != nil {
-			return nil, err
-		}
-		ids, err := l.lower(n.In[1])
-		if err != nil {
-			return nil, err
-		}
-		rows := []int64{n.In[1].Count()}
-		x := l.emitted(n, "embedding", "", v.DType, append(rows, graph.Last(v.Shape)), -1, l.shaped(n.In[1], ids, rows),
-			table)
-		x.in.whole = true
-		return seen(x, v.Shape), nil
+		return l.embedding(n)
 	case graph.IndexAdd:
-		rows, err := l.plain(n.In[0])
-		if err != nil {
-			return nil, err
-		}
-		ids, err := l.plain(n.In[1])
-		if err != nil {
-			return nil, err
-		}
-		return l.emitted(n, "index_add", fmt.Sprintf("n=%d", n.Attrs.K), v.DType, v.Shape, -1, rows, ids), nil
+		return l.direct(n, "index_add", fmt.Sprintf("n=%d", n.Attrs.K), n.In...)
 	case graph.Cast:
 		x, err := l.lower(n.In[0])
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if v.DType == graph.Bool {
+		case v.DType == graph.Bool:
 			return l.isZero(n, "ne")
-		}
-		if x.dtype() == v.DType {
+		case x.dtype() == v.DType:
 			return x, nil
 		}
-		return l.mapped(n, x, "cast", "")
+		return l.mapped(n, x, "cast", ""), nil
 	case graph.IndexCopy:
 		return l.indexCopy(n)
 	case graph.Softmax:
-		x, err := l.plain(n.In[0])
-		if err != nil {
-			return nil, err
+		y, err := l.direct(n, "softmax", fmt.Sprintf("axis=%d", n.Attrs.Axis), n.In...)
+		if err == nil {
+			y.in.split = y.in.args[0].splitDim()
 		}
-		return l.emitted(n, "softmax", fmt.Sprintf("axis=%d", n.Attrs.Axis), v.DType, v.Shape, x.splitDim(), x), nil
+		return y, err
 	case graph.LayerNorm, graph.RMSNorm:
 		return l.norm(n, n.In[0], n.In[1:], n.Attrs.Eps)
 	case graph.Broadcast:
-		x, err := l.plain(n.In[0])
-		if err != nil {
-			return nil, err
-		}
-		return l.emitted(n, "broadcast", "shape="+tuple(v.Shape), x.dtype(), v.Shape, -1, x), nil
+		return l.direct(n, "broadcast", "shape="+tuple(v.Shape), n.In...)
 	case graph.Reshard:
 		return l.reshard(n)
 	case graph.AllReduce:
@@ -347,11 +324,7 @@ func (l *lowering) make(v *graph.Value) (*val, error) {
 		return l.cumsum(n)
 	case graph.Take, graph.TakeAlong:
 		if x, ok := l.uniform(n.In[0]); ok { // all elements are equal, so the index does not matter
-			t := graph.NewTensor(v.DType, v.Shape)
-			for i := range t.Elems {
-				t.Elems[i] = x
-			}
-			return l.known(t)
+			return &val{operand: l.fill(v.DType, v.Shape, x)}, nil
 		}
 		if n.Op == graph.Take {
 			return l.take(n)
@@ -366,7 +339,7 @@ func (l *lowering) make(v *graph.Value) (*val, error) {
 		if err != nil {
 			return nil, err
 		}
-		return l.mapped(n, x, name, "")
+		return l.mapped(n, x, name, ""), nil
 	}
 	if len(n.In) == 2 {
 		return l.binary(n)
@@ -381,12 +354,55 @@ var unaryOps = map[graph.Op]string{graph.Neg: "neg", graph.Exp: "exp", graph.Rsq
 	graph.Log: "log",
 	graph.Abs: "abs", graph.Floor: "floor"}
 
-// mapped applies an elementwise operation to x, transposed or not.
-func (l *emission) mapped(n *graph.Node, x *val, op, attrs string) (*val, error) {
-	y := l.emitted(n, op, attrs, n.Out[0].DType, x.operand.shape(), x.splitDim(), x.operand)
+// mapped applies an elementwise operation to x, transposed or not, and to other operands that broadcast to it.
+func (l *emission) mapped(n *graph.Node, x *val, op, attrs string, others ...operand) *val {
+	args := append([]operand{x.operand}, others...)
+	y := l.emitted(n, op, attrs, n.Out[0].DType, x.operand.shape(), x.splitDim(), args...)
 	y.in.typed = op == "cast"
 	y.perm, y.shape = x.perm, x.shape
-	return y, nil
+	return y
+}
+
+// direct converts n to one instruction with the operands in. The type of its elements is that of the first operand.
+func (l *lowering) direct(n *graph.Node, op, attrs string, in ...*graph.Value) (*val, error) {
+	args, err := l.plains(in...)
+	if err != nil {
+		return nil, err
+	}
+	return l.emitted(n, op, attrs, args[0].dtype(), n.Out[0].Shape, -1, args...), nil
+}
+
+// transpose converts a permutation of dimensions, which is a view.
+func (l *lowering) transpose(v *graph.Value) (*val, error) {
+	if x, err := l.productTurned(v); x != nil || err != nil {
+		return x, err
+	}
+	of := v.Node.In[0]
+	x, err := l.lower(of)
+	if err != nil {
+		return nil, err
+	}
+	if x.shape != nil {
+		l.settle(of, x)
+	}
+	return permuted(x, v.Node.Attrs.Axes), nil
+}
+
+// embedding converts a selection of rows of a table.
+func (l *lowering) embedding(n *graph.Node) (*val, error) {
+	table, err := l.plain(n.In[0])
+	if err != nil {
+		return nil, err
+	}
+	ids, err := l.lower(n.In[1])
+	if err != nil {
+		return nil, err
+	}
+	out, rows := n.Out[0], []int64{n.In[1].Count()}
+	x := l.emitted(n, "embedding", "", out.DType, append(rows, graph.Last(out.Shape)), -1, l.shaped(n.In[1], ids, rows),
+		table)
+	x.in.whole = true
+	return seen(x, out.Shape), nil
 }
 
 // permuted returns x with its dimensions in another order.
@@ -501,23 +517,23 @@ func (l *emission) constant(v *graph.Value) (*val, error) {
 	if t.DType == graph.Bool {
 		t = t.As(graph.F32)
 	}
-	return l.known(t)
+	return l.known(t), nil
 }
 
 // known converts a constant.
-func (l *emission) known(t *graph.Tensor) (*val, error) {
+func (l *emission) known(t *graph.Tensor) *val {
 	if x, ok := t.Uniform(); ok && !math.IsInf(x, 0) && !math.IsNaN(x) {
 		key := fmt.Sprint(typeText(t.DType, t.Shape, -1), x)
 		if l.fills[key] == nil {
 			l.fills[key] = l.emit(&inst{op: "fill", attrs: "value=" + number(x), dt: t.DType, shape: t.Shape, split: -1,
 				typed: true, order: -1})
 		}
-		return &val{operand: operand{in: l.fills[key]}}, nil
+		return &val{operand: operand{in: l.fills[key]}}
 	}
 	if start, ok := counts(t); ok {
-		return &val{operand: operand{in: l.iota(t.DType, t.Shape, start)}}, nil
+		return &val{operand: operand{in: l.iota(t.DType, t.Shape, start)}}
 	}
-	return &val{operand: operand{p: l.constantParam(t, "constant")}}, nil
+	return &val{operand: operand{p: l.constantParam(t, "constant")}}
 }
 
 // counts reports whether a tensor's elements are the consecutive numbers start, start+1, and so on.
@@ -561,16 +577,12 @@ func (l *emission) constantParam(t *graph.Tensor, hint string) *param {
 }
 
 // fill returns a constant of one number.
-func (l *emission) fill(dt graph.DType, shape []int64, x float64) (operand, error) {
+func (l *emission) fill(dt graph.DType, shape []int64, x float64) operand {
 	t := graph.NewTensor(dt, shape)
 	for i := range t.Elems {
 		t.Elems[i] = x
 	}
-	v, err := l.known(t)
-	if err != nil {
-		return operand{}, err
-	}
-	return v.operand, nil
+	return l.known(t).operand
 }
 
 // product converts linear and matmul.
@@ -808,7 +820,7 @@ func (l *lowering) reduce(n *graph.Node) (*val, error) {
 		if err != nil {
 			return nil, err
 		}
-		return l.mapped(n, x, "neg", "")
+		return l.mapped(n, x, "neg", ""), nil
 	}
 	x, err := l.plain(n.In[0])
 	if err != nil {
@@ -849,13 +861,11 @@ func (l *lowering) norm(n *graph.Node, x *graph.Value, params []*graph.Value, ep
 	}
 	args := []operand{xo}
 	for i := range want {
-		var p operand
-		var err error
-		if i < len(params) {
-			p, err = l.vector(params[i], out.DType)
-		} else {
-			p, err = l.fill(out.DType, []int64{graph.Last(x.Shape)}, float64(1-i))
+		if i >= len(params) {
+			args = append(args, l.fill(out.DType, []int64{graph.Last(x.Shape)}, float64(1-i)))
+			continue
 		}
+		p, err := l.vector(params[i], out.DType)
 		if err != nil {
 			return nil, err
 		}
@@ -911,8 +921,8 @@ func (l *lowering) binary(n *graph.Node) (*val, error) {
 	}
 	if slices.Equal(a.Shape, b.Shape) && slices.Equal(x.perm, y.perm) && slices.Equal(x.shape, y.shape) &&
 		slices.Equal(x.operand.shape(), y.operand.shape()) {
-		z := l.emitted(n, name, "", out.DType, x.operand.shape(), max(x.splitDim(), y.splitDim()), x.operand, y.operand)
-		z.perm, z.shape = x.perm, x.shape
+		z := l.mapped(n, x, name, "", y.operand)
+		z.in.split = max(x.splitDim(), y.splitDim())
 		return z, nil
 	}
 	commutes := n.Op == graph.AddOp || n.Op == graph.Mul || n.Op == graph.Max || n.Op == graph.Min
@@ -926,9 +936,7 @@ func (l *lowering) binary(n *graph.Node) (*val, error) {
 	// The operand a may have any shape in which its last dimension remains last.
 	vector := len(b.Shape) == 1 && slices.Equal(a.Shape, out.Shape)
 	if base := x.operand.shape(); vector && x.perm == nil && graph.Last(base) == graph.Last(a.Shape) {
-		z := l.emitted(n, name, "", out.DType, base, x.splitDim(), x.operand, l.settle(b, y))
-		z.shape = x.shape
-		return z, nil
+		return l.mapped(n, x, name, "", l.settle(b, y)), nil
 	}
 	stretched := func(v *graph.Value, o operand, shape []int64) operand {
 		if slices.Equal(v.Shape, shape) {
@@ -953,54 +961,33 @@ func (l *lowering) withNumber(n *graph.Node, a *graph.Value, c float64, first bo
 	if err != nil {
 		return nil, err
 	}
-	scaled := func(by float64) (*val, error) {
+	scaled := func(x *val, by float64) *val {
 		if by == 1 {
-			return x, nil
+			return x
 		}
 		return l.mapped(n, x, "scale", "by="+number(by))
 	}
-	switch {
-	case n.Op == graph.Mul:
-		return scaled(c)
-	case n.Op == graph.Div && !first && c != 0:
-		return scaled(1 / c)
-	case n.Op == graph.Div && first:
-		if x, err = l.mapped(n, x, "reciprocal", ""); err != nil {
-			return nil, err
-		}
-		return scaled(c)
-	case n.Op == graph.Pow && !first && c == 1:
+	fill := func() operand { return l.fill(n.Out[0].DType, []int64{}, c) }
+	switch op := n.Op; {
+	case op == graph.Mul:
+		return scaled(x, c), nil
+	case op == graph.Div && first:
+		return scaled(l.mapped(n, x, "reciprocal", ""), c), nil
+	case op == graph.Div && c != 0:
+		return scaled(x, 1/c), nil
+	case op == graph.Pow && first && c > 0:
+		return l.mapped(n, l.mapped(n, x, "scale", "by="+number(math.Log(c))), "exp", ""), nil
+	case op == graph.Pow && first:
+	case op == graph.Pow && c == 1 || (op == graph.AddOp || op == graph.Sub && !first) && c == 0:
 		return x, nil
-	case n.Op == graph.Pow && !first && c == 2:
-		y := l.emitted(n, "mul", "", n.Out[0].DType, x.operand.shape(), x.splitDim(), x.operand, x.operand)
-		y.perm, y.shape = x.perm, x.shape
-		return y, nil
-	case n.Op == graph.Pow && first && c > 0:
-		if x, err = l.mapped(n, x, "scale", "by="+number(math.Log(c))); err != nil {
-			return nil, err
-		}
-		return l.mapped(n, x, "exp", "")
-	case n.Op == graph.Pow && !first:
-		return l.mapped(n, x, "pow", "by="+number(c))
-	case (n.Op == graph.AddOp || n.Op == graph.Sub && !first) && c == 0:
-		return x, nil
-	case n.Op == graph.AddOp || n.Op == graph.Sub || n.Op == graph.Max || n.Op == graph.Min:
-		f, err := l.fill(n.Out[0].DType, []int64{}, c)
-		if err != nil {
-			return nil, err
-		}
-		if n.Op == graph.Sub && first {
-			if x, err = l.mapped(n, x, "neg", ""); err != nil {
-				return nil, err
-			}
-		}
-		name := binaryOps[n.Op]
-		if n.Op == graph.Sub && first {
-			name = "add"
-		}
-		y := l.emitted(n, name, "", n.Out[0].DType, x.operand.shape(), x.splitDim(), x.operand, f)
-		y.perm, y.shape = x.perm, x.shape
-		return y, nil
+	case op == graph.Pow && c == 2:
+		return l.mapped(n, x, "mul", "", x.operand), nil
+	case op == graph.Pow:
+		return l.mapped(n, x, "pow", "by="+number(c)), nil
+	case op == graph.Sub && first:
+		return l.mapped(n, l.mapped(n, x, "neg", ""), "add", "", fill()), nil
+	case op == graph.AddOp || op == graph.Sub || op == graph.Max || op == graph.Min:
+		return l.mapped(n, x, binaryOps[op], "", fill()), nil
 	}
 	return nil, refuse(n, "hocket's language has no %s with a number", n.Op)
 }

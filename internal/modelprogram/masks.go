@@ -21,7 +21,7 @@ func (l *lowering) lowerAs(v *graph.Value, dt graph.DType) (*val, error) {
 		if err != nil {
 			return nil, err
 		}
-		return l.known(t.As(dt))
+		return l.known(t.As(dt)), nil
 	}
 	x, err := l.lower(v)
 	if err != nil || x.dtype() == dt {

@@ -233,20 +233,13 @@ type param struct {
 	stack []*param // parameters of the layers, if this parameter is a stack
 }
 
-// typeText returns a type in the notation of programs.
+// typeText returns a type in the notation of programs. It is split along dimension split, unless split is negative.
 func typeText(dt graph.DType, shape []int64, split int) string {
-	var b strings.Builder
-	b.WriteString(string(dt) + "[")
-	for i, d := range shape {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprint(&b, d)
-		if i == split {
-			b.WriteString("/" + axis)
-		}
+	layout := make(graph.Layout, len(shape))
+	if split >= 0 && split < len(shape) {
+		layout[split] = []string{axis}
 	}
-	return b.String() + "]"
+	return layoutText(dt, shape, layout)
 }
 
 // axis is the mesh axis of tensor parallelism.

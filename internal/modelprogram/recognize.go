@@ -1,7 +1,6 @@
 package modelprogram
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -171,7 +170,7 @@ func geluTanh(l *lowerer, v *graph.Value) (*val, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.mapped(v.Node, y, "gelu_tanh", "")
+	return l.mapped(v.Node, y, "gelu_tanh", ""), nil
 }
 
 // rope recognizes x·cos + rotate(x)·sin, where rotate swaps the halves of the last dimension and negates the first.
@@ -260,27 +259,16 @@ func (l *lowerer) turned(v *graph.Value) (*turn, error) {
 
 // rope emits the instruction for v, which is the rotary embedding r of x.
 func (l *lowerer) rope(v, x *graph.Value, r *turn) (*val, error) {
-	y, err := l.lower(x)
-	if err != nil {
-		return nil, err
-	}
 	// Positions are along dimension 2 of x[B, H, T, D], or along dimension 1 of x[B, T, H, D].
 	tokens := graph.Last(r.at.shape())
-	heads := []int64{0, 2, 1, 3}
 	turn := r.shape[1] == 1 && r.shape[2] == tokens && x.Shape[2] == tokens
+	settled := l.plain
 	if turn {
-		if y.shape != nil {
-			l.settle(x, y)
-		}
-		y = permuted(y, heads)
+		settled = l.byToken
 	}
-	o := y.operand
-	if y.perm != nil || y.shape != nil {
-		shape := x.Shape
-		if turn {
-			shape = []int64{shape[0], shape[2], shape[1], shape[3]}
-		}
-		o = l.settle(&graph.Value{Shape: shape, Node: x.Node}, y)
+	o, err := settled(x)
+	if err != nil {
+		return nil, err
 	}
 	args, attrs := []operand{o, r.at}, ""
 	if width := int64(2 * len(r.freqs)); r.theta == 0 || width != graph.Last(x.Shape) {
@@ -297,7 +285,7 @@ func (l *lowerer) rope(v, x *graph.Value, r *turn) (*val, error) {
 	}
 	z := l.emitted(v.Node, "rope", attrs, v.DType, o.shape(), o.splitDim(), args...)
 	if turn {
-		z = permuted(z, heads)
+		z = permuted(z, headsAfterTokens)
 	}
 	return z, nil
 }
@@ -445,38 +433,48 @@ func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok
 	if err != nil || int64(len(t.Elems))%half != 0 || len(t.Elems) == 0 {
 		return a, at, false, err
 	}
-	for pos.Node != nil && (pos.Node.Op == graph.Cast || pos.Node.Op == graph.Reshape) {
-		pos = pos.Node.In[0]
-	}
-	if pos.DType != graph.I32 && pos.DType != graph.I64 {
+	if pos = wider(pos); pos.DType != graph.I32 && pos.DType != graph.I64 {
 		return a, at, false, nil
 	}
-	for i, f := range t.Elems {
-		if f != t.Elems[int64(i)%half] {
-			return a, at, false, nil
-		}
+	if !repeats(t.Elems, half) {
+		return a, at, false, nil
 	}
 	a.shape, a.scale, a.freqs = cos.Shape, scale, slices.Clone(t.Elems[:half])
 	a.base()
-	if l.folder.IsConstant(pos) {
-		t, err := l.folder.Value(pos)
-		if err != nil || int64(len(t.Elems)) != tokens || cos.Shape[0] != 1 {
-			return a, at, false, err
+	at, ok, err = l.positions(pos, cos.Shape[0], tokens)
+	return a, at, ok, err
+}
+
+// positions converts the positions of tokens, which are those of all sequences of a batch.
+func (l *lowerer) positions(v *graph.Value, batch, tokens int64) (at operand, ok bool, err error) {
+	if !l.folder.IsConstant(v) {
+		x, err := l.lower(v)
+		if err != nil {
+			return at, false, err
 		}
-		t = (&graph.Tensor{DType: graph.I32, Shape: []int64{tokens}, Elems: t.Elems}).As(graph.I32)
-		if start, ok := counts(t); ok {
-			at.in = l.iota(graph.I32, t.Shape, start)
-		} else {
-			at.p = l.constantParam(t, "positions")
+		return l.shaped(v, x, []int64{batch, tokens / batch}), tokens%batch == 0, nil
+	}
+	t, err := l.folder.Value(v)
+	if err != nil || int64(len(t.Elems)) != tokens || batch != 1 {
+		return at, false, err
+	}
+	t = (&graph.Tensor{DType: graph.I32, Shape: []int64{tokens}, Elems: t.Elems}).As(graph.I32)
+	if start, ok := counts(t); ok {
+		at.in = l.iota(graph.I32, t.Shape, start)
+	} else {
+		at.p = l.constantParam(t, "positions")
+	}
+	return at, true, nil
+}
+
+// repeats reports whether a list consists of repetitions of its first n elements.
+func repeats(list []float64, n int64) bool {
+	for i, x := range list {
+		if x != list[int64(i)%n] {
+			return false
 		}
-		return a, at, true, nil
 	}
-	x, err := l.lower(pos)
-	if err != nil {
-		return a, at, false, err
-	}
-	batch := cos.Shape[0]
-	return a, l.shaped(pos, x, []int64{batch, tokens / batch}), tokens%batch == 0, nil
+	return true
 }
 
 // unscaled returns x and c if v is c·op(x), where op is the cosine or sine. Reshapes and casts in between are ignored.
@@ -553,12 +551,12 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	causal := n.Attrs.Causal && q.Shape[2] > 1
 	var attrs []string
 	if len(n.In) == 4 {
-		m, err := l.mask(n, q.Shape[2], k.Shape[2])
-		if errors.Is(err, ErrUnsupported) {
-			return l.attentionByParts(n)
-		}
+		m, ok, err := l.mask(n.In[3], q.Shape[2], k.Shape[2])
 		if err != nil {
 			return nil, err
+		}
+		if !ok {
+			return l.attentionByParts(n)
 		}
 		causal = causal || m.causal
 		if m.window > 0 {
@@ -570,30 +568,46 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	if causal {
 		attrs = append([]string{"causal=true"}, attrs...)
 	}
-	if n.Attrs.Softcap != 0 {
-		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
-	}
-	if d := float64(graph.Last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
-		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
-	}
-	heads := []int64{0, 2, 1, 3}
+	attrs = append(attrs, scoreAttrs(n)...)
 	var args []operand
 	for _, x := range []*graph.Value{q, k, w} {
-		y, err := l.lower(x)
+		y, err := l.byToken(x)
 		if err != nil {
 			return nil, err
 		}
-		if y.shape != nil {
-			l.settle(x, y)
-		}
-		y = permuted(y, heads)
-		s := x.Shape
-		args = append(args, l.settle(&graph.Value{Shape: []int64{s[0], s[2], s[1], s[3]}, Node: x.Node}, y))
+		args = append(args, y)
 	}
-	s := v.Shape
-	y := l.emitted(n, "attention", strings.Join(attrs, ", "), v.DType, []int64{s[0], s[2], s[1], s[3]},
+	y := l.emitted(n, "attention", strings.Join(attrs, ", "), v.DType, graph.Pick(v.Shape, headsAfterTokens),
 		args[0].splitDim(), args...)
-	return permuted(y, heads), nil
+	return permuted(y, headsAfterTokens), nil
+}
+
+// headsAfterTokens is the permutation from [B, H, T, D] to [B, T, H, D], which the language's attention and rope
+// require. It is its own inverse.
+var headsAfterTokens = []int64{0, 2, 1, 3}
+
+// byToken converts x[B, H, T, D] to an operand of shape [B, T, H, D].
+func (l *lowerer) byToken(x *graph.Value) (operand, error) {
+	y, err := l.lower(x)
+	if err != nil {
+		return operand{}, err
+	}
+	if y.shape != nil {
+		l.settle(x, y)
+	}
+	turned := &graph.Value{Shape: graph.Pick(x.Shape, headsAfterTokens), Node: x.Node}
+	return l.settle(turned, permuted(y, headsAfterTokens)), nil
+}
+
+// scoreAttrs lists the attributes that determine how attention computes scores.
+func scoreAttrs(n *graph.Node) (attrs []string) {
+	if n.Attrs.Softcap != 0 {
+		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
+	}
+	if d := float64(graph.Last(n.In[0].Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
+		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
+	}
+	return attrs
 }
 
 // mask describes the keys that a query uses. If causal is set, they are the keys up to the query's position; otherwise
@@ -609,43 +623,45 @@ type maskKey struct {
 	tq, tk int64
 }
 
-// mask determines the mask that a constant represents.
-func (l *recognition) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
-	v := n.In[3]
+// mask determines the mask that a constant represents. If it represents none, ok is false.
+func (l *recognition) mask(v *graph.Value, tq, tk int64) (m mask, ok bool, err error) {
 	key := maskKey{v, tq, tk}
 	if m, ok := l.masks[key]; ok {
-		return m, nil
+		return m, true, nil
 	}
 	if !l.folder.IsConstant(v) {
-		return m, refuse(n, "a mask that depends on the input")
+		return m, false, nil
 	}
 	t, err := l.folder.Value(v)
 	if err != nil {
-		return m, err
+		return m, false, err
 	}
-	s := t.Shape
-	if len(s) < 2 || s[len(s)-1] != tk || s[len(s)-2] != tq && s[len(s)-2] != 1 {
-		return m, refuse(n, "a mask of shape %v for %d queries and %d keys", s, tq, tk)
+	d := len(t.Shape)
+	if d < 2 || t.Shape[d-1] != tk || t.Shape[d-2] != tq && t.Shape[d-2] != 1 {
+		return m, false, nil
 	}
-	rows := s[len(s)-2]
-	sees := func(i, j int64) bool { // reports whether query i uses key j, according to the first mask of the batch
-		x := t.Elems[min(i, rows-1)*tk+j]
-		return x != 0 && t.DType == graph.Bool || t.DType != graph.Bool && x == 0
+	rows := t.Shape[d-2]
+	if !repeats(t.Elems, rows*tk) { // the mask differs between heads or sequences
+		return m, false, nil
 	}
-	for i, x := range t.Elems {
-		if x != t.Elems[int64(i)%(rows*tk)] {
-			return m, refuse(n, "a mask that differs between heads or sequences")
-		}
-		if t.DType != graph.Bool && x != 0 && x > -1e4 {
-			return m, refuse(n, "a mask that adds %g to scores", x)
-		}
+	if t.DType != graph.Bool && slices.ContainsFunc(t.Elems, func(x float64) bool { return x != 0 && x > -1e4 }) {
+		return m, false, nil // the mask is a bias
 	}
-	all, causal := true, true
+	sees := func(i, j int64) bool { return (t.Elems[min(i, rows-1)*tk+j] != 0) == (t.DType == graph.Bool) }
+	if m, ok = maskOf(tq, tk, sees); ok {
+		l.masks[key] = m
+	}
+	return m, ok, nil
+}
+
+// maskOf returns the mask in which query i uses key j if sees(i, j). If the mask is neither causal nor a sliding window,
+// ok is false.
+func maskOf(tq, tk int64, sees func(i, j int64) bool) (m mask, ok bool) {
+	all := true
 	for i := range tq {
 		first := int64(-1)
 		for j := range tk {
 			all = all && sees(i, j)
-			causal = causal && (!sees(i, j) || j <= i+tk-tq)
 			if sees(i, j) && first < 0 {
 				first = j
 			}
@@ -655,18 +671,16 @@ func (l *recognition) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 		}
 	}
 	if all {
-		l.masks[key] = mask{}
-		return mask{}, nil
+		return mask{}, true
 	}
 	m.causal = true
 	for i := range tq {
 		at := i + tk - tq
 		for j := range tk {
 			if sees(i, j) != (j <= at && (m.window == 0 || j > at-m.window)) {
-				return m, refuse(n, "a mask that is neither causal nor a sliding window")
+				return m, false
 			}
 		}
 	}
-	l.masks[key] = m
-	return m, nil
+	return m, true
 }

@@ -73,15 +73,7 @@ const maxCompared = 1 << 33
 // repetition returns the repetition that covers the most instructions. The repetition begins at list[at] and covers n
 // instructions.
 func repetition(list []*inst) (best *loop, at, n int) {
-	keys, numbers := make([]int, len(list)), map[string]int{}
-	scans := slices.ContainsFunc(list, func(in *inst) bool { return in.selects })
-	for i, in := range list {
-		key := in.key(scans)
-		if _, ok := numbers[key]; !ok {
-			numbers[key] = len(numbers)
-		}
-		keys[i] = numbers[key]
-	}
+	keys := keysOf(list)
 	work := maxTries
 	for period := 2; period <= len(list)/2; period++ {
 		for i := 0; i+2*period <= len(list); {
@@ -113,6 +105,20 @@ func repetition(list []*inst) (best *loop, at, n int) {
 	return best, at, n
 }
 
+// keysOf returns a number for each instruction, which is equal for instructions with equal keys.
+func keysOf(list []*inst) []int {
+	keys, numbers := make([]int, len(list)), map[string]int{}
+	scans := slices.ContainsFunc(list, func(in *inst) bool { return in.selects })
+	for i, in := range list {
+		key := in.key(scans)
+		if _, ok := numbers[key]; !ok {
+			numbers[key] = len(numbers)
+		}
+		keys[i] = numbers[key]
+	}
+	return keys
+}
+
 // maxTries is the maximum number of instructions that the search for loops examines.
 const maxTries = 1 << 26
 
@@ -129,105 +135,116 @@ func (in *inst) key(scans bool) string {
 	return b.String()
 }
 
+// trial checks whether instructions form a loop.
+type trial struct {
+	*loop
+	period  int
+	place   map[*inst]int    // index of an instruction among those of all iterations
+	yielded map[int]int      // index in loop.carried, by the index of the instruction that yields the value
+	same    map[operand]bool // operands that are the same in every iteration
+	number  int              // the number of the first layer in the names of weights; -1 if it is not known yet
+}
+
 // tryLoop returns the loop with count iterations of period instructions each, beginning at list[from]. It returns nil
 // if the instructions do not form a loop.
 func tryLoop(list []*inst, from, period, count int) *loop {
-	place := map[*inst]int{}
-	for i, in := range list[from : from+count*period] {
-		place[in] = i
+	end := from + count*period
+	t := &trial{loop: &loop{stacks: map[*param]*param{}, steps: map[*inst]int64{}}, period: period,
+		place: map[*inst]int{}, yielded: map[int]int{}, same: map[operand]bool{}, number: -1}
+	for i, in := range list[from:end] {
+		t.place[in] = i
 	}
-	l := &loop{stacks: map[*param]*param{}, steps: map[*inst]int64{}}
-	carried := map[int]int{} // index in l.carried, by the index of the instruction that yields the value
-	for k := range count {
-		l.iterations = append(l.iterations, list[from+k*period:from+(k+1)*period])
-	}
-	same := map[operand]bool{} // operands that are the same in every iteration
-	number := -1               // the number of the first layer in the names of weights
+	t.iterations = slices.Collect(slices.Chunk(list[from:end], period))
 	for k := 1; k < count; k++ {
-		for i, in := range l.iterations[k] {
-			zero := l.iterations[0][i]
-			if k == 1 {
-				l.steps[zero] = in.row - zero.row
-			}
-			if in.row != zero.row+int64(k)*l.steps[zero] {
+		for i := range period {
+			if !t.repeats(k, i) {
 				return nil
 			}
-			for j, b := range in.args {
-				a := zero.args[j]
-				if b.p != nil {
-					if a.p == nil || !l.stacked(a.p, b.p, k, &number) {
-						return nil
-					}
-					same[a] = same[a] || a == b
-					continue
-				}
-				at, inside := place[b.in]
-				switch {
-				case a.p != nil:
-					// Only a carried value can have a parameter as its initial value.
-					if !inside || at/period != k-1 || !l.carries(carried, at%period, a) {
-						return nil
-					}
-				case !inside:
-					if a.in != b.in {
-						return nil
-					}
-					same[a] = true
-				case at/period == k:
-					if place[a.in] != at%period || !has(place, a.in) {
-						return nil
-					}
-				case at/period == k-1:
-					if has(place, a.in) || !l.carries(carried, at%period, a) {
-						return nil
-					}
-				default:
-					return nil
-				}
-			}
 		}
 	}
-	for _, s := range l.stacks {
-		if len(s.stack) != count {
-			return nil
-		}
-	}
-	for _, c := range l.carried {
-		if same[c.first] { // the loop body would confuse this operand with the carried value
-			return nil
-		}
-	}
-	// Instructions after the loop may use only the values that the last iteration yields.
-	for _, in := range list[from+count*period:] {
-		for _, a := range in.args {
-			if i, inside := place[a.in]; inside {
-				if _, ok := carried[i%period]; !ok || i/period != count-1 {
-					return nil
-				}
-			}
-		}
-	}
-	for _, it := range l.iterations {
-		for i, in := range it {
-			if in.name != "" { // a result of the program
-				if _, ok := carried[i]; !ok {
-					return nil
-				}
-			}
-		}
-	}
-	if len(l.carried) == 0 {
+	if !t.closed() || !t.yields(list[end:]) {
 		return nil
 	}
-	return l
+	return t.loop
 }
 
-func has(place map[*inst]int, in *inst) bool { _, ok := place[in]; return ok }
+// repeats records that instruction i of iteration k repeats instruction i of the first iteration, and reports whether
+// this is possible.
+func (t *trial) repeats(k, i int) bool {
+	zero, in := t.iterations[0][i], t.iterations[k][i]
+	if k == 1 {
+		t.steps[zero] = in.row - zero.row
+	}
+	if in.row != zero.row+int64(k)*t.steps[zero] {
+		return false
+	}
+	for j, b := range in.args {
+		if !t.operand(k, zero.args[j], b) {
+			return false
+		}
+	}
+	return true
+}
+
+// operand records that iteration k uses operand b where the first iteration uses operand a.
+func (t *trial) operand(k int, a, b operand) bool {
+	if b.p != nil {
+		if a.p == nil || !t.stacked(a.p, b.p, k, &t.number) {
+			return false
+		}
+		t.same[a] = t.same[a] || a == b
+		return true
+	}
+	at, inside := t.place[b.in]
+	first, firstInside := t.place[a.in]
+	switch {
+	case !inside:
+		t.same[a] = true
+		return a == b
+	case at/t.period == k:
+		return firstInside && first == at%t.period
+	case at/t.period == k-1:
+		return !firstInside && t.carries(at%t.period, a)
+	}
+	return false
+}
+
+// closed reports whether each stack has a parameter of every iteration, and no operand of the loop's body would be
+// confused with a carried value.
+func (t *trial) closed() bool {
+	for _, s := range t.stacks {
+		if len(s.stack) != len(t.iterations) {
+			return false
+		}
+	}
+	return len(t.carried) > 0 &&
+		!slices.ContainsFunc(t.carried, func(c carry) bool { return t.same[c.first] })
+}
+
+// yields reports whether the instructions after the loop, and the program's results, use only values that the last
+// iteration yields.
+func (t *trial) yields(after []*inst) bool {
+	for _, in := range after {
+		for _, a := range in.args {
+			i, inside := t.place[a.in]
+			if _, ok := t.yielded[i%t.period]; inside && (!ok || i/t.period != len(t.iterations)-1) {
+				return false
+			}
+		}
+	}
+	for in, i := range t.place {
+		if _, ok := t.yielded[i%t.period]; in.name != "" && !ok {
+			return false
+		}
+	}
+	return true
+}
 
 // carries records a value that the loop carries: the instruction with index at yields it, and first is its initial
 // value. The result is false if this is not possible.
-func (l *loop) carries(carried map[int]int, at int, first operand) bool {
-	if c, ok := carried[at]; ok {
+func (t *trial) carries(at int, first operand) bool {
+	l := t.loop
+	if c, ok := t.yielded[at]; ok {
 		return l.carried[c].first == first
 	}
 	in := l.iterations[0][at]
@@ -237,7 +254,7 @@ func (l *loop) carries(carried map[int]int, at int, first operand) bool {
 	if slices.ContainsFunc(l.carried, func(c carry) bool { return c.first == first }) {
 		return false // the first iteration would confuse the two carried values
 	}
-	carried[at] = len(l.carried)
+	t.yielded[at] = len(l.carried)
 	l.carried = append(l.carried, carry{at, first})
 	return true
 }
