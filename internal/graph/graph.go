@@ -77,6 +77,20 @@ func (v *Value) String() string {
 	return string(v.DType) + strings.ReplaceAll(fmt.Sprint(v.Shape), " ", ", ")
 }
 
+// Identifier converts s to an identifier of hocket's language.
+func Identifier(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, s)
+	if s == "" || s[0] >= '0' && s[0] <= '9' {
+		s = "n" + s
+	}
+	return s
+}
+
 // Made returns the node that computes v if its operation is op, and nil otherwise.
 func (v *Value) Made(op Op) *Node {
 	if v != nil && v.Node != nil && v.Node.Op == op {

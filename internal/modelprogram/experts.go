@@ -268,18 +268,7 @@ func (l *lowerer) takeRows(n *graph.Node) (*val, error) {
 
 // grouped converts the product of sorted rows with the weights of their groups.
 func (l *lowerer) grouped(n *graph.Node) (*val, error) {
-	if p := l.packed(groupWeight(n)); p != nil {
-		var parts []operand
-		for k := range p.parts {
-			x, err := l.groupedOf(n, k)
-			if err != nil {
-				return nil, err
-			}
-			parts = append(parts, x.operand)
-		}
-		return l.emitted(n, "concat", "axis=1", n.Out[0].DType, n.Out[0].Shape, -1, parts...), nil
-	}
-	return l.groupedOf(n, -1)
+	return l.byParts(n, l.packed(groupWeight(n)), l.groupedOf)
 }
 
 // groupWeight returns the weight of a grouped product, without a transposition that exchanges its last two dimensions.

@@ -591,19 +591,25 @@ func (l *lowering) product(n *graph.Node) (*val, error) {
 	if y, err := l.productOfBatches(n); y != nil || err != nil {
 		return y, err
 	}
-	if p := l.packed(w); p != nil {
-		var parts []operand
-		for k := range p.parts {
-			x, err := l.productOf(n, k)
-			if err != nil {
-				return nil, err
-			}
-			parts = append(parts, x.operand)
-		}
-		return l.emitted(n, "concat", fmt.Sprintf("axis=%d", len(n.Out[0].Shape)-1), n.Out[0].DType, n.Out[0].Shape, -1,
-			parts...), nil
+	return l.byParts(n, l.packed(w), l.productOf)
+}
+
+// byParts converts a product by the function of. If p is not nil, it is the product's packed weight: of converts the
+// product with each part of it, and the results are concatenated along the last dimension.
+func (l *emission) byParts(n *graph.Node, p *param, of func(n *graph.Node, part int) (*val, error)) (*val, error) {
+	if p == nil {
+		return of(n, -1)
 	}
-	return l.productOf(n, -1)
+	var parts []operand
+	for k := range p.parts {
+		x, err := of(n, k)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, x.operand)
+	}
+	out := n.Out[0]
+	return l.emitted(n, "concat", fmt.Sprintf("axis=%d", len(out.Shape)-1), out.DType, out.Shape, -1, parts...), nil
 }
 
 // packed returns the parameter of a weight that the plan packs, or nil for other weights.

@@ -241,17 +241,19 @@ func (l *recognition) uses(w *graph.Value) []use {
 			list = append(list, use{n, 2, 1})
 		case n.Op == graph.Embedding && n.In[0] == w:
 			list = append(list, use{n, 0, -1})
-		case n.Op == graph.AddOp && len(w.Shape) == 1 && isProduct(n.In[0]) || n.Op == graph.AddOp && len(w.Shape) == 1 &&
-			isProduct(n.In[1]):
+		case n.Op == graph.AddOp && len(w.Shape) == 1 && slices.ContainsFunc(n.In, isProduct):
 			list = append(list, use{n, 0, -1})
 		case n.Op == graph.Transpose && len(w.Shape) >= 2 && swapsLast(n.Attrs.Axes):
-			for _, u := range l.uses(n.Out[0]) {
-				d := len(w.Shape) - 1
-				turn := map[int]int{d: d - 1, d - 1: d, -1: -1}
-				for i := range d - 1 {
-					turn[i] = i
+			d := len(w.Shape)
+			turned := graph.Swapped(d, d-1, d-2)
+			turn := func(i int) int {
+				if i < 0 {
+					return i
 				}
-				list = append(list, use{u.node, turn[u.out], turn[u.in]})
+				return int(turned[i])
+			}
+			for _, u := range l.uses(n.Out[0]) {
+				list = append(list, use{u.node, turn(u.out), turn(u.in)})
 			}
 		}
 	}
@@ -265,16 +267,7 @@ func isProduct(v *graph.Value) bool {
 // swapsLast reports whether a permutation exchanges the last two dimensions and no others.
 func swapsLast(perm []int64) bool {
 	d := len(perm)
-	for i, p := range perm {
-		want := i
-		if i >= d-2 {
-			want = 2*d - 3 - i
-		}
-		if p != int64(want) {
-			return false
-		}
-	}
-	return true
+	return d >= 2 && slices.Equal(perm, graph.Swapped(d, d-1, d-2))
 }
 
 // layouts chooses the layout of every weight.
@@ -310,8 +303,14 @@ func (l *emission) layouts() error {
 		}
 		l.layout[w] = at
 	}
+	l.reportUnused(laidOut)
+	return nil
+}
+
+// reportUnused records the entries of the plan that match none of the paths of weights with a layout.
+func (l *emission) reportUnused(paths []string) {
 	for _, r := range l.plan {
-		if slices.ContainsFunc(laidOut, r.matches) {
+		if slices.ContainsFunc(paths, r.matches) {
 			continue
 		}
 		i := slices.IndexFunc(l.g.Weights, func(w *graph.Value) bool { return r.matches(w.Path) || r.matches(parent(w.Path)) })
@@ -323,7 +322,6 @@ func (l *emission) layouts() error {
 			l.unused = append(l.unused, Unused{r, fmt.Sprintf("%s, %s%v", w.Path, w.DType, w.Shape)})
 		}
 	}
-	return nil
 }
 
 // parent returns the path of the module of a weight.
@@ -350,7 +348,7 @@ func (l *recognition) partsOf(n *graph.Node) int {
 				}
 			}
 			return len(users)
-		case len(u.Out) == 1 && len(u.Out[0].Shape) > 0 && u.Out[0].Shape[len(u.Out[0].Shape)-1] == v.Shape[last] &&
+		case len(u.Out) == 1 && graph.Last(u.Out[0].Shape) == v.Shape[last] &&
 			(u.Op == graph.Reshape || u.Op == graph.AddOp || u.Op == graph.Where || u.Op == graph.Cast):
 			v = u.Out[0]
 		default:

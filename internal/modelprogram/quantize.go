@@ -55,28 +55,13 @@ func (l *emission) quantize(list []*inst, form string, ranks int) []*inst {
 		}
 	}
 	for _, in := range list {
-		if in.op == "matmul" || in.op == "grouped_linear" {
+		switch in.op {
+		case "matmul", "grouped_linear":
 			for _, a := range in.args {
 				l.unfits(a)
 			}
-		}
-		if in.op != "linear" {
-			continue
-		}
-		w := in.args[1].p
-		if w == nil {
-			if of := in.args[1].weight(); of != nil && of.value != nil && !slices.Contains(l.kept, of.value.Path) {
-				l.kept = append(l.kept, of.value.Path) // the operand is a part of a packed weight
-			}
-			continue
-		}
-		switch {
-		case w.value == nil || w.value.Leaf != graph.Weight || w.perm != nil || len(w.shape) != 2:
-		case !w.dt.IsFloat() || w.dt == graph.F64 || in.reduce != "" || in.into || in.layout != nil:
-		case linears[w] != uses[w] || slices.Contains(keptModules, moduleOf(w.value.Path)) || !q.divides(w, ranks):
-			l.kept = append(l.kept, w.value.Path)
-		default:
-			q.replace(in, w)
+		case "linear":
+			q.linear(in, func(w *param) bool { return linears[w] == uses[w] && q.divides(w, ranks) })
 		}
 	}
 	if len(q.weights) == 0 {
@@ -90,6 +75,26 @@ func (l *emission) quantize(list []*inst, form string, ranks int) []*inst {
 		}
 	}
 	return out
+}
+
+// linear replaces a linear if its weight can be quantized and fits returns true for it. Otherwise it records that the
+// weight is kept.
+func (q *quantizer) linear(in *inst, fits func(w *param) bool) {
+	w := in.args[1].p
+	if w == nil { // the operand is a part of a packed weight
+		if of := in.args[1].weight(); of != nil && of.value != nil && !slices.Contains(q.kept, of.value.Path) {
+			q.kept = append(q.kept, of.value.Path)
+		}
+		return
+	}
+	switch {
+	case w.value == nil || w.value.Leaf != graph.Weight || w.perm != nil || len(w.shape) != 2:
+	case !w.dt.IsFloat() || w.dt == graph.F64 || in.reduce != "" || in.into || in.layout != nil:
+	case !fits(w) || slices.Contains(keptModules, moduleOf(w.value.Path)):
+		q.kept = append(q.kept, w.value.Path)
+	default:
+		q.replace(in, w)
+	}
 }
 
 // unfits records the weight in operand a, which a product without an 8-bit form multiplies. The operand is the weight

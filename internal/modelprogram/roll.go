@@ -14,6 +14,14 @@ type part struct {
 	loop *loop
 }
 
+// carried lists the values that a loop carries. A part that is no loop carries none.
+func (p part) carried() []carry {
+	if p.loop == nil {
+		return nil
+	}
+	return p.loop.carried
+}
+
 // loop holds several iterations of equal instructions.
 type loop struct {
 	iterations [][]*inst

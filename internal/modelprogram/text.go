@@ -29,30 +29,7 @@ func (p *printer) print(name string) string {
 	p.names, p.numbers = map[string]bool{}, map[string]int{}
 	p.collect()
 	p.nameParams()
-	p.used = map[*inst]int{}
-	for _, in := range p.list {
-		for _, a := range in.args {
-			if a.in != nil {
-				p.used[a.in]++
-			}
-			if a.in != nil && (in.into || in.reduce != "") {
-				p.used[a.in]++ // an instruction with a destination requires named operands
-			}
-		}
-	}
-	for _, r := range p.results {
-		p.used[r] += 2 // results have a name
-		p.names[r.name] = true
-	}
-	for _, part := range p.parts {
-		if part.loop != nil {
-			for _, c := range part.loop.carried {
-				if c.first.in != nil {
-					p.used[c.first.in] += 2 // initial values of carried values need a name
-				}
-			}
-		}
-	}
+	p.countUses()
 	fmt.Fprintf(&p.out, "// Imported from %s.\n", base(name))
 	for _, note := range p.g.Notes {
 		fmt.Fprintf(&p.out, "// %s\n", note)
@@ -71,12 +48,11 @@ func (p *printer) print(name string) string {
 		types = append(types, layoutText(r.dt, r.shape, p.resultLayout(i)))
 		results = append(results, "%"+r.name)
 	}
-	if len(types) == 1 {
-		p.out.WriteString(types[0])
-	} else {
-		p.out.WriteString("(" + strings.Join(types, ", ") + ")")
+	text := strings.Join(types, ", ")
+	if len(types) != 1 {
+		text = "(" + text + ")"
 	}
-	p.out.WriteString(" {\n")
+	p.out.WriteString(text + " {\n")
 	for _, part := range p.parts {
 		if part.loop != nil {
 			p.printLoop(part.loop)
@@ -86,6 +62,32 @@ func (p *printer) print(name string) string {
 	}
 	fmt.Fprintf(&p.out, "  return %s\n}\n", strings.Join(results, ", "))
 	return p.out.String()
+}
+
+// countUses sets used. Values that need a name count as used several times.
+func (p *printer) countUses() {
+	p.used = map[*inst]int{}
+	for _, in := range p.list {
+		for _, a := range in.args {
+			if a.in != nil {
+				p.used[a.in]++
+			}
+			if a.in != nil && (in.into || in.reduce != "") {
+				p.used[a.in]++ // an instruction with a destination requires named operands
+			}
+		}
+	}
+	for _, r := range p.results {
+		p.used[r] += 2 // results have a name
+		p.names[r.name] = true
+	}
+	for _, part := range p.parts {
+		for _, c := range part.carried() {
+			if c.first.in != nil {
+				p.used[c.first.in] += 2 // initial values of carried values need a name
+			}
+		}
+	}
 }
 
 func base(name string) string {
@@ -126,11 +128,9 @@ func (p *printer) collect() {
 				}
 			}
 		}
-		if part.loop != nil {
-			for _, c := range part.loop.carried {
-				if c.first.p != nil {
-					add(c.first.p)
-				}
+		for _, c := range part.carried() {
+			if c.first.p != nil {
+				add(c.first.p)
 			}
 		}
 	}
@@ -143,34 +143,11 @@ func (p *printer) nameParams() {
 		if q.value == nil || q.value.Leaf == graph.Input {
 			continue
 		}
-		var list []string
-		other := q.value.Path
-		if q.stack != nil {
-			other = q.stack[1].value.Path
-		}
-		components, others := strings.Split(q.value.Path, "."), strings.Split(other, ".")
-		for i, c := range components {
-			if i < len(others) && others[i] != c { // components such as "layers.0" and "key_cache_0" contain the number of the layer
-				c = strings.TrimSuffix(strings.TrimRight(c, "0123456789"), "_")
-			}
-			if c != "" {
-				list = append(list, identifier(c))
-			}
-		}
-		if n := len(list); n > 1 && list[n-1] == "weight" {
-			list = list[:n-1]
-		}
-		if q.quantized != nil && q.quantized.Scales && len(list) > 0 {
-			list[len(list)-1] += "_scale"
-		}
-		if len(list) == 0 {
-			list = []string{"weight"}
-		}
-		paths[q] = list
+		paths[q] = q.components()
 	}
 	for _, q := range p.params { // the names of inputs are assigned first
 		if q.value != nil && q.value.Leaf == graph.Input {
-			q.name = p.fresh(identifier(q.value.Name))
+			q.name = p.fresh(graph.Identifier(q.value.Name))
 		}
 	}
 	// Count the parameters that have the same suffix of a path, by the number of its components.
@@ -183,11 +160,11 @@ func (p *printer) nameParams() {
 		}
 	}
 	for _, q := range p.params {
+		if q.constant != nil {
+			q.name = p.fresh(q.name)
+		}
 		list := paths[q]
 		if list == nil {
-			if q.constant != nil {
-				q.name = p.fresh(q.name)
-			}
 			continue
 		}
 		n := 1
@@ -201,18 +178,32 @@ func (p *printer) nameParams() {
 	}
 }
 
-// identifier converts s to an identifier of the language.
-func identifier(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '_'
-	}, s)
-	if s == "" || s[0] >= '0' && s[0] <= '9' {
-		s = "n" + s
+// components lists the components of a parameter's path, without the number of the layer, as identifiers.
+func (q *param) components() []string {
+	other := q.value.Path
+	if q.stack != nil {
+		other = q.stack[1].value.Path
 	}
-	return s
+	var list []string
+	others := strings.Split(other, ".")
+	for i, c := range strings.Split(q.value.Path, ".") {
+		if i < len(others) && others[i] != c { // components such as "layers.0" and "key_cache_0" contain the number of the layer
+			c = strings.TrimSuffix(strings.TrimRight(c, "0123456789"), "_")
+		}
+		if c != "" {
+			list = append(list, graph.Identifier(c))
+		}
+	}
+	if n := len(list); n > 1 && list[n-1] == "weight" {
+		list = list[:n-1]
+	}
+	if q.quantized != nil && q.quantized.Scales && len(list) > 0 {
+		list[len(list)-1] += "_scale"
+	}
+	if len(list) == 0 {
+		return []string{"weight"}
+	}
+	return list
 }
 
 // fresh returns name, or name with a number if it is already used.
@@ -356,8 +347,8 @@ func (in *inst) title() string {
 	if in.op == "linear" || in.op == "matmul" {
 		module := in.from.Module[strings.LastIndexByte(in.from.Module, '.')+1:]
 		if module != "" {
-			short := strings.TrimSuffix(identifier(module), "_proj")
-			if short == identifier(module) {
+			short := strings.TrimSuffix(graph.Identifier(module), "_proj")
+			if short == graph.Identifier(module) {
 				short += "_out"
 			}
 			return short
@@ -365,7 +356,7 @@ func (in *inst) title() string {
 	}
 	if in.op == "grouped_linear" {
 		if p := in.args[1].weight(); p != nil && p.value != nil {
-			return strings.TrimSuffix(identifier(p.value.Path[strings.LastIndexByte(p.value.Path, '.')+1:]), "_proj")
+			return strings.TrimSuffix(graph.Identifier(p.value.Path[strings.LastIndexByte(p.value.Path, '.')+1:]), "_proj")
 		}
 	}
 	short := map[string]string{"rms_norm": "norm", "layer_norm": "norm", "attention": "attn", "embedding": "embed",

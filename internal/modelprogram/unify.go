@@ -65,38 +65,41 @@ func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
 		b.WriteString(text)
 	}
 	text := b.String()
-	var declared strings.Builder
-	for _, d := range dims {
-		fmt.Fprintf(&declared, "dim %s = %d", d.Name, d.Values[0])
-		if limits := (&ir.Dim{Least: d.Least, Most: d.Most}).Range(); limits != "" {
-			fmt.Fprintf(&declared, "  // %s", limits)
-		}
-		declared.WriteByte('\n')
-	}
 	at := strings.Index(text, "dim ")
-	text = text[:at] + declared.String() + text[at:]
-	info, ds := checker.Read(name, text)
+	info, ds := checker.Read(name, text[:at]+declarations(dims)+text[at:])
 	if ds.HasErrors() {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}
 	for _, d := range dims {
 		info.Dims[d.Name].Least, info.Dims[d.Name].Most = d.Least, d.Most
 	}
-	m := *first
-	m.Text, m.Info, m.Params = info.Prog.String(), info, slices.Clone(first.Params)
 	for i, p := range first.Params {
-		for _, other := range models[1:] {
-			o := other.Params[i]
-			switch {
-			case p.Input:
-			case p.Constant != nil && (o.Constant == nil || !slices.Equal(p.Constant.Elems, o.Constant.Elems)),
-				!slices.Equal(p.Shape, o.Shape) || !slices.Equal(p.Weights, o.Weights):
-				return nil, fmt.Errorf("%w: %%%s has contents that depend on %s", ErrUnsupported, p.Name,
-					dimsText(dims))
-			}
+		if slices.ContainsFunc(models, func(m *Model) bool { return !p.sameContents(&m.Params[i]) }) {
+			return nil, fmt.Errorf("%w: %%%s has contents that depend on %s", ErrUnsupported, p.Name, dimsText(dims))
 		}
 	}
+	m := *first
+	m.Text, m.Info, m.Params = info.Prog.String(), info, slices.Clone(first.Params)
 	return &m, nil
+}
+
+// declarations returns the statements that declare dims.
+func declarations(dims []Dim) string {
+	var b strings.Builder
+	for _, d := range dims {
+		fmt.Fprintf(&b, "dim %s = %d", d.Name, d.Values[0])
+		if limits := (&ir.Dim{Least: d.Least, Most: d.Most}).Range(); limits != "" {
+			fmt.Fprintf(&b, "  // %s", limits)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// sameContents reports whether two parameters have the same contents, which inputs always have.
+func (p *Param) sameContents(o *Param) bool {
+	return p.Input || slices.Equal(p.Shape, o.Shape) && slices.Equal(p.Weights, o.Weights) &&
+		(p.Constant == nil || o.Constant != nil && slices.Equal(p.Constant.Elems, o.Constant.Elems))
 }
 
 // words matches names, numbers, blanks and punctuation.
@@ -145,38 +148,9 @@ func lineAt(list []string, k int) string {
 
 // express returns an expression over dims that has the given values, or "" if there is none.
 func express(values []int64, dims []Dim) string {
-	linear := func(name string, of []int64, constant bool) string {
-		for i, v := range of {
-			if v == of[0] || (values[i]-values[0])%(v-of[0]) != 0 {
-				continue
-			}
-			a := (values[i] - values[0]) / (v - of[0])
-			c := values[0] - a*of[0]
-			if a <= 0 || c != 0 && !constant {
-				return ""
-			}
-			for j, w := range of {
-				if a*w+c != values[j] {
-					return ""
-				}
-			}
-			text := name
-			if a != 1 {
-				text += fmt.Sprintf(" * %d", a)
-			}
-			switch {
-			case c > 0:
-				text += fmt.Sprintf(" + %d", c)
-			case c < 0:
-				text += fmt.Sprintf(" - %d", -c)
-			}
-			return text
-		}
-		return ""
-	}
 	for _, d := range dims {
-		if text := linear(d.Name, d.Values, true); text != "" {
-			return text
+		if a, c, ok := linear(values, d.Values); ok {
+			return multiple(d.Name, a, c)
 		}
 	}
 	for i, d := range dims {
@@ -185,10 +159,42 @@ func express(values []int64, dims []Dim) string {
 			for k := range values {
 				product[k] = d.Values[k] * e.Values[k]
 			}
-			if text := linear(d.Name+" * "+e.Name, product, false); text != "" {
-				return text
+			if a, c, ok := linear(values, product); ok && c == 0 {
+				return multiple(d.Name+" * "+e.Name, a, 0)
 			}
 		}
 	}
 	return ""
+}
+
+// linear returns a and c such that each value is a·of+c, and a is positive.
+func linear(values, of []int64) (a, c int64, ok bool) {
+	for i, v := range of {
+		if v == of[0] || (values[i]-values[0])%(v-of[0]) != 0 {
+			continue
+		}
+		a = (values[i] - values[0]) / (v - of[0])
+		c = values[0] - a*of[0]
+		for j, w := range of {
+			if a*w+c != values[j] {
+				return 0, 0, false
+			}
+		}
+		return a, c, a > 0
+	}
+	return 0, 0, false
+}
+
+// multiple returns the text of a times the named dim, plus c.
+func multiple(name string, a, c int64) string {
+	if a != 1 {
+		name += fmt.Sprintf(" * %d", a)
+	}
+	switch {
+	case c > 0:
+		name += fmt.Sprintf(" + %d", c)
+	case c < 0:
+		name += fmt.Sprintf(" - %d", -c)
+	}
+	return name
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/graph"
 )
@@ -30,7 +29,7 @@ func (b *devices) layouts(o Options) {
 	list := []graph.MeshAxis{}
 	taken := map[string]bool{"world": true}
 	for _, a := range first.axes {
-		name := identifier(a.name)
+		name := graph.Identifier(a.name)
 		for taken[name] {
 			name += "_"
 		}
@@ -55,20 +54,6 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// identifier converts s to an identifier of the language.
-func identifier(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '_'
-	}, s)
-	if s == "" || s[0] >= '0' && s[0] <= '9' {
-		s = "n" + s
-	}
-	return s
-}
-
 // axisOf returns the axis of the graph's mesh that corresponds to an axis of the text, or nil if there is none.
 func (b *devices) axisOf(s *sharding, name string) *graph.MeshAxis {
 	m := s.inline
@@ -80,7 +65,7 @@ func (b *devices) axisOf(s *sharding, name string) *graph.MeshAxis {
 	if !slices.ContainsFunc(m.axes, func(a axis) bool { return a.name == name }) {
 		b.wrong("the mesh has no axis %q", name)
 	}
-	id := identifier(name)
+	id := graph.Identifier(name)
 	for i := range b.g.Mesh {
 		if b.g.Mesh[i].Name == id {
 			return &b.g.Mesh[i]
