@@ -4,10 +4,13 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
 	"hocket.example/hocket/internal/graph"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
 )
 
 // attr is an attribute. One field of an attr is set, according to the kind of the attribute.
@@ -41,6 +44,14 @@ func (a *attr) ints() []int64 {
 		list = append(list, int64(x.number))
 	}
 	return list
+}
+
+// int returns the integer of a number attribute, or 0 if there is none.
+func (a *attr) int() int64 {
+	if a == nil {
+		return 0
+	}
+	return int64(a.number)
 }
 
 // attributes parses types and attributes.
@@ -238,11 +249,7 @@ func (d *dense) all() []float64 {
 			return d.elems
 		}
 	}
-	list := make([]float64, n)
-	for i := range list {
-		list[i] = d.elems[0]
-	}
-	return list
+	return slices.Repeat(d.elems, int(n))
 }
 
 // dense parses "<…> : type" after the word dense.
@@ -292,17 +299,11 @@ func (p *attributes) dense() *dense {
 	if d.t.complex && len(d.imag) != len(d.elems) {
 		p.fail("a constant of type %s has %d real and %d imaginary parts", d.t, len(d.elems), len(d.imag))
 	}
-	for _, list := range [][]float64{d.elems, d.imag} {
-		for i, x := range list {
-			list[i] = rounded(d.t.dt, x)
-		}
+	for _, list := range []*[]float64{&d.elems, &d.imag} {
+		t := &graph.Tensor{DType: graph.F64, Shape: []int64{int64(len(*list))}, Elems: *list}
+		*list = t.As(d.t.dt).Elems
 	}
 	return d
-}
-
-func rounded(dt graph.DType, x float64) float64 {
-	t := &graph.Tensor{DType: graph.F64, Shape: []int64{1}, Elems: []float64{x}}
-	return t.As(dt).Elems[0]
 }
 
 // skipElements skips the elements of a dense constant.
@@ -370,40 +371,18 @@ func (p *attributes) element(dt graph.DType) float64 {
 
 // ofBits returns the number of type dt that has the given bit pattern.
 func ofBits(dt graph.DType, u uint64) float64 {
-	switch dt {
-	case graph.F64:
-		return math.Float64frombits(u)
-	case graph.F32:
-		return float64(math.Float32frombits(uint32(u)))
-	case graph.BF16:
-		return float64(math.Float32frombits(uint32(u) << 16))
-	case graph.F16:
-		sign, exp, frac := 1.0, int(u>>10&31), float64(u&1023)
-		if u>>15&1 == 1 {
-			sign = -1
-		}
-		switch {
-		case exp == 0:
-			return sign * math.Ldexp(frac, -24)
-		case exp == 31 && frac == 0:
-			return sign * math.Inf(1)
-		case exp == 31:
-			return math.NaN()
-		}
-		return sign * math.Ldexp(1024+frac, exp-25)
-	case graph.I32:
-		return float64(int32(u))
+	k, ok := ir.ParseDType(string(dt))
+	if !ok {
+		k = ir.I64
 	}
-	return float64(int64(u))
+	var x [1]float64
+	tensor.ToFloat64(x[:], binary.LittleEndian.AppendUint64(nil, u), k)
+	return x[0]
 }
 
 // raw parses elements that are written as the hexadecimal digits of their bytes: "0x…".
 func (p *attributes) raw(text string, dt graph.DType, n int64) []float64 {
-	size := map[graph.DType]int64{graph.F64: 8, graph.I64: 8, graph.F32: 4, graph.I32: 4, graph.F16: 2, graph.BF16: 2,
-		graph.Bool: 1}[dt]
-	if size == 0 {
-		return nil
-	}
+	size := dt.Size()
 	data, err := hex.DecodeString(strings.TrimPrefix(text, "0x"))
 	if err != nil || !strings.HasPrefix(text, "0x") {
 		p.fail("want hexadecimal digits of a constant")

@@ -106,13 +106,18 @@ func (b *builder) main(o Options) {
 		if x.t.narrow != "" || x.t.complex {
 			b.refuse("result %d is of type %s", i, x.t)
 		}
-		v := b.full(x)
-		if v.DType == graph.Bool {
-			v = b.add(graph.Cast, graph.Attrs{}, graph.I32, v)
-		}
-		b.g.Outputs = append(b.g.Outputs, v)
-		b.g.OutputLayouts = append(b.g.OutputLayouts, b.layoutOf(fmt.Sprintf("out%d", i), v.Shape, f.results[i].attrs))
+		b.output(x, b.layoutOf(fmt.Sprintf("out%d", i), x.t.shape, f.results[i].attrs))
 	}
+}
+
+// output adds an output. Bools become i32.
+func (b *nodes) output(x tens, layout graph.Layout) {
+	v := b.full(x)
+	if v.DType == graph.Bool {
+		v = b.add(graph.Cast, graph.Attrs{}, graph.I32, v)
+	}
+	b.g.Outputs = append(b.g.Outputs, v)
+	b.g.OutputLayouts = append(b.g.OutputLayouts, layout)
 }
 
 // moves lists operations that do not compute new elements: each element of their results is an element of an operand,
@@ -124,10 +129,7 @@ var moves = map[string]bool{"sort": true, "reshape": true, "transpose": true, "b
 // held returns x as the result of an operation with type t. Integers of a width that graphs do not support must be
 // known, and must fit into that width.
 func (b *devices) held(x tens, t typ) tens {
-	shape := x.v.Shape
-	if x.lifted {
-		shape = shape[1:]
-	}
+	shape := x.v.Shape[x.off():]
 	skip := len(t.shape) - len(shape)
 	for i, d := range shape {
 		if skip < 0 || d != 1 && d != t.shape[skip+i] {
@@ -268,17 +270,11 @@ func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 	if f := otherOps[name]; f != nil {
 		return f(b, in)
 	}
-	switch name {
-	case "interpreter.run_parallel":
-		return b.runParallel(in)
-	case "call", "func.call":
-		return b.call(in)
+	switch name { // operations with regions
 	case "while":
 		return b.while(in, s)
 	case "case", "if":
 		return b.choose(in, s)
-	case "composite":
-		return b.composite(in)
 	case "sdy.manual_computation":
 		return b.manual(in, s)
 	case "sdy.named_computation":
@@ -530,11 +526,7 @@ func (b *nodes) reshaped(v *graph.Value, shape []int64) *graph.Value {
 
 // permuted returns v with its dimensions in another order.
 func (b *nodes) permuted(v *graph.Value, perm []int64) *graph.Value {
-	plain := true
-	for i, p := range perm {
-		plain = plain && p == int64(i)
-	}
-	if plain {
+	if slices.Equal(perm, graph.Counting(len(perm))) {
 		return v
 	}
 	return b.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
@@ -543,16 +535,9 @@ func (b *nodes) permuted(v *graph.Value, perm []int64) *graph.Value {
 // padded returns x with all dimensions of its type, where dimensions along which x broadcasts have extent 1. If lifted
 // is set, the dimension of the devices is added in front.
 func (b *nodes) padded(x tens, lifted bool) *graph.Value {
-	shape := x.v.Shape
-	front := []int64{}
-	if lifted {
+	front, shape := x.v.Shape[:x.off()], x.v.Shape[x.off():]
+	if lifted && !x.lifted {
 		front = []int64{1}
-		if x.lifted {
-			front = []int64{x.v.Shape[0]}
-		}
-	}
-	if x.lifted {
-		shape = shape[1:]
 	}
 	if len(shape) > len(x.t.shape) {
 		b.wrong("operands have other shapes than type %s", x.t)

@@ -56,12 +56,7 @@ func (b *builder) compared(in []tens) {
 	}
 	b.checks = append(b.checks, c)
 	for _, x := range []tens{in[0], want} {
-		v := b.full(x)
-		if v.DType == graph.Bool {
-			v = b.add(graph.Cast, graph.Attrs{}, graph.I32, v)
-		}
-		b.g.Outputs = append(b.g.Outputs, v)
-		b.g.OutputLayouts = append(b.g.OutputLayouts, make(graph.Layout, len(v.Shape)))
+		b.output(x, make(graph.Layout, len(x.t.shape)))
 	}
 }
 

@@ -62,16 +62,7 @@ func (b *shapes) convolution(in []tens) tens {
 	}
 	var parts []tens // for each position in the window: [batch, positions of the result…, 1, features]
 	for k := range graph.Product(size) {
-		part, at := x, k
-		for d := n - 1; d >= 0; d-- {
-			lo := at % size[d] * dilation[d]
-			at /= size[d]
-			span := (size[d]-1)*dilation[d] + 1
-			if span > x.t.shape[d+1] {
-				b.refuse("a window that is larger than the operand")
-			}
-			part = b.strided(part, d+1, lo, x.t.shape[d+1]-span+lo+1, strides[d])
-		}
+		part := b.windowPart(x, 1, k, size, dilation, strides)
 		parts = append(parts, b.reshapedTo(part, slices.Insert(slices.Clone(part.t.shape), n+1, 1)))
 	}
 	y := b.joined(n+1, parts...)
@@ -92,15 +83,26 @@ func (b *shapes) convolution(in []tens) tens {
 	z = b.reshapedTo(z, slices.Concat([]int64{g, rows / batches}, places, []int64{out / g}))
 	front := slices.Concat(graph.Counting(n + 3)[1:n+2], []int64{0, int64(n + 2)})
 	z = b.reshapedTo(b.transposed(z, front), slices.Concat([]int64{rows / batches}, places, []int64{out}))
-	back := make([]int64, n+2)
-	for i, d := range b.convDims(dims.list[2], n, "b", "f") {
-		back[d] = int64(i)
-	}
-	z = b.transposed(z, back)
+	z = b.transposed(z, graph.Inverse(b.convDims(dims.list[2], n, "b", "f")))
 	if !slices.Equal(z.t.shape, t.shape) {
 		b.wrong("the result has shape %v, but its type is %s", z.t.shape, t)
 	}
 	return b.convert(z, t)
+}
+
+// windowPart returns, for each position of a window, element k of the window. The window lies along the dimensions of x
+// from first on.
+func (b *shapes) windowPart(x tens, first int, k int64, size, dilation, strides []int64) tens {
+	for i := len(size) - 1; i >= 0; i-- {
+		d, lo := first+i, k%size[i]*dilation[i]
+		k /= size[i]
+		end := x.t.shape[d] - (size[i]-1)*dilation[i]
+		if end < 1 {
+			b.refuse("a window that is larger than the operand")
+		}
+		x = b.strided(x, d, lo, lo+end, strides[i])
+	}
+	return x
 }
 
 // batched returns the matrix products of x[g, m, k] and y[g, k, n] for each g.

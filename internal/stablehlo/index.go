@@ -37,11 +37,7 @@ func (b *shapes) take(x tens, dims []int64, at []tens, shape []int64) tens {
 	lifted := anyLifted(append([]tens{x}, at...)...)
 	left := rest(len(x.t.shape), dims)
 	t := typ{dt: x.t.dt, shape: slices.Concat(shape, graph.Pick(x.t.shape, left))}
-	off := 0
-	if lifted {
-		off = 1
-	}
-	v := b.permuted(b.fullAs(x, lifted), shifted(slices.Concat(dims, left), off))
+	v := b.permuted(b.fullAs(x, lifted), shifted(slices.Concat(dims, left), offOf(lifted)))
 	var list []*graph.Value
 	if lifted {
 		dev := b.counted(graph.I64, append([]int64{b.lift}, shape...), 0)
@@ -60,12 +56,9 @@ func (b *shapes) take(x tens, dims []int64, at []tens, shape []int64) tens {
 		}
 		list = append(list, w)
 	}
-	known := b.folder.IsConstant(v)
-	for _, w := range list {
-		known = known && b.folder.IsConstant(w)
-	}
+	depends := func(w *graph.Value) bool { return !b.folder.IsConstant(w) }
 	wide := v.DType
-	if !known && !wide.IsFloat() { // hocket's language selects rows of floating-point tensors only
+	if (depends(v) || slices.ContainsFunc(list, depends)) && !wide.IsFloat() { // hocket's language selects rows of floating-point tensors only
 		if wide == graph.I64 && b.long {
 			b.refuse("a selection of elements of %s by an index", x.t)
 		}
@@ -239,11 +232,7 @@ func (b *indexing) reached(x *indices, operand tens, start map[int64]tens, shape
 		}
 	}
 	spread := func(t tens) tens { // spread appends dimensions for the elements of windows
-		dims := make([]int64, len(shape))
-		for i := range dims {
-			dims[i] = int64(i)
-		}
-		return b.spread(t, typ{dt: t.t.dt, shape: full}, dims)
+		return b.spread(t, typ{dt: t.t.dt, shape: full}, graph.Counting(len(shape)))
 	}
 	for d := range int64(len(operand.t.shape)) {
 		s, mapped := start[d]
@@ -275,10 +264,7 @@ func (b *indexing) gather(in []tens) tens {
 	}
 	n := &indices{offset: a.dict["offset_dims"].ints(), collapsed: a.dict["collapsed_slice_dims"].ints(),
 		batch: a.dict["operand_batching_dims"].ints(), at: a.dict["start_indices_batching_dims"].ints(),
-		mapped: a.dict["start_index_map"].ints(), sizes: b.ints("slice_sizes")}
-	if v := a.dict["index_vector_dim"]; v != nil {
-		n.vector = int64(v.number)
-	}
+		mapped: a.dict["start_index_map"].ints(), sizes: b.ints("slice_sizes"), vector: a.dict["index_vector_dim"].int()}
 	b.check(n, x, idx)
 	parts, shape := b.parts(n, idx)
 	if kept := rest(len(x.t.shape), n.collapsed, n.batch); len(kept) != len(n.offset) ||
@@ -298,17 +284,15 @@ func (b *indexing) gather(in []tens) tens {
 		}
 	}
 	dims, at, wide, full := b.reached(n, x, start, shape)
-	y := x
-	order := rest(len(x.t.shape), dims) // dimensions of x, in the order of the last dimensions of y
-	if len(dims) > 0 {
-		y = b.take(x, dims, at, full)
-	} else {
-		shape = []int64{}
+	windows := rest(len(x.t.shape), n.collapsed, n.batch)
+	if len(dims) == 0 { // the result does not depend on the indices: all windows are equal
+		return b.spread(b.reshapedTo(x, graph.Pick(x.t.shape, windows)), t, slices.Sorted(slices.Values(n.offset)))
 	}
+	y := b.take(x, dims, at, full)
+	order := rest(len(x.t.shape), dims) // dimensions of x, in the order of the last dimensions of y
 	// The dimensions of y are those of the indices, then the wide ones, then the others. Dimensions of extent 1 are
 	// last.
 	of := slices.Concat(wide, order)
-	windows := rest(len(x.t.shape), n.collapsed, n.batch)
 	perm := make([]int64, len(t.shape))
 	next := int64(0)
 	for i := range perm {
@@ -326,24 +310,8 @@ func (b *indexing) gather(in []tens) tens {
 		}
 		perm[i] = int64(len(shape) + j)
 	}
-	if len(dims) == 0 { // the result does not depend on the indices: all windows are equal
-		var of []int64
-		for i := range t.shape {
-			if k := slices.Index(n.offset, int64(i)); k >= 0 {
-				of = append(of, int64(i))
-			}
-		}
-		y = b.reshapedTo(x, graph.Pick(x.t.shape, windows))
-		return b.spread(y, t, of)
-	}
 	// Collapsed dimensions that no index selects have extent 1 and are removed.
-	var gone []int64
-	for d := range int64(len(y.t.shape)) {
-		if !slices.Contains(perm, d) {
-			gone = append(gone, d)
-		}
-	}
-	y = b.transposed(y, slices.Concat(perm, gone))
+	y = b.transposed(y, slices.Concat(perm, rest(len(y.t.shape), perm)))
 	return b.reshapedTo(y, t.shape)
 }
 
@@ -362,10 +330,7 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	}
 	n := &indices{offset: a.dict["update_window_dims"].ints(), collapsed: a.dict["inserted_window_dims"].ints(),
 		batch: a.dict["input_batching_dims"].ints(), at: a.dict["scatter_indices_batching_dims"].ints(),
-		mapped: a.dict["scatter_dims_to_operand_dims"].ints()}
-	if v := a.dict["index_vector_dim"]; v != nil {
-		n.vector = int64(v.number)
-	}
+		mapped: a.dict["scatter_dims_to_operand_dims"].ints(), vector: a.dict["index_vector_dim"].int()}
 	rank := len(x.t.shape)
 	b.inRange(slices.Concat(n.collapsed, n.batch), rank)
 	b.inRange(n.offset, len(u.t.shape))
@@ -408,7 +373,6 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	for _, d := range windows {
 		if _, mapped := start[d]; !mapped && n.sizes[d] != x.t.shape[d] {
 			start[d] = b.stretched(b.scalar(graph.I64, 0), shape) // the window begins at 0
-			start[d] = b.retyped(start[d], typ{dt: graph.I64, shape: shape})
 		}
 	}
 	dims, at, wide, full := b.reached(n, x, start, shape)
@@ -443,7 +407,6 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 		b.refuse("%d updates of %d rows, which need too large a table", count, rows)
 	}
 	row := b.stretched(b.scalar(graph.I64, 0), full)
-	row = b.retyped(row, typ{dt: graph.I64, shape: full})
 	for i, d := range dims {
 		k := b.convert(at[i], typ{dt: graph.I64})
 		row = b.arith(graph.AddOp, b.arith(graph.Mul, row, b.like(row, float64(x.t.shape[d]))), k)
@@ -482,11 +445,7 @@ func (b *indexing) addsRows(dt graph.DType) bool {
 // along the dimensions left.
 func (b *indexing) unpermuted(y, x tens, dims, left []int64) tens {
 	y = b.reshapedTo(y, slices.Concat(graph.Pick(x.t.shape, dims), graph.Pick(x.t.shape, left)))
-	back := make([]int64, len(x.t.shape))
-	for i, d := range slices.Concat(dims, left) {
-		back[d] = int64(i)
-	}
-	return b.transposed(y, back)
+	return b.transposed(y, graph.Inverse(slices.Concat(dims, left)))
 }
 
 // added returns base[R, W] plus, for each row, the sum of the rows of u[N, W] that hot[R, N] assigns to it, as a matrix
@@ -519,14 +478,10 @@ func (b *indexing) added(hot, base, u tens) tens {
 func (b *indexing) placed(hot, base, u tens, count int64) tens {
 	rows := base.t.shape[0]
 	lifted := anyLifted(hot)
-	off := int64(0)
-	if lifted {
-		off = 1
-	}
 	number := b.elementwise(graph.Cast, graph.I32, hot)
 	number = b.arith(graph.Mul, number, b.counted(graph.I32, []int64{rows, count}, 1))
 	of := func(op graph.Op, x tens) tens {
-		v := b.add(op, graph.Attrs{Axes: []int64{1 + off}}, x.t.dt, b.fullAs(x, lifted))
+		v := b.add(op, graph.Attrs{Axes: []int64{1 + int64(hot.off())}}, x.t.dt, b.fullAs(x, lifted))
 		return tens{v: v, t: typ{dt: x.t.dt, shape: []int64{rows}}, lifted: lifted}
 	}
 	which, is := of(graph.MaxOf, number), of(graph.MaxOf, hot)

@@ -19,11 +19,7 @@ func (b *devices) layouts(o Options) {
 		}
 	}
 	if first == nil || len(first.axes) == 0 {
-		if o.Ranks > 0 {
-			b.g.Mesh = []graph.MeshAxis{{Name: "devices", Size: int64(o.Ranks)}}
-		} else {
-			b.g.Mesh = []graph.MeshAxis{{Name: "devices", Size: 1}}
-		}
+		b.g.Mesh = []graph.MeshAxis{{Name: "devices", Size: int64(max(o.Ranks, 1))}}
 		return
 	}
 	list := []graph.MeshAxis{}
@@ -54,15 +50,21 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// axisOf returns the axis of the graph's mesh that corresponds to an axis of the text, or nil if there is none.
-func (b *devices) axisOf(s *sharding, name string) *graph.MeshAxis {
+// meshOf returns the mesh of a sharding.
+func (b *devices) meshOf(s *sharding) *mesh {
 	m := s.inline
 	if m == nil {
-		if m = b.meshes[s.mesh]; m == nil {
-			b.wrong("there is no mesh @%s", s.mesh)
-		}
+		m = b.meshes[s.mesh]
 	}
-	if !slices.ContainsFunc(m.axes, func(a axis) bool { return a.name == name }) {
+	if m == nil {
+		b.wrong("there is no mesh @%s", s.mesh)
+	}
+	return m
+}
+
+// axisOf returns the axis of the graph's mesh that corresponds to an axis of the text, or nil if there is none.
+func (b *devices) axisOf(s *sharding, name string) *graph.MeshAxis {
+	if !slices.ContainsFunc(b.meshOf(s).axes, func(a axis) bool { return a.name == name }) {
 		b.wrong("the mesh has no axis %q", name)
 	}
 	id := graph.Identifier(name)

@@ -21,10 +21,7 @@ const maxDevices = 4096
 
 // index returns the number of a device within the computation, and the number of its position along the other axes.
 func (m *manual) index(device int64) (at, other int64) {
-	step := int64(1)
-	for _, a := range m.mesh.axes {
-		step *= a.size
-	}
+	step := m.mesh.size()
 	for _, a := range m.mesh.axes {
 		step /= a.size
 		c := device / step % a.size
@@ -69,13 +66,7 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 	}
 	m := &manual{}
 	for _, x := range slices.Concat(ins, outs) {
-		of := x.inline
-		if of == nil {
-			of = b.meshes[x.mesh]
-		}
-		if of == nil {
-			b.wrong("there is no mesh @%s", x.mesh)
-		}
+		of := b.meshOf(x)
 		if m.mesh == nil || len(of.axes) > len(m.mesh.axes) {
 			m.mesh = of
 		}
@@ -178,9 +169,8 @@ func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) t
 	}
 	v := b.reshaped(b.full(x), shape)
 	// The axes are moved to the front, in the order of the mesh. The value is repeated along axes that split no dimension.
-	var perm, front, all []int64
+	var perm, front []int64
 	for _, a := range m.axes {
-		all = append(all, a.size)
 		if i := slices.Index(order, a); i >= 0 {
 			perm, front = append(perm, axes[i]), append(front, a.size)
 		} else {
@@ -189,7 +179,7 @@ func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) t
 	}
 	v = b.permuted(v, slices.Concat(perm, locals))
 	v = b.reshaped(v, slices.Concat(front, t.shape))
-	if want := slices.Concat(all, t.shape); !slices.Equal(v.Shape, want) {
+	if want := slices.Concat(m.sizes(), t.shape); !slices.Equal(v.Shape, want) {
 		v = b.add(graph.Broadcast, graph.Attrs{Shape: want}, v.DType, v)
 	}
 	return tens{v: b.reshaped(v, append([]int64{lift}, t.shape...)), t: t, lifted: true}
@@ -343,21 +333,14 @@ func (b *devices) alongAxes(refs []*attr) [][]int64 {
 // grouped returns a lifted value whose dimension of devices is replaced by two dimensions: the groups, and the devices
 // in a group.
 func (b *devices) grouped(x tens, groups [][]int64) *graph.Value {
-	v := b.fullAs(x, true)
-	order := slices.Concat(groups...)
-	v = b.ordered(v, order)
+	v := b.ordered(b.fullAs(x, true), slices.Concat(groups...))
 	return b.reshaped(v, slices.Concat([]int64{int64(len(groups)), int64(len(groups[0]))}, v.Shape[1:]))
 }
 
 // ungrouped is the inverse of grouped.
 func (b *devices) ungrouped(v *graph.Value, groups [][]int64, t typ) tens {
 	v = b.reshaped(v, append([]int64{b.lift}, v.Shape[2:]...))
-	order := slices.Concat(groups...)
-	back := make([]int64, len(order))
-	for i, d := range order {
-		back[d] = int64(i)
-	}
-	return tens{v: b.ordered(v, back), t: t, lifted: true}
+	return tens{v: b.ordered(v, graph.Inverse(slices.Concat(groups...))), t: t, lifted: true}
 }
 
 // ordered returns v with the indices of its first dimension in another order. If the order is a permutation of axes, it
@@ -520,22 +503,17 @@ func (b *devices) collectivePermute(in []tens) []tens {
 		}
 	}
 	v := b.fullAs(x, true)
-	zeros := func() *graph.Value {
-		return b.add(graph.Broadcast, graph.Attrs{Shape: append([]int64{1}, x.t.shape...)}, v.DType,
-			b.g.Scalar(v.DType, 0))
-	}
 	var parts []*graph.Value
 	for _, s := range from {
 		if s < 0 {
-			parts = append(parts, zeros())
+			parts = append(parts, b.add(graph.Broadcast, graph.Attrs{Shape: append([]int64{1}, x.t.shape...)}, v.DType,
+				b.g.Scalar(v.DType, 0)))
 		} else {
 			parts = append(parts, b.add(graph.SliceOp, graph.Attrs{Axis: 0, Lo: s, Hi: s + 1, Step: 1}, v.DType, v))
 		}
 	}
-	if len(parts) > 1 {
+	if v = parts[0]; len(parts) > 1 {
 		v = b.add(graph.Concat, graph.Attrs{Axis: 0}, v.DType, parts...)
-	} else {
-		v = parts[0]
 	}
 	return []tens{{v: v, t: x.t, lifted: true}}
 }

@@ -82,13 +82,18 @@ func (b *builder) reduce(in []tens, s *scope) []tens {
 			b.wrong("operands are of types %s and %s", in[0].t, x.t)
 		}
 	}
+	return b.reducedBy(blk, in[:n], in[n:], dims, s)
+}
+
+// reducedBy reduces the values in along the given dimensions by a body, with the initial values init.
+func (b *builder) reducedBy(blk *block, in, init []tens, dims []int64, s *scope) []tens {
 	var out []tens
-	for i := range n {
-		r, ok := reducers[bodyOp(blk, i, n)]
+	for i, x := range in {
+		r, ok := reducers[bodyOp(blk, i, len(in))]
 		if !ok {
-			return b.fold(blk, in[:n], in[n:], dims, s)
+			return b.fold(blk, in, init, dims, s)
 		}
-		out = append(out, b.reduced(r, in[i], in[n+i], dims))
+		out = append(out, b.reduced(r, x, init[i], dims))
 	}
 	return out
 }
@@ -136,15 +141,9 @@ func (b *builder) fold(blk *block, in, init []tens, dims []int64, s *scope) []te
 	}
 	list := make([]*graph.Value, n) // of shape [size, kept]; devices are the first factor of kept
 	for i, x := range in {
-		v := b.fullAs(x, lifted)
-		off := 0
-		if lifted {
-			off = 1
-		}
-		perm := shifted(dims, off)[off:]
-		perm = append(perm, shifted(rest(len(x.t.shape), dims), off)...)
-		v = b.permuted(v, perm)
-		list[i] = b.reshaped(v, []int64{size, kept})
+		off := offOf(lifted)
+		perm := slices.Concat(shifted(dims, off)[off:], shifted(rest(len(x.t.shape), dims), off))
+		list[i] = b.reshaped(b.permuted(b.fullAs(x, lifted), perm), []int64{size, kept})
 	}
 	join := func(l, r []*graph.Value, rows int64) []*graph.Value {
 		before, manual := b.lift, b.devs
@@ -194,13 +193,12 @@ func (b *builder) fold(blk *block, in, init []tens, dims []int64, s *scope) []te
 		list = join(first, list, 1)
 	}
 	var out []tens
-	for i, v := range list {
-		want := shape
-		if lifted {
-			want = append([]int64{b.lift}, shape...)
-		}
+	want := shape
+	if lifted {
+		want = append([]int64{b.lift}, shape...)
+	}
+	for _, v := range list {
 		out = append(out, tens{v: b.reshaped(v, want), t: typ{dt: v.DType, shape: shape}, lifted: lifted})
-		_ = i
 	}
 	return out
 }
@@ -270,32 +268,15 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 			y = b.padding(y, in[n+i], d, pads[2*d], pads[2*d+1], base[d]-1)
 		}
 		for k := range size {
-			part, at := y, k
-			for d := rank - 1; d >= 0; d-- {
-				lo := at % window[d] * dilation[d]
-				at /= window[d]
-				span := (window[d]-1)*dilation[d] + 1
-				if span > y.t.shape[d] {
-					b.refuse("a window that is larger than the operand")
-				}
-				part = b.strided(part, d, lo, y.t.shape[d]-span+lo+1, strides[d])
-			}
+			part := b.windowPart(y, 0, k, window, dilation, strides)
 			stacks[i] = append(stacks[i], b.reshapedTo(part, append([]int64{1}, part.t.shape...)))
 		}
 	}
 	var list []tens
-	for i := range n {
-		list = append(list, b.joined(0, stacks[i]...))
+	for _, parts := range stacks {
+		list = append(list, b.joined(0, parts...))
 	}
-	var out []tens
-	for i := range n {
-		r, ok := reducers[bodyOp(blk, i, n)]
-		if !ok {
-			return b.fold(blk, list, in[n:], []int64{0}, s)
-		}
-		out = append(out, b.reduced(r, list[i], in[n+i], []int64{0}))
-	}
-	return out
+	return b.reducedBy(blk, list, in[n:], []int64{0}, s)
 }
 
 // cumulative returns the dimension along which window i contains the elements 0 to i. It returns -1 if the windows do

@@ -56,6 +56,11 @@ func init() {
 
 		"reduce_precision": one(1, (*builder).reducePrecision),
 
+		"interpreter.run_parallel": (*builder).runParallel,
+		"call":                     (*builder).call,
+		"func.call":                (*builder).call,
+		"composite":                (*builder).composite,
+
 		"all_reduce":         (*builder).allReduce,
 		"all_gather":         (*builder).allGather,
 		"reduce_scatter":     (*builder).reduceScatter,
@@ -140,14 +145,7 @@ func (b *shapes) iota([]tens) tens {
 	if d < 0 || d >= int64(len(t.shape)) {
 		b.wrong("%s has no dimension %d", t, d)
 	}
-	b.spend(t.shape[d])
-	c := graph.NewTensor(t.dt, []int64{t.shape[d]})
-	for i := range c.Elems {
-		c.Elems[i] = float64(i)
-	}
-	shape := slices.Repeat([]int64{1}, len(t.shape)-int(d))
-	shape[0] = t.shape[d]
-	return tens{v: b.reshaped(b.g.Constant("iota", c.As(t.dt)), shape), t: t}
+	return b.retyped(b.counted(t.dt, t.shape, int(d)), t)
 }
 
 // spend counts the elements of constants that the builder makes, and reports an error if they exceed their limit.
@@ -174,20 +172,12 @@ func (b *shapes) broadcastInDim(in []tens) tens {
 
 // spread returns x with type t. Dimension i of x becomes dimension dims[i] of t.
 func (b *nodes) spread(x tens, t typ, dims []int64) tens {
-	v := b.padded(x, x.lifted)
-	off := 0
-	if x.lifted {
-		off = 1
-	}
-	order := make([]int64, len(dims)) // the dimensions of x in the order of the result's dimensions
-	for i := range order {
-		order[i] = int64(i)
-	}
+	order := graph.Counting(len(dims)) // the dimensions of x in the order of the result's dimensions
 	slices.SortFunc(order, func(i, j int64) int { return int(dims[i] - dims[j]) })
-	v = b.permuted(v, shifted(order, off))
+	v := b.permuted(b.padded(x, x.lifted), shifted(order, x.off()))
 	shape := slices.Repeat([]int64{1}, len(t.shape))
 	for i, d := range dims {
-		shape[d] = x.v1(b)[i]
+		shape[d] = x.v1()[i]
 	}
 	if x.lifted {
 		return tens{v: b.reshaped(v, append([]int64{x.v.Shape[0]}, shape...)), t: t, lifted: true}
@@ -199,28 +189,25 @@ func (b *nodes) spread(x tens, t typ, dims []int64) tens {
 }
 
 // v1 returns the shape of x.v with extents of 1 in front, and without the dimension of devices.
-func (x tens) v1(b *nodes) []int64 {
-	s := x.v.Shape
-	if x.lifted {
-		s = s[1:]
-	}
+func (x tens) v1() []int64 {
+	s := x.v.Shape[x.off():]
 	return append(slices.Repeat([]int64{1}, len(x.t.shape)-len(s)), s...)
 }
 
 // shifted returns a permutation that leaves the first off dimensions in place and permutes the others.
 func shifted(perm []int64, off int) []int64 {
-	list := make([]int64, 0, len(perm)+off)
-	for i := range off {
-		list = append(list, int64(i))
-	}
+	list := graph.Counting(off)
 	for _, p := range perm {
 		list = append(list, p+int64(off))
 	}
 	return list
 }
 
-func (x tens) off() int {
-	if x.lifted {
+// off returns the number of dimensions in front of v for devices.
+func (x tens) off() int { return offOf(x.lifted) }
+
+func offOf(lifted bool) int {
+	if lifted {
 		return 1
 	}
 	return 0
@@ -240,10 +227,7 @@ func (b *shapes) reshapedTo(x tens, shape []int64) tens {
 		return tens{v: b.reshaped(x.v, []int64{}), t: t}
 	}
 	v := b.full(x)
-	if x.lifted {
-		return tens{v: b.reshaped(v, append([]int64{v.Shape[0]}, shape...)), t: t, lifted: true}
-	}
-	return tens{v: b.reshaped(v, shape), t: t}
+	return tens{v: b.reshaped(v, slices.Concat(v.Shape[:x.off()], shape)), t: t, lifted: x.lifted}
 }
 
 func (b *shapes) transpose(in []tens) tens {
@@ -257,10 +241,7 @@ func (b *shapes) transpose(in []tens) tens {
 
 // transposed returns x with its dimensions in another order.
 func (b *nodes) transposed(x tens, perm []int64) tens {
-	t := typ{dt: x.t.dt}
-	for _, p := range perm {
-		t.shape = append(t.shape, x.t.shape[p])
-	}
+	t := typ{dt: x.t.dt, shape: graph.Pick(x.t.shape, perm)}
 	if x.v.Count() == 1 && !x.lifted {
 		return tens{v: x.v, t: t}
 	}
@@ -295,8 +276,7 @@ func (b *shapes) slice(in []tens) tens {
 
 // cut returns the part lo..hi of x along a dimension.
 func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
-	t := typ{dt: x.t.dt, shape: slices.Clone(x.t.shape)}
-	t.shape[d] = hi - lo
+	t := typ{dt: x.t.dt, shape: graph.WithExtent(x.t.shape, d, hi-lo)}
 	if lo == 0 && hi == x.t.shape[d] {
 		return x
 	}
@@ -324,8 +304,7 @@ func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 		}
 	}
 	if c := v.Made(graph.Broadcast); c != nil { // the slice of a broadcast is a smaller broadcast
-		shape := slices.Clone(v.Shape)
-		shape[k] = hi - lo
+		shape := graph.WithExtent(v.Shape, k, hi-lo)
 		if j := k - (len(v.Shape) - len(c.In[0].Shape)); j < 0 || c.In[0].Shape[j] == 1 {
 			return tens{v: b.add(graph.Broadcast, graph.Attrs{Shape: shape}, t.dt, c.In[0]), t: t, lifted: x.lifted}
 		}
@@ -342,9 +321,7 @@ func (b *shapes) strided(x tens, d int, lo, hi, step int64) tens {
 	n := (hi - lo + step - 1) / step
 	end := lo + n*step
 	if have := x.t.shape[d]; end > have { // pad at the end; the padding is removed again
-		rest := slices.Clone(x.t.shape)
-		rest[d] = end - have
-		x = b.joined(d, x, tens{v: b.scalar(x.t.dt, 0).v, t: typ{dt: x.t.dt, shape: rest}})
+		x = b.joined(d, x, b.stretched(b.like(x, 0), graph.WithExtent(x.t.shape, d, end-have)))
 	}
 	x = b.cut(x, d, lo, end)
 	shape := slices.Insert(slices.Clone(x.t.shape), d+1, step)
@@ -372,10 +349,7 @@ func (b *shapes) joined(d int, in ...tens) tens {
 	t := typ{dt: in[0].t.dt, shape: slices.Clone(in[0].t.shape)}
 	t.shape[d] = 0
 	lifted := anyLifted(in...)
-	off := 0
-	if lifted {
-		off = 1
-	}
+	axis := d + offOf(lifted)
 	var parts []*graph.Value
 	for _, x := range in {
 		t.shape[d] += x.t.shape[d]
@@ -383,7 +357,7 @@ func (b *shapes) joined(d int, in ...tens) tens {
 			continue
 		}
 		v := b.fullAs(x, lifted)
-		if c := v.Made(graph.Concat); c != nil && c.Attrs.Axis == d+off {
+		if c := v.Made(graph.Concat); c != nil && c.Attrs.Axis == axis {
 			parts = append(parts, c.In...)
 		} else {
 			parts = append(parts, v)
@@ -395,7 +369,7 @@ func (b *shapes) joined(d int, in ...tens) tens {
 	case 1:
 		return tens{v: parts[0], t: t, lifted: lifted}
 	}
-	return tens{v: b.add(graph.Concat, graph.Attrs{Axis: d + off}, t.dt, parts...), t: t, lifted: lifted}
+	return tens{v: b.add(graph.Concat, graph.Attrs{Axis: axis}, t.dt, parts...), t: t, lifted: lifted}
 }
 
 func (b *shapes) pad(in []tens) tens {
@@ -417,18 +391,12 @@ func (b *shapes) padding(x, fill tens, d int, low, high, interior int64) tens {
 	if low < -most || low > most || high < -most || high > most || interior < 0 || interior > most {
 		b.wrong("a padding of %d before, %d after and %d between elements", low, high, interior)
 	}
-	of := func(n int64, shape []int64, d int) tens {
-		shape = slices.Clone(shape)
-		shape[d] = n
-		return b.stretchedTo(fill, shape)
-	}
+	of := func(n int64, shape []int64, d int) tens { return b.stretched(fill, graph.WithExtent(shape, d, n)) }
 	if n := x.t.shape[d]; interior > 0 && n > 1 {
-		shape := slices.Insert(slices.Clone(x.t.shape), d+1, 1)
-		y := b.reshapedTo(x, shape)
+		y := b.reshapedTo(x, slices.Insert(slices.Clone(x.t.shape), d+1, 1))
 		y = b.joined(d+1, y, of(interior, y.t.shape, d+1))
-		shape = slices.Clone(x.t.shape)
-		shape[d] = n * (interior + 1)
-		x = b.cut(b.reshapedTo(y, shape), d, 0, shape[d]-interior)
+		all := n * (interior + 1)
+		x = b.cut(b.reshapedTo(y, graph.WithExtent(x.t.shape, d, all)), d, 0, all-interior)
 	}
 	n := x.t.shape[d]
 	from, to := max(-low, 0), n-max(-high, 0)
@@ -448,9 +416,6 @@ func (b *shapes) padding(x, fill tens, d int, low, high, interior int64) tens {
 	}
 	return b.joined(d, list...)
 }
-
-// stretchedTo returns a scalar with another shape, which must have dimensions.
-func (b *nodes) stretchedTo(x tens, shape []int64) tens { return b.stretched(x, shape) }
 
 func (b *shapes) reverse(in []tens) tens {
 	x := in[0]

@@ -14,6 +14,15 @@ type axis struct {
 	size int64
 }
 
+// size returns the number of devices of the mesh.
+func (m *mesh) size() int64 {
+	n := int64(1)
+	for _, a := range m.axes {
+		n *= a.size
+	}
+	return n
+}
+
 // part describes an axis over which a dimension is split. If size is not 0, the part is a factor of the axis of this
 // size, after a factor of size pre.
 type part struct {
@@ -29,11 +38,9 @@ type dimension struct {
 
 // sharding describes how a value is distributed over devices.
 type sharding struct {
-	mesh       string
-	inline     *mesh
-	dims       []dimension
-	replicated []part
-	unreduced  []part
+	mesh   string
+	inline *mesh
+	dims   []dimension
 }
 
 // mesh reads `<["x"=2, "y"=4], device_ids=[…]>`.
@@ -101,14 +108,8 @@ func (p *attributes) sharding() *sharding {
 	for p.accept(",") {
 		w := p.word()
 		p.expect("=")
-		var list []part
-		p.list("{", "}", func() { list = append(list, p.part()) })
-		switch w {
-		case "replicated":
-			s.replicated = list
-		case "unreduced":
-			s.unreduced = list
-		default:
+		p.list("{", "}", func() { p.part() })
+		if w != "replicated" && w != "unreduced" {
 			p.fail("a sharding has no %s", w)
 		}
 	}

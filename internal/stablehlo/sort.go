@@ -55,7 +55,7 @@ func (b *shapes) sort(in []tens) []tens {
 func (b *shapes) counts(x tens, d int) bool {
 	n := x.t.shape[d]
 	list := b.known(x)
-	if list == nil || int64(len(list.Elems)) != n || x.v1(&b.nodes)[d] != n {
+	if list == nil || int64(len(list.Elems)) != n || x.v1()[d] != n {
 		return false
 	}
 	for i, e := range list.Elems {
