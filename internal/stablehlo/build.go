@@ -202,37 +202,41 @@ func (b *builder) block(blk *block, s *scope, results int) []tens {
 			b.op = before
 			return in
 		}
-		for _, t := range o.types {
-			if len(o.out) > 0 {
-				b.tensor(t)
-			}
-		}
-		out := b.walk(o, in, s)
-		if len(o.out) == 0 {
-			continue
-		}
-		if len(out) != len(o.out) {
-			b.wrong("it has %d results, not %d", len(out), len(o.out))
-		}
-		for i, x := range out {
-			if want := o.types[i]; x.t.dt != want.dt || x.t.complex != want.complex || !slices.Equal(x.t.shape, want.shape) {
-				b.wrong("the result is of type %s, not %s", x.t, want)
-			}
-			x = b.held(x, o.types[i])
-			name := o.out[i]
-			s.values[name] = x
-			if i == 0 && len(o.out) > 0 && strings.HasSuffix(name, "#0") {
-				s.values[strings.TrimSuffix(name, "#0")] = x
-			} else if !strings.Contains(name, "#") {
-				s.values[name+"#0"] = x
-			}
-		}
+		b.define(o, in, s)
 	}
 	if results != 0 {
 		b.wrong("a block has no return")
 	}
 	b.op = before
 	return nil
+}
+
+// define translates an operation and names its results in s.
+func (b *builder) define(o *op, in []tens, s *scope) {
+	if len(o.out) == 0 {
+		b.walk(o, in, s)
+		return
+	}
+	for _, t := range o.types {
+		b.tensor(t)
+	}
+	out := b.walk(o, in, s)
+	if len(out) != len(o.out) {
+		b.wrong("it has %d results, not %d", len(out), len(o.out))
+	}
+	for i, x := range out {
+		if want := o.types[i]; x.t.dt != want.dt || x.t.complex != want.complex || !slices.Equal(x.t.shape, want.shape) {
+			b.wrong("the result is of type %s, not %s", x.t, want)
+		}
+		x = b.held(x, o.types[i])
+		name := o.out[i]
+		s.values[name] = x
+		if first, ok := strings.CutSuffix(name, "#0"); ok && i == 0 {
+			s.values[first] = x
+		} else if !strings.Contains(name, "#") {
+			s.values[name+"#0"] = x
+		}
+	}
 }
 
 // controls lists operations that pass values through, of any type.

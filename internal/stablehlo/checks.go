@@ -63,12 +63,51 @@ func (b *builder) compared(in []tens) {
 // isCheck reports whether an operation is a check.
 func isCheck(name string) bool { return strings.HasPrefix(name, "check.expect") }
 
-// runParallel translates a function that several processes run. If the function's parameters have shardings and are
-// larger than the parts that the processes hold, it is translated once for all processes.
+// parallel describes processes that run one function. If global is set, the function's parameters have shardings and are
+// larger than the parts that the processes hold.
+type parallel struct {
+	*manual
+	n      int // number of processes
+	f      *function
+	global bool
+}
+
+// runParallel translates a function that several processes run. A global function is translated once for all processes.
 func (b *builder) runParallel(in []tens) []tens {
-	o := b.op
-	a := o.attrs["programs"]
-	if a == nil || len(a.list) == 0 || o.attrs["infeed"] != nil || b.lift != 0 {
+	o, p := b.op, b.processesOf(in)
+	b.lift, b.devs = int64(p.n), p.manual
+	args := b.argumentsOf(p, in)
+	if p.global {
+		b.lift, b.devs = 0, nil
+	}
+	out := b.function(p.f.name, args)
+	b.op = o
+	b.lift, b.devs = int64(p.n), p.manual
+	list := make([]tens, len(out)*p.n)
+	for j, x := range out {
+		places := graph.Counting(p.n)
+		if p.global {
+			s := p.sharding(p.f.results[j])
+			x, places = b.localized(p.manual, x, s, o.types[j], int64(p.n)), b.order(p, s)
+		}
+		for at, process := range places {
+			y := x
+			if x.lifted {
+				v := b.fullAs(x, true)
+				v = b.cut(tens{v: v, t: typ{dt: x.t.dt, shape: v.Shape}}, 0, int64(at), int64(at)+1).v
+				y = tens{v: b.reshaped(v, x.t.shape), t: x.t}
+			}
+			list[int(process)*len(out)+j] = y
+		}
+	}
+	b.lift, b.devs = 0, nil
+	return list
+}
+
+// processesOf reads the programs of an operation with the operands in.
+func (b *builder) processesOf(in []tens) *parallel {
+	a := b.op.attrs["programs"]
+	if a == nil || len(a.list) == 0 || b.op.attrs["infeed"] != nil || b.lift != 0 {
 		b.refuse("this list of programs")
 	}
 	rows := int64(len(a.list))
@@ -79,93 +118,67 @@ func (b *builder) runParallel(in []tens) []tens {
 		}
 	}
 	n := len(names)
-	if n == 0 || int64(n)%rows != 0 || len(in)%n != 0 || len(o.types)%n != 0 {
-		b.wrong("%d operands and %d results cannot be divided among %d programs", len(in), len(o.types), n)
+	if n == 0 || int64(n)%rows != 0 || len(in)%n != 0 || len(b.op.types)%n != 0 {
+		b.wrong("%d operands and %d results cannot be divided among %d programs", len(in), len(b.op.types), n)
 	}
-	for _, x := range names {
-		if x != names[0] {
-			b.refuse("processes that run different functions")
-		}
+	if slices.ContainsFunc(names, func(x string) bool { return x != names[0] }) {
+		b.refuse("processes that run different functions")
 	}
-	f := b.module.funcs[names[0]]
-	if f == nil || len(f.args) != len(in)/n {
+	p := &parallel{manual: &manual{replicas: rows, partitions: int64(n) / rows}, n: n, f: b.module.funcs[names[0]]}
+	if p.f == nil || len(p.f.args) != len(in)/n {
 		b.wrong("there is no function %s of %d parameters", names[0], len(in)/n)
 	}
-	m := &manual{replicas: rows, partitions: int64(n) / rows}
 	for _, x := range b.meshes {
-		size := int64(1)
-		for _, e := range x.axes {
-			size *= e.size
-		}
-		if size == int64(n) && len(x.axes) > 0 && (m.mesh == nil || len(x.axes) > len(m.mesh.axes)) {
-			m.mesh = x
+		if x.size() == int64(n) && len(x.axes) > 0 && (p.mesh == nil || len(x.axes) > len(p.mesh.axes)) {
+			p.mesh = x
 		}
 	}
-	global := m.mesh != nil
-	if !global {
-		m.mesh = &mesh{axes: []axis{{"devices", int64(n)}}}
+	if p.global = p.mesh != nil; !p.global {
+		p.mesh = &mesh{axes: []axis{{"devices", int64(n)}}}
 	}
-	m.axes = m.mesh.axes
-	k := len(in) / n
-	args := make([]tens, k)
-	b.lift, b.devs = int64(n), m
-	of := func(a arg) *sharding {
-		if s := a.attrs["sdy.sharding"]; global && s != nil && s.sharding != nil {
-			return s.sharding
-		}
-		return &sharding{dims: make([]dimension, len(a.t.shape))}
-	}
-	// order lists the processes in the order of their positions in a sharding's mesh.
-	order := func(s *sharding) []int64 {
-		if x := b.meshes[s.mesh]; x != nil && len(x.order) == n && global {
-			return x.order
-		}
-		return graph.Counting(n)
-	}
+	p.axes = p.mesh.axes
+	return p
+}
+
+// argumentsOf returns the arguments of the function that the processes run.
+func (b *builder) argumentsOf(p *parallel, in []tens) []tens {
+	args := make([]tens, len(p.f.args))
 	for j := range args {
-		s := of(f.args[j])
+		s := p.sharding(p.f.args[j])
 		var parts []tens
-		for _, p := range order(s) {
-			if p < 0 || p >= int64(n) {
+		for _, process := range b.order(p, s) {
+			if process < 0 || process >= int64(p.n) {
 				b.refuse("a sharding over a mesh of other devices")
 			}
-			x := in[int(p)*k+j]
+			x := in[int(process)*len(args)+j]
 			if !slices.Equal(x.t.shape, in[j].t.shape) || x.t.dt != in[j].t.dt {
 				b.wrong("processes give %s and %s", in[j].t, x.t)
 			}
 			parts = append(parts, b.reshapedTo(x, append([]int64{1}, x.t.shape...)))
 		}
 		args[j] = tens{v: b.full(b.joined(0, parts...)), t: in[j].t, lifted: true}
-		if global {
-			b.agree(m, s, parts)
-			args[j] = b.globalized(m, args[j], s, f.args[j].t)
+		if p.global {
+			b.agree(p.manual, s, parts)
+			args[j] = b.globalized(p.manual, args[j], s, p.f.args[j].t)
 		}
 	}
-	if global {
-		b.lift, b.devs = 0, nil
+	return args
+}
+
+// sharding returns the sharding of a parameter or result.
+func (p *parallel) sharding(a arg) *sharding {
+	if s := a.attrs["sdy.sharding"]; p.global && s != nil && s.sharding != nil {
+		return s.sharding
 	}
-	out := b.function(f.name, args)
-	b.op = o
-	b.lift, b.devs = int64(n), m
-	list := make([]tens, len(out)*n)
-	for j, x := range out {
-		places := graph.Counting(n)
-		if global {
-			s := of(f.results[j])
-			x, places = b.localized(m, x, s, o.types[j], int64(n)), order(s)
-		}
-		for at, p := range places {
-			y := x
-			if x.lifted {
-				v := b.fullAs(x, true)
-				v = b.cut(tens{v: v, t: typ{dt: x.t.dt, shape: v.Shape}}, 0, int64(at), int64(at)+1).v
-				y = tens{v: b.reshaped(v, x.t.shape), t: x.t}
-			}
-			list[int(p)*len(out)+j] = y
-		}
+	return &sharding{dims: make([]dimension, len(a.t.shape))}
+}
+
+// order lists the processes in the order of their positions in a sharding's mesh.
+func (b *builder) order(p *parallel, s *sharding) []int64 {
+	if x := b.meshes[s.mesh]; x != nil && len(x.order) == p.n && p.global {
+		return x.order
 	}
-	b.lift, b.devs = 0, nil
-	return list
+	return graph.Counting(p.n)
 }
 
 // agree reports an error if the parts of two processes differ although the sharding requires that they be equal.
@@ -195,11 +208,10 @@ func (b *devices) agree(m *manual, s *sharding, parts []tens) {
 func (b *devices) processes(rows [][]int64) [][]int64 {
 	m := b.devs
 	channel := false
-	if a := b.op.attrs["channel_handle"]; a != nil && a.dict != nil && a.dict["handle"] != nil {
-		channel = a.dict["handle"].number > 0
+	if a := b.op.attrs["channel_handle"]; a != nil {
+		channel = a.dict["handle"].int() > 0
 	}
-	a := b.op.attrs["use_global_device_ids"]
-	flat := a != nil
+	flat := b.op.attrs["use_global_device_ids"] != nil
 	byPartition := strings.HasSuffix(b.op.name, "all_to_all") || strings.HasSuffix(b.op.name, "collective_permute")
 	var out [][]int64
 	for _, r := range rows {
@@ -207,37 +219,31 @@ func (b *devices) processes(rows [][]int64) [][]int64 {
 		case flat && channel:
 			out = append(out, r)
 		case channel && byPartition: // one group for each replica
-			for rep := range m.replicas {
-				var g []int64
-				for _, p := range r {
-					g = append(g, rep*m.partitions+p)
-				}
-				out = append(out, g)
+			for replica := range m.replicas {
+				out = append(out, m.processesIn([]int64{replica}, r))
 			}
 		case channel: // one group with all partitions of the replicas
-			var g []int64
-			for p := range m.partitions {
-				for _, rep := range r {
-					g = append(g, rep*m.partitions+p)
-				}
-			}
-			out = append(out, g)
+			out = append(out, m.processesIn(r, graph.Counting(int(m.partitions))))
 		default: // one group for each partition
-			for p := range m.partitions {
-				var g []int64
-				for _, rep := range r {
-					g = append(g, rep*m.partitions+p)
-				}
-				out = append(out, g)
+			for partition := range m.partitions {
+				out = append(out, m.processesIn(r, []int64{partition}))
 			}
 		}
 	}
-	for _, g := range out {
-		for _, p := range g {
-			if p < 0 || p >= b.lift {
-				b.refuse("a group with process %d, which does not exist", p)
-			}
+	for _, p := range slices.Concat(out...) {
+		if p < 0 || p >= b.lift {
+			b.refuse("a group with process %d, which does not exist", p)
 		}
 	}
 	return out
+}
+
+// processesIn lists the processes of some replicas and partitions, by partition.
+func (m *manual) processesIn(replicas, partitions []int64) (list []int64) {
+	for _, p := range partitions {
+		for _, r := range replicas {
+			list = append(list, r*m.partitions+p)
+		}
+	}
+	return list
 }

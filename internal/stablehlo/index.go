@@ -319,57 +319,19 @@ func (b *indexing) gather(in []tens) tens {
 const maxOneHot = 1 << 32
 
 func (b *indexing) scatter(in []tens, s *scope) tens {
-	o := b.op
 	if len(in) != 3 {
 		b.refuse("a scatter of %d operands", len(in))
 	}
 	x, idx, u := in[0], in[1], in[2]
-	a := o.attrs["scatter_dimension_numbers"]
-	if a == nil || a.dict == nil {
-		b.wrong("it has no dimension numbers")
-	}
-	n := &indices{offset: a.dict["update_window_dims"].ints(), collapsed: a.dict["inserted_window_dims"].ints(),
-		batch: a.dict["input_batching_dims"].ints(), at: a.dict["scatter_indices_batching_dims"].ints(),
-		mapped: a.dict["scatter_dims_to_operand_dims"].ints(), vector: a.dict["index_vector_dim"].int()}
+	n, windows := b.scatterDims(x, u)
 	rank := len(x.t.shape)
-	b.inRange(slices.Concat(n.collapsed, n.batch), rank)
-	b.inRange(n.offset, len(u.t.shape))
-	windows := rest(rank, n.collapsed, n.batch)
-	if len(windows) != len(n.offset) || u.t.dt != x.t.dt {
-		b.wrong("updates of type %s do not fit an operand of type %s", u.t, x.t)
-	}
-	n.sizes = slices.Repeat([]int64{1}, rank)
-	for i, d := range windows {
-		n.sizes[d] = u.t.shape[n.offset[i]]
-	}
 	b.check(n, x, idx)
 	parts, shape := b.parts(n, idx)
 	if !slices.Equal(graph.Pick(u.t.shape, rest(len(u.t.shape), n.offset)), shape) {
 		b.wrong("updates of type %s do not fit indices of type %s", u.t, idx.t)
 	}
-	how := bodyOp(o.region(&b.nodes, 0), 0, 1)
-	if body := o.region(&b.nodes, 0); how == "" && len(body.ops) == 1 && len(body.args) == 2 && len(body.ops[0].in) == 1 &&
-		body.ops[0].in[0] == body.args[1].name {
-		how = "set"
-	}
-	if how != "add" && how != "set" {
-		b.refuse("a body that neither adds the update nor returns it")
-	}
-	// Windows that do not lie within the operand have no effect.
-	var valid *tens
-	start := map[int64]tens{}
-	for k, d := range n.mapped {
-		most := x.t.shape[d] - n.sizes[d]
-		is := b.is(graph.And, b.is(graph.Ge, parts[k], b.like(parts[k], 0)),
-			b.is(graph.Le, parts[k], b.like(parts[k], float64(most))))
-		if c, ok := b.uniform(is); !ok || c == 0 {
-			if valid != nil {
-				is = b.is(graph.And, *valid, is)
-			}
-			valid = &is
-		}
-		start[d] = b.clamped(parts[k], most)
-	}
+	how := b.scatterBody()
+	start, valid := b.scatterStarts(n, x, parts)
 	for _, d := range windows {
 		if _, mapped := start[d]; !mapped && n.sizes[d] != x.t.shape[d] {
 			start[d] = b.stretched(b.scalar(graph.I64, 0), shape) // the window begins at 0
@@ -377,24 +339,7 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 	}
 	dims, at, wide, full := b.reached(n, x, start, shape)
 	left := rest(rank, dims)
-	// The updates are ordered by the dimensions of the indices, then by the window dimensions that indices select, then by
-	// the other dimensions.
-	var perm []int64
-	perm = append(perm, rest(len(u.t.shape), n.offset)...)
-	for _, d := range wide {
-		perm = append(perm, n.offset[slices.Index(windows, d)])
-	}
-	var ones []int64
-	for i, d := range windows {
-		switch {
-		case slices.Contains(wide, d):
-		case slices.Contains(left, d):
-			perm = append(perm, n.offset[i])
-		default:
-			ones = append(ones, n.offset[i])
-		}
-	}
-	u = b.transposed(u, slices.Concat(perm, ones))
+	u = b.transposed(u, updateOrder(n, len(u.t.shape), windows, wide, left))
 	count, width := graph.Product(full), graph.Product(graph.Pick(x.t.shape, left))
 	u = b.reshapedTo(u, []int64{count, width})
 	rows := graph.Product(graph.Pick(x.t.shape, dims))
@@ -415,25 +360,105 @@ func (b *indexing) scatter(in []tens, s *scope) tens {
 		is := b.spread(*valid, typ{dt: graph.Bool, shape: full}, graph.Counting(len(shape)))
 		row = b.where(is, row, b.stretched(b.like(row, -1), full))
 	}
-	var y tens
+	return b.unpermuted(b.scattered(base, u, row, how, sums), x, dims, left)
+}
+
+// scatterDims returns the dimension numbers of a scatter of the updates u into x, and the dimensions of x that windows
+// have.
+func (b *indexing) scatterDims(x, u tens) (n *indices, windows []int64) {
+	a := b.op.attrs["scatter_dimension_numbers"]
+	if a == nil || a.dict == nil {
+		b.wrong("it has no dimension numbers")
+	}
+	n = &indices{offset: a.dict["update_window_dims"].ints(), collapsed: a.dict["inserted_window_dims"].ints(),
+		batch: a.dict["input_batching_dims"].ints(), at: a.dict["scatter_indices_batching_dims"].ints(),
+		mapped: a.dict["scatter_dims_to_operand_dims"].ints(), vector: a.dict["index_vector_dim"].int()}
+	rank := len(x.t.shape)
+	b.inRange(slices.Concat(n.collapsed, n.batch), rank)
+	b.inRange(n.offset, len(u.t.shape))
+	windows = rest(rank, n.collapsed, n.batch)
+	if len(windows) != len(n.offset) || u.t.dt != x.t.dt {
+		b.wrong("updates of type %s do not fit an operand of type %s", u.t, x.t)
+	}
+	n.sizes = slices.Repeat([]int64{1}, rank)
+	for i, d := range windows {
+		n.sizes[d] = u.t.shape[n.offset[i]]
+	}
+	return n, windows
+}
+
+// scatterBody returns how the body of a scatter combines an element with an update: add or set.
+func (b *indexing) scatterBody() string {
+	body := b.op.region(&b.nodes, 0)
+	if bodyOp(body, 0, 1) == "add" {
+		return "add"
+	}
+	if bodyOp(body, 0, 1) != "" || len(body.ops) != 1 || len(body.args) != 2 || len(body.ops[0].in) != 1 ||
+		body.ops[0].in[0] != body.args[1].name {
+		b.refuse("a body that neither adds the update nor returns it")
+	}
+	return "set"
+}
+
+// scatterStarts returns, for each mapped dimension, where the windows begin, and whether each window lies within x. The
+// latter is nil if all do. Windows that do not lie within x have no effect.
+func (b *indexing) scatterStarts(n *indices, x tens, parts []tens) (start map[int64]tens, valid *tens) {
+	start = map[int64]tens{}
+	for k, d := range n.mapped {
+		most := x.t.shape[d] - n.sizes[d]
+		is := b.is(graph.And, b.is(graph.Ge, parts[k], b.like(parts[k], 0)),
+			b.is(graph.Le, parts[k], b.like(parts[k], float64(most))))
+		if c, ok := b.uniform(is); !ok || c == 0 {
+			if valid != nil {
+				is = b.is(graph.And, *valid, is)
+			}
+			valid = &is
+		}
+		start[d] = b.clamped(parts[k], most)
+	}
+	return start, valid
+}
+
+// updateOrder returns the order of the dimensions of updates: those of the indices, then the window dimensions that
+// indices select, then the others. Dimensions of extent 1 are last.
+func updateOrder(n *indices, rank int, windows, wide, left []int64) []int64 {
+	perm := rest(rank, n.offset)
+	for _, d := range wide {
+		perm = append(perm, n.offset[slices.Index(windows, d)])
+	}
+	var ones []int64
+	for i, d := range windows {
+		switch {
+		case slices.Contains(wide, d):
+		case slices.Contains(left, d):
+			perm = append(perm, n.offset[i])
+		default:
+			ones = append(ones, n.offset[i])
+		}
+	}
+	return slices.Concat(perm, ones)
+}
+
+// scattered returns base[R, W] with the rows of u[N, W] added or set at the given rows. If sums is set, the language adds
+// the rows; otherwise a table assigns updates to rows.
+func (b *indexing) scattered(base, u, row tens, how string, sums bool) tens {
+	rows, count := base.t.shape[0], u.t.shape[0]
 	if sums {
 		v := b.add(graph.IndexAdd, graph.Attrs{K: rows}, u.t.dt, b.fullAs(u, false),
 			b.fullAs(b.reshapedTo(row, []int64{count}), false))
-		y = tens{v: v, t: base.t}
+		y := tens{v: v, t: base.t}
 		if c, ok := b.uniform(base); !ok || c != 0 {
 			y = b.arith(graph.AddOp, base, y)
 		}
-		return b.unpermuted(y, x, dims, left)
+		return y
 	}
+	table := []int64{rows, count}
 	row = b.reshapedTo(row, []int64{1, count})
-	hot := b.is(graph.Eq, b.spread(row, typ{dt: graph.I64, shape: []int64{rows, count}}, []int64{0, 1}),
-		b.counted(graph.I64, []int64{rows, count}, 0))
+	hot := b.is(graph.Eq, b.spread(row, typ{dt: graph.I64, shape: table}, []int64{0, 1}), b.counted(graph.I64, table, 0))
 	if how == "add" {
-		y = b.added(hot, base, u)
-	} else {
-		y = b.placed(hot, base, u, count)
+		return b.added(hot, base, u)
 	}
-	return b.unpermuted(y, x, dims, left)
+	return b.placed(hot, base, u)
 }
 
 // addsRows reports whether the language can add rows of this type selected by ids.
@@ -475,11 +500,11 @@ func (b *indexing) added(hot, base, u tens) tens {
 
 // placed returns base[R, W] with each row replaced by the row of u[N, W] that hot[R, N] assigns to it. If hot assigns
 // several rows of u to one row, the last of them is used.
-func (b *indexing) placed(hot, base, u tens, count int64) tens {
+func (b *indexing) placed(hot, base, u tens) tens {
 	rows := base.t.shape[0]
 	lifted := anyLifted(hot)
 	number := b.elementwise(graph.Cast, graph.I32, hot)
-	number = b.arith(graph.Mul, number, b.counted(graph.I32, []int64{rows, count}, 1))
+	number = b.arith(graph.Mul, number, b.counted(graph.I32, hot.t.shape, 1))
 	of := func(op graph.Op, x tens) tens {
 		v := b.add(op, graph.Attrs{Axes: []int64{1 + int64(hot.off())}}, x.t.dt, b.fullAs(x, lifted))
 		return tens{v: v, t: typ{dt: x.t.dt, shape: []int64{rows}}, lifted: lifted}

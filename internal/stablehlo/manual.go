@@ -236,52 +236,24 @@ func (b *devices) groups() [][]int64 {
 	if a == nil || a.dense == nil && a.list == nil {
 		b.refuse("a collective without groups")
 	}
-	var rows [][]int64
-	if a.dense != nil {
-		shape := a.dense.t.shape
-		if len(shape) != 2 {
-			b.wrong("groups of type %s", a.dense.t)
-		}
-		list := a.ints()
-		for i := range shape[0] {
-			rows = append(rows, list[i*shape[1]:(i+1)*shape[1]])
-		}
-	} else {
-		for _, r := range a.list {
-			rows = append(rows, r.ints())
-		}
-	}
+	rows := b.groupRows(a)
 	if b.devs.replicas > 0 {
 		rows = b.processes(rows)
+	}
+	if len(rows) == 0 {
+		return [][]int64{graph.Counting(int(b.lift))}
 	}
 	var groups [][]int64
 	seen := map[int64]bool{}
 	for _, r := range rows {
-		var g []int64
-		for _, d := range r {
-			if d < 0 {
-				b.refuse("groups of different sizes")
-			}
-			at, other := b.devs.index(d)
-			if other == 0 {
-				if seen[at] {
-					b.wrong("device %d is in two groups", d)
-				}
-				seen[at] = true
-				g = append(g, at)
-			}
-		}
-		if len(g) == len(r) && len(g) > 0 {
-			groups = append(groups, g)
-		} else if len(g) > 0 {
+		g := b.groupOf(r, seen)
+		switch {
+		case len(g) == 0:
+			continue
+		case len(g) != len(r):
 			b.refuse("groups of devices that differ along axes that are not manual")
 		}
-	}
-	if len(rows) == 0 {
-		groups = [][]int64{graph.Counting(int(b.lift))}
-		for i := range b.lift {
-			seen[i] = true
-		}
+		groups = append(groups, g)
 	}
 	for _, g := range groups {
 		if len(g) != len(groups[0]) {
@@ -292,6 +264,45 @@ func (b *devices) groups() [][]int64 {
 		b.refuse("groups that lack devices")
 	}
 	return groups
+}
+
+// groupRows returns the groups that an attribute lists.
+func (b *devices) groupRows(a *attr) (rows [][]int64) {
+	if a.dense == nil {
+		for _, r := range a.list {
+			rows = append(rows, r.ints())
+		}
+		return rows
+	}
+	shape := a.dense.t.shape
+	if len(shape) != 2 {
+		b.wrong("groups of type %s", a.dense.t)
+	}
+	list := a.ints()
+	for i := range shape[0] {
+		rows = append(rows, list[i*shape[1]:(i+1)*shape[1]])
+	}
+	return rows
+}
+
+// groupOf returns the numbers within the computation of those devices of a group whose position along the other axes is
+// the first. It records them in seen.
+func (b *devices) groupOf(row []int64, seen map[int64]bool) (g []int64) {
+	for _, d := range row {
+		if d < 0 {
+			b.refuse("groups of different sizes")
+		}
+		at, other := b.devs.index(d)
+		if other != 0 {
+			continue
+		}
+		if seen[at] {
+			b.wrong("device %d is in two groups", d)
+		}
+		seen[at] = true
+		g = append(g, at)
+	}
+	return g
 }
 
 // alongAxes lists the groups of devices whose positions differ only along the given axes. Within a group, the position

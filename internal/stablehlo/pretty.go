@@ -52,29 +52,10 @@ func (p *parser) pretty(o *op) {
 			if c := p.peek(); len(o.out) == 0 && c != ',' && c != '{' {
 				return
 			}
+		case p.nextWord() == "loc":
+			return
 		case isLetter(c):
-			w := p.word()
-			if w == "loc" {
-				p.at -= len(w)
-				return
-			}
-			if !p.accept("=") {
-				o.words = append(o.words, w)
-				break
-			}
-			if w == "out_sharding" || w == "sharding" {
-				o.attrs[w] = &attr{sharding: p.sharding()}
-				break
-			}
-			a := p.attr()
-			if p.nextWord() == "x" { // "[1] x [0]"
-				p.word()
-				a = &attr{list: []*attr{a, p.attr()}}
-			}
-			if p.accept("->") { // dimension numbers of a convolution
-				a.list = append(a.list, p.attr())
-			}
-			o.attrs[w] = a
+			p.named(o)
 		case c == ':':
 			p.accept(":")
 			p.prettyTypes(o)
@@ -87,6 +68,27 @@ func (p *parser) pretty(o *op) {
 		}
 		p.accept(",")
 	}
+}
+
+// named reads a word, or an attribute with its name: "dims = [0, 1]".
+func (p *parser) named(o *op) {
+	w := p.word()
+	if !p.accept("=") {
+		o.words = append(o.words, w)
+		return
+	}
+	if w == "out_sharding" || w == "sharding" {
+		o.attrs[w] = &attr{sharding: p.sharding()}
+		return
+	}
+	a := p.attr()
+	if p.acceptWord("x") { // "[1] x [0]"
+		a = &attr{list: []*attr{a, p.attr()}}
+	}
+	if p.accept("->") { // dimension numbers of a convolution
+		a.list = append(a.list, p.attr())
+	}
+	o.attrs[w] = a
 }
 
 // isBlock reports whether the text continues with a region that has a labelled block.
