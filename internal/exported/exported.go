@@ -116,76 +116,102 @@ type piece struct {
 // archive. The result used lists the names that were found in files. If the files contain only some of the model's
 // weights, the error wraps ErrMismatch, because a mixture of two checkpoints would compute nonsense.
 func (m *Model) Contents(files map[string]Source, given func(string) bool) (list []Content, used []string, err error) {
-	var missing []string
-	have := 0 // number of weights in the files
+	r := &contentsReader{Model: m, files: files}
 	for _, p := range m.Params {
 		if p.Input || given(p.Name) {
 			continue
 		}
-		dt, ok := ir.ParseDType(string(p.DType))
-		if !ok {
-			return nil, nil, fmt.Errorf("%w: %%%s has element type %s", torchexport.ErrUnsupported, p.Name, p.DType)
-		}
-		c := Content{Param: p, Header: tensor.Tensor{DType: dt, Shape: p.Shape}}
-		at := int64(0)
-		var headers []*tensor.Tensor
-		for _, w := range p.Weights {
-			header, err := m.archive.Header(w)
-			if err != nil {
-				return nil, nil, err
-			}
-			if header.DType != dt && p.Quantized == nil {
-				return nil, nil, fmt.Errorf("%w: the tensor %q is %s, but the parameter %%%s has the type %s",
-					torchexport.ErrMalformed, w, header, p.Name,
-					dt)
-			}
-			pieces, err := find(files, m.names(w), header)
-			if err != nil {
-				return nil, nil, err
-			}
-			for _, x := range pieces {
-				used = append(used, x.sources()...)
-			}
-			headers = append(headers, header)
-			size := bytesOf(header)
-			if pieces != nil {
-				have++
-			} else {
-				if !p.State && !m.Buffers[w] && !slices.Contains(missing, w) {
-					missing = append(missing, w)
-				}
-				pieces = []piece{{from: m.archive, name: w, size: size}}
-			}
-			for _, x := range pieces {
-				x.at += at
-				c.pieces = append(c.pieces, x)
-			}
-			at += size
-		}
-		if n := bytesOf(&c.Header); p.Quantized != nil {
-			if err := c.setWeights(headers); err != nil {
-				return nil, nil, err
-			}
-		} else if p.Constant == nil && n != at {
-			return nil, nil, fmt.Errorf("%w: the parameter %%%s has %d bytes, but its weights have %d",
-				torchexport.ErrMalformed, p.Name,
-				n, at)
+		c, err := r.content(p)
+		if err != nil {
+			return nil, nil, err
 		}
 		list = append(list, c)
 	}
-	if len(used) > 0 && len(missing) > 0 {
-		unused := slices.Sorted(maps.Keys(files))
-		unused = slices.DeleteFunc(unused, func(name string) bool { return slices.Contains(used, name) })
-		others := ""
-		if len(unused) > 0 {
-			others = "; the model does not use their tensors " + modelprogram.Few(unused)
-		}
-		return nil, nil, fmt.Errorf("%w: the files have %d of its weights, and lack %s%s: give files with all weights, or "+
-			"replace single parameters (--in PARAM=FILE#TENSOR, in Python a dict of tensors, in Go Model.Bind)",
-			ErrMismatch, have,
-			modelprogram.Few(missing), others)
+	if len(r.used) > 0 && len(r.missing) > 0 {
+		return nil, nil, r.incomplete()
 	}
-	return list, used, nil
+	return list, r.used, nil
+}
+
+// contentsReader finds the contents of parameters in files and in the archive.
+type contentsReader struct {
+	*Model
+	files   map[string]Source
+	used    []string // names that were found in files
+	missing []string // weights that files lack
+	have    int      // number of weights in files
+}
+
+// content describes the initial contents of p.
+func (r *contentsReader) content(p modelprogram.Param) (c Content, err error) {
+	dt, ok := ir.ParseDType(string(p.DType))
+	if !ok {
+		return c, fmt.Errorf("%w: %%%s has element type %s", torchexport.ErrUnsupported, p.Name, p.DType)
+	}
+	c = Content{Param: p, Header: tensor.Tensor{DType: dt, Shape: p.Shape}}
+	at := int64(0)
+	var headers []*tensor.Tensor
+	for _, w := range p.Weights {
+		header, err := r.archive.Header(w)
+		if err != nil {
+			return c, err
+		}
+		if header.DType != dt && p.Quantized == nil {
+			return c, fmt.Errorf("%w: the tensor %q is %s, but the parameter %%%s has the type %s",
+				torchexport.ErrMalformed, w, header, p.Name, dt)
+		}
+		pieces, err := r.pieces(w, header, p.State)
+		if err != nil {
+			return c, err
+		}
+		for _, x := range pieces {
+			x.at += at
+			c.pieces = append(c.pieces, x)
+		}
+		headers = append(headers, header)
+		at += bytesOf(header)
+	}
+	n := bytesOf(&c.Header)
+	switch {
+	case p.Quantized != nil:
+		return c, c.setWeights(headers)
+	case p.Constant == nil && n != at:
+		return c, fmt.Errorf("%w: the parameter %%%s has %d bytes, but its weights have %d", torchexport.ErrMalformed,
+			p.Name, n, at)
+	}
+	return c, nil
+}
+
+// pieces returns the tensors of which a weight consists: those in the files or, if they have none, that in the archive.
+func (r *contentsReader) pieces(weight string, header *tensor.Tensor, state bool) ([]piece, error) {
+	pieces, err := find(r.files, r.names(weight), header)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range pieces {
+		r.used = append(r.used, x.sources()...)
+	}
+	if pieces != nil {
+		r.have++
+		return pieces, nil
+	}
+	if !state && !r.Buffers[weight] && !slices.Contains(r.missing, weight) {
+		r.missing = append(r.missing, weight)
+	}
+	return []piece{{from: r.archive, name: weight, size: bytesOf(header)}}, nil
+}
+
+// incomplete returns the error that the files have only some of the model's weights.
+func (r *contentsReader) incomplete() error {
+	unused := slices.Sorted(maps.Keys(r.files))
+	unused = slices.DeleteFunc(unused, func(name string) bool { return slices.Contains(r.used, name) })
+	others := ""
+	if len(unused) > 0 {
+		others = "; the model does not use their tensors " + modelprogram.Few(unused)
+	}
+	return fmt.Errorf("%w: the files have %d of its weights, and lack %s%s: give files with all weights, or "+
+		"replace single parameters (--in PARAM=FILE#TENSOR, in Python a dict of tensors, in Go Model.Bind)",
+		ErrMismatch, r.have, modelprogram.Few(r.missing), others)
 }
 
 // CheckFile returns an error that wraps ErrMismatch if the model uses none of the tensors of a file. The argument
@@ -293,28 +319,16 @@ func (c *Content) readPermuted(t *tensor.Tensor) error {
 	for i, d := range c.Param.Perm {
 		from[d] = layer[i]
 	}
-	strides := tensor.Strides(from)
-	size := t.DType.Size()
+	var strides []int64 // by dimension of the parameter
+	for _, d := range c.Param.Perm {
+		strides = append(strides, tensor.Strides(from)[d])
+	}
 	for _, p := range c.pieces {
 		raw := make([]byte, p.size)
 		if err := p.from.ReadAt(raw, p.name, 0); err != nil {
 			return err
 		}
-		to := t.Data[p.at:][:p.size]
-		idx := make([]int64, len(layer))
-		for i := range p.size / size {
-			at := int64(0)
-			for d, x := range idx {
-				at += x * strides[c.Param.Perm[d]]
-			}
-			copy(to[i*size:][:size], raw[at*size:])
-			for d := len(idx) - 1; d >= 0; d-- {
-				if idx[d]++; idx[d] < layer[d] {
-					break
-				}
-				idx[d] = 0
-			}
-		}
+		tensor.CopyStrided(t.Data[p.at:][:p.size], raw, layer, strides, t.DType.Size(), 0)
 	}
 	return nil
 }

@@ -151,3 +151,28 @@ func dot(a, b []int64) int64 {
 	}
 	return s
 }
+
+// CopyStrided fills dst with elements of size bytes of a tensor in row-major order, from element first on. In src, the
+// first element of the tensor is at the beginning, and neighbors along dimension d are strides[d] elements apart.
+func CopyStrided(dst, src []byte, shape, strides []int64, size, first int64) {
+	if len(dst) == 0 {
+		return
+	}
+	idx := make([]int64, len(shape))
+	for d := len(idx) - 1; d >= 0; d-- {
+		idx[d], first = first%shape[d], first/shape[d]
+	}
+	for i := range int64(len(dst)) / size {
+		at := int64(0)
+		for d, x := range idx {
+			at += x * strides[d]
+		}
+		copy(dst[i*size:][:size], src[at*size:])
+		for d := len(idx) - 1; d >= 0; d-- {
+			if idx[d]++; idx[d] < shape[d] {
+				break
+			}
+			idx[d] = 0
+		}
+	}
+}

@@ -152,14 +152,7 @@ func (a *Archive) read() error {
 		}
 	}
 	if model == "" {
-		if a.entries["constants.pkl"] != nil {
-			return unsupported("this is a TorchScript archive of torch.jit.save; save the module by torch.export.save")
-		}
-		if a.entries["data.pkl"] != nil {
-			return unsupported("this is a checkpoint of torch.save, which is a pickle; save weights as safetensors, " +
-				"and the program by torch.export.save")
-		}
-		return malformed("it has no models/*.json: torch.export.save of torch 2.9 or later writes one")
+		return a.noModel()
 	}
 	if order, err := a.small("byteorder"); err != nil || order != "" && order != "little" {
 		return errors.Join(err, unsupported("its byte order is %q", clip(order)))
@@ -173,6 +166,18 @@ func (a *Archive) read() error {
 			model, v, a.program.SchemaVersion.Minor, schemaMajor)
 	}
 	return a.indexes()
+}
+
+// noModel returns an error about an archive without a program.
+func (a *Archive) noModel() error {
+	switch {
+	case a.entries["constants.pkl"] != nil:
+		return unsupported("this is a TorchScript archive of torch.jit.save; save the module by torch.export.save")
+	case a.entries["data.pkl"] != nil:
+		return unsupported("this is a checkpoint of torch.save, which is a pickle; save weights as safetensors, " +
+			"and the program by torch.export.save")
+	}
+	return malformed("it has no models/*.json: torch.export.save of torch 2.9 or later writes one")
 }
 
 // schemaMajor is the supported major version of the schema.
@@ -379,22 +384,14 @@ func (a *Archive) raw(to []byte, start int64, name string, s *stored) error {
 	}
 	from := io.NewSectionReader(a.from, at, int64(f.UncompressedSize64))
 	size := s.dtype.Size()
-	n := int64(1)
-	for _, d := range s.shape {
-		n *= d
-	}
+	n := graph.Product(s.shape)
 	if start < 0 || start%size != 0 || int64(len(to))%size != 0 || start > n*size-int64(len(to)) {
 		return fmt.Errorf("tensor %q has %d bytes, not %d after %d", clip(name), n*size, len(to), start)
 	}
 	if len(to) == 0 {
 		return nil
 	}
-	dense := true
-	step := int64(1)
-	for i := len(s.shape) - 1; i >= 0; i-- {
-		dense = dense && (s.strides[i] == step || s.shape[i] == 1)
-		step *= s.shape[i]
-	}
+	dense := isDense(s.shape, s.strides)
 	read := func(to []byte, at int64) error {
 		if _, err := from.ReadAt(to, at); err != nil {
 			return malformed("%s is cut short: %w", clip(s.file), err)
@@ -417,23 +414,7 @@ func (a *Archive) raw(to []byte, start int64, name string, s *stored) error {
 	if err := read(all, 0); err != nil {
 		return err
 	}
-	idx := make([]int64, len(s.shape))
-	for d, i := len(idx)-1, start/size; d >= 0; d-- {
-		idx[d], i = i%s.shape[d], i/s.shape[d]
-	}
-	for i := range int64(len(to)) / size {
-		from := s.offset
-		for d, x := range idx {
-			from += x * s.strides[d]
-		}
-		copy(to[i*size:(i+1)*size], all[from*size:])
-		for d := len(idx) - 1; d >= 0; d-- {
-			if idx[d]++; idx[d] < s.shape[d] {
-				break
-			}
-			idx[d] = 0
-		}
-	}
+	tensor.CopyStrided(to, all[s.offset*size:], s.shape, s.strides, size, start/size)
 	return nil
 }
 

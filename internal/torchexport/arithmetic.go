@@ -75,9 +75,9 @@ func arithmetic(c *call, op graph.Op) ([]*graph.Value, error) {
 	}
 	a, b = c.cast(a, dt), c.cast(b, dt)
 	if alpha != 1 {
-		b = c.add(graph.Mul, graph.Attrs{}, dt, b, c.Scalar(dt, alpha))
+		b = c.op(graph.Mul, dt, b, c.Scalar(dt, alpha))
 	}
-	return one(c.add(op, graph.Attrs{}, dt, a, b))
+	return one(c.op(op, dt, a, b))
 }
 
 // elementwise holds the operators that are composed of several elementwise operations of the graph.
@@ -87,53 +87,52 @@ var elementwise = map[string]operator{
 		if c.number("alpha", 1) != 1 {
 			return nil, unsupported("rsub with the argument alpha")
 		}
-		return one(c.add(graph.Sub, graph.Attrs{}, c.outDType(0), a, b))
+		return one(c.op(graph.Sub, c.outDType(0), a, b))
 	},
-	"reciprocal": func(c *call) ([]*graph.Value, error) {
-		x := c.tensor("self")
-		dt := c.outDType(0)
-		return one(c.add(graph.Div, graph.Attrs{}, dt, c.Scalar(dt, 1), c.cast(x, dt)))
-	},
-	"expm1": func(c *call) ([]*graph.Value, error) {
-		x := c.tensor("self")
-		dt := c.outDType(0)
-		return one(c.add(graph.Sub, graph.Attrs{}, dt, c.add(graph.Exp, graph.Attrs{}, dt, c.cast(x, dt)),
-			c.Scalar(dt, 1)))
-	},
-	"log1p": func(c *call) ([]*graph.Value, error) {
-		x := c.tensor("self")
-		dt := c.outDType(0)
-		return one(c.add(graph.Log, graph.Attrs{}, dt,
-			c.add(graph.AddOp, graph.Attrs{}, dt, c.cast(x, dt), c.Scalar(dt, 1))))
-	},
-	"ceil": func(c *call) ([]*graph.Value, error) {
-		x := c.tensor("self")
-		dt := c.outDType(0)
-		y := c.add(graph.Floor, graph.Attrs{}, dt, c.add(graph.Neg, graph.Attrs{}, dt, x))
-		return one(c.add(graph.Neg, graph.Attrs{}, dt, y))
-	},
+	"reciprocal": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value {
+		return c.op(graph.Div, dt, c.Scalar(dt, 1), c.cast(x, dt))
+	}),
+	"expm1": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value {
+		return c.op(graph.Sub, dt, c.op(graph.Exp, dt, c.cast(x, dt)), c.Scalar(dt, 1))
+	}),
+	"log1p": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value {
+		return c.op(graph.Log, dt, c.op(graph.AddOp, dt, c.cast(x, dt), c.Scalar(dt, 1)))
+	}),
+	"ceil": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value {
+		return c.op(graph.Neg, dt, c.op(graph.Floor, dt, c.op(graph.Neg, dt, x)))
+	}),
+	"log_sigmoid": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value {
+		return c.op(graph.Neg, dt, c.op(graph.Softplus, dt, c.op(graph.Neg, dt, x)))
+	}),
+	"leaky_relu": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value {
+		zero := c.Scalar(dt, 0)
+		low := c.scaled(c.op(graph.Min, dt, x, zero), c.number("negative_slope", 0.01))
+		return c.op(graph.AddOp, dt, c.op(graph.Max, dt, x, zero), low)
+	}),
+	"relu6": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value {
+		return c.op(graph.Min, dt, c.op(graph.Max, dt, x, c.Scalar(dt, 0)), c.Scalar(dt, 6))
+	}),
+	"hardtanh": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value {
+		y := c.op(graph.Max, dt, x, c.Scalar(dt, c.number("min_val", -1)))
+		return c.op(graph.Min, dt, y, c.Scalar(dt, c.number("max_val", 1)))
+	}),
+	"square": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value { return c.op(graph.Mul, dt, x, x) }),
 	"addcmul": func(c *call) ([]*graph.Value, error) {
 		x, a, b := c.tensor("self"), c.tensor("tensor1"), c.tensor("tensor2")
 		dt := c.outDType(0)
-		y := c.add(graph.Mul, graph.Attrs{}, dt, c.cast(a, dt), c.cast(b, dt))
-		return one(c.add(graph.AddOp, graph.Attrs{}, dt, c.cast(x, dt), c.scaled(y, c.number("value", 1))))
+		y := c.op(graph.Mul, dt, c.cast(a, dt), c.cast(b, dt))
+		return one(c.op(graph.AddOp, dt, c.cast(x, dt), c.scaled(y, c.number("value", 1))))
 	},
 	"lerp": func(c *call) ([]*graph.Value, error) {
 		a, b := c.tensor("self"), c.tensor("end")
 		dt := c.outDType(0)
-		d := c.add(graph.Sub, graph.Attrs{}, dt, b, a)
+		d := c.op(graph.Sub, dt, b, a)
 		if c.has("weight") {
-			d = c.add(graph.Mul, graph.Attrs{}, dt, c.tensor("weight"), d)
+			d = c.op(graph.Mul, dt, c.tensor("weight"), d)
 		} else {
 			d = c.scaled(d, c.number("weight", 0))
 		}
-		return one(c.add(graph.AddOp, graph.Attrs{}, dt, a, d))
-	},
-	"log_sigmoid": func(c *call) ([]*graph.Value, error) {
-		x := c.tensor("self")
-		dt := c.outDType(0)
-		y := c.add(graph.Softplus, graph.Attrs{}, dt, c.add(graph.Neg, graph.Attrs{}, dt, x))
-		return one(c.add(graph.Neg, graph.Attrs{}, dt, y))
+		return one(c.op(graph.AddOp, dt, a, d))
 	},
 	"logsumexp": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
@@ -141,8 +140,8 @@ var elementwise = map[string]operator{
 		a := graph.Attrs{Axes: c.axes("dim", x), Keep: true}
 		most := c.add(graph.MaxOf, a, dt, x)
 		sum := c.add(graph.SumOp, a, dt,
-			c.add(graph.Exp, graph.Attrs{}, dt, c.add(graph.Sub, graph.Attrs{}, dt, x, most)))
-		y := c.add(graph.AddOp, graph.Attrs{}, dt, c.add(graph.Log, graph.Attrs{}, dt, sum), most)
+			c.op(graph.Exp, dt, c.op(graph.Sub, dt, x, most)))
+		y := c.op(graph.AddOp, dt, c.op(graph.Log, dt, sum), most)
 		if c.err != nil || c.flag("keepdim", false) {
 			return one(y)
 		}
@@ -154,25 +153,6 @@ var elementwise = map[string]operator{
 		}
 		return one(c.reshape(y, shape))
 	},
-	"leaky_relu": func(c *call) ([]*graph.Value, error) {
-		x := c.tensor("self")
-		dt := c.outDType(0)
-		zero := c.Scalar(dt, 0)
-		low := c.scaled(c.add(graph.Min, graph.Attrs{}, dt, x, zero), c.number("negative_slope", 0.01))
-		return one(c.add(graph.AddOp, graph.Attrs{}, dt, c.add(graph.Max, graph.Attrs{}, dt, x, zero), low))
-	},
-	"relu6": func(c *call) ([]*graph.Value, error) {
-		x := c.tensor("self")
-		dt := c.outDType(0)
-		y := c.add(graph.Max, graph.Attrs{}, dt, x, c.Scalar(dt, 0))
-		return one(c.add(graph.Min, graph.Attrs{}, dt, y, c.Scalar(dt, 6)))
-	},
-	"hardtanh": func(c *call) ([]*graph.Value, error) {
-		x := c.tensor("self")
-		dt := c.outDType(0)
-		y := c.add(graph.Max, graph.Attrs{}, dt, x, c.Scalar(dt, c.number("min_val", -1)))
-		return one(c.add(graph.Min, graph.Attrs{}, dt, y, c.Scalar(dt, c.number("max_val", 1))))
-	},
 	"glu": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
 		axis := c.axis("dim", -1, x)
@@ -180,14 +160,10 @@ var elementwise = map[string]operator{
 			return nil, malformed("it splits %s into halves, which is not possible", x)
 		}
 		half, dt := x.Shape[axis]/2, c.outDType(0)
-		gate := c.add(graph.Sigmoid, graph.Attrs{}, dt, c.slice(x, axis, half, 2*half, 1))
-		return one(c.add(graph.Mul, graph.Attrs{}, dt, c.slice(x, axis, 0, half, 1), gate))
+		gate := c.op(graph.Sigmoid, dt, c.slice(x, axis, half, 2*half, 1))
+		return one(c.op(graph.Mul, dt, c.slice(x, axis, 0, half, 1), gate))
 	},
 	"max": extreme(graph.Max, graph.MaxOf), "min": extreme(graph.Min, graph.MinOf),
-	"square": func(c *call) ([]*graph.Value, error) {
-		x := c.tensor("self")
-		return one(c.add(graph.Mul, graph.Attrs{}, c.outDType(0), x, x))
-	},
 	"gelu": func(c *call) ([]*graph.Value, error) {
 		op := graph.GELU
 		switch mode := c.word("approximate", "none"); mode {
@@ -198,14 +174,14 @@ var elementwise = map[string]operator{
 			return nil, unsupported("approximate=%q", clip(mode))
 		}
 		x := c.tensor("self")
-		return one(c.add(op, graph.Attrs{}, c.outDType(0), x))
+		return one(c.op(op, c.outDType(0), x))
 	},
 	"softplus": func(c *call) ([]*graph.Value, error) {
 		if c.number("beta", 1) != 1 {
 			return nil, unsupported("softplus with the argument beta")
 		}
 		x := c.tensor("self")
-		return one(c.add(graph.Softplus, graph.Attrs{}, c.outDType(0), x))
+		return one(c.op(graph.Softplus, c.outDType(0), x))
 	},
 	"clamp": clamp, "clamp_min": clamp, "clamp_max": clamp,
 	"where": func(c *call) ([]*graph.Value, error) {
@@ -217,7 +193,7 @@ var elementwise = map[string]operator{
 		} else {
 			a, b = c.Scalar(dt, c.number("self", 0)), c.Scalar(dt, c.number("other", 0))
 		}
-		return one(c.add(graph.Where, graph.Attrs{}, dt, cond, c.cast(a, dt), c.cast(b, dt)))
+		return one(c.op(graph.Where, dt, cond, c.cast(a, dt), c.cast(b, dt)))
 	},
 	"masked_fill": func(c *call) ([]*graph.Value, error) {
 		x, mask := c.tensor("self"), c.tensor("mask")
@@ -230,8 +206,17 @@ var elementwise = map[string]operator{
 		} else {
 			v = c.Scalar(x.DType, c.number("value", 0))
 		}
-		return one(c.add(graph.Where, graph.Attrs{}, x.DType, mask, v, x))
+		return one(c.op(graph.Where, x.DType, mask, v, x))
 	},
+}
+
+// composed returns the translation of an operator on the tensor x, by a function of x and the element type of the
+// result.
+func composed(f func(c *call, x *graph.Value, dt graph.DType) *graph.Value) operator {
+	return func(c *call) ([]*graph.Value, error) {
+		x := c.tensor("self")
+		return one(f(c, x, c.outDType(0)))
+	}
 }
 
 // scaled returns v multiplied by a number.
@@ -239,7 +224,7 @@ func (c *call) scaled(v *graph.Value, by float64) *graph.Value {
 	if v == nil || by == 1 {
 		return v
 	}
-	return c.add(graph.Mul, graph.Attrs{}, v.DType, v, c.Scalar(v.DType, by))
+	return c.op(graph.Mul, v.DType, v, c.Scalar(v.DType, by))
 }
 
 // extreme translates max and min. With two tensors, max and min compare the tensors elementwise. With one tensor, they
@@ -257,7 +242,7 @@ func extreme(two, of graph.Op) operator {
 			return []*graph.Value{y, nil}, c.err
 		}
 		if of == graph.MinOf {
-			x = c.add(graph.Neg, graph.Attrs{}, x.DType, x)
+			x = c.op(graph.Neg, x.DType, x)
 		}
 		at := c.add(graph.ArgMax, graph.Attrs{Axis: c.axis("dim", -1, x), Keep: a.Keep}, graph.I64, x)
 		return []*graph.Value{y, at}, c.err

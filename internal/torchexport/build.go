@@ -103,48 +103,55 @@ func (b *builder) leaves() error {
 			return malformed("an input has %d specifications", len(specs))
 		}
 		for kind, spec := range specs {
-			// the argument is not a tensor, such as use_cache=False; the export fixes its value
-			if kind == "constant_input" {
-				continue
-			}
-			name, err := specName(spec.Arg)
-			if err != nil {
+			if err := b.addLeaf(kind, spec, &elems); err != nil {
 				return err
 			}
-			if kind == "token" || name == "" {
-				return unsupported("an input of the program is not a tensor (%s)", clip(kind))
-			}
-			var s stored
-			meta := b.text.TensorValues[name]
-			if meta == nil || b.env[name] != nil {
-				return malformed("input %q has no type, or is listed twice", clip(name))
-			}
-			if err := meta.into(&s); err != nil {
-				return fmt.Errorf("input %q: %w", clip(name), err)
-			}
-			switch kind {
-			case "user_input":
-				b.env[name] = b.Input(name, s.dtype, s.shape)
-			case "parameter":
-				b.env[name], err = b.weight(name, spec.ParameterName, &s)
-			case "buffer", "tensor_constant":
-				fqn := spec.BufferName + spec.TensorConstantName
-				b.buffers[fqn] = name
-				if b.env[name], err = b.buffer(name, fqn, &s, &elems); err == nil {
-					b.share(name, "file "+b.archive.tensors[fqn].file)
-				}
-			default:
-				return unsupported("an input of kind %q", clip(kind))
-			}
-			if err != nil {
-				return err
-			}
-			if b.storage[name] == "" {
-				b.share(name, name)
-			}
-			b.leaf[name] = b.env[name]
 		}
 	}
+	return nil
+}
+
+// addLeaf adds the input, parameter or constant that a specification describes. The argument elems counts the elements of
+// all constants so far.
+func (b *builder) addLeaf(kind string, spec inputSpec, elems *int64) error {
+	if kind == "constant_input" { // the argument is not a tensor, such as use_cache=False; the export fixes its value
+		return nil
+	}
+	name, err := specName(spec.Arg)
+	if err != nil {
+		return err
+	}
+	if kind == "token" || name == "" {
+		return unsupported("an input of the program is not a tensor (%s)", clip(kind))
+	}
+	var s stored
+	meta := b.text.TensorValues[name]
+	if meta == nil || b.env[name] != nil {
+		return malformed("input %q has no type, or is listed twice", clip(name))
+	}
+	if err := meta.into(&s); err != nil {
+		return fmt.Errorf("input %q: %w", clip(name), err)
+	}
+	group := name
+	switch kind {
+	case "user_input":
+		b.env[name] = b.Input(name, s.dtype, s.shape)
+	case "parameter":
+		b.env[name], err = b.weight(name, spec.ParameterName, &s)
+	case "buffer", "tensor_constant":
+		fqn := spec.BufferName + spec.TensorConstantName
+		b.buffers[fqn] = name
+		if b.env[name], err = b.buffer(name, fqn, &s, elems); err == nil {
+			group = "file " + b.archive.tensors[fqn].file
+		}
+	default:
+		return unsupported("an input of kind %q", clip(kind))
+	}
+	if err != nil {
+		return err
+	}
+	b.share(name, group)
+	b.leaf[name] = b.env[name]
 	return nil
 }
 
@@ -162,12 +169,11 @@ func (b *builder) share(name, group string) {
 // same value.
 func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Value, error) {
 	have := b.archive.tensors[fqn]
-	switch {
-	case have == nil:
+	if have == nil {
 		return nil, malformed("buffer %q is not in the archive", clip(fqn))
-	case !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype:
-		return nil, malformed("buffer %q has type %s%v in the index and %s%v in the program", clip(fqn),
-			have.dtype, have.shape, s.dtype, s.shape)
+	}
+	if err := have.fits("buffer", fqn, s); err != nil {
+		return nil, err
 	}
 	for _, other := range b.members["file "+have.file] {
 		v := b.env[other]
@@ -193,6 +199,15 @@ func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Valu
 	return v, nil
 }
 
+// fits returns an error unless an entry of the index has the type that the program declares for a buffer or parameter.
+func (s *stored) fits(kind, fqn string, declared *stored) error {
+	if slices.Equal(s.shape, declared.shape) && s.dtype == declared.dtype {
+		return nil
+	}
+	return malformed("%s %q has type %s%v in the index and %s%v in the program", kind, clip(fqn), s.dtype, s.shape,
+		declared.dtype, declared.shape)
+}
+
 // same reports whether two entries of the index describe the same tensor.
 func (s *stored) same(o *stored) bool {
 	return o.file == s.file && o.offset == s.offset && slices.Equal(o.shape, s.shape) &&
@@ -203,9 +218,8 @@ func (s *stored) same(o *stored) bool {
 func (b *builder) weight(name, fqn string, s *stored) (*graph.Value, error) {
 	have := b.archive.tensors[fqn]
 	if have != nil {
-		if !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype {
-			return nil, malformed("parameter %q has type %s%v in the index and %s%v in the program", clip(fqn),
-				have.dtype, have.shape, s.dtype, s.shape)
+		if err := have.fits("parameter", fqn, s); err != nil {
+			return nil, err
 		}
 		for _, v := range b.Weights {
 			if o := b.archive.tensors[v.Path]; o != nil && o.same(have) {
@@ -273,9 +287,9 @@ func tensorNames(a *arg) ([]string, error) {
 
 // node translates a call.
 func (b *builder) node(n *node) error {
-	base, overload := operatorName(n.Target)
+	base := operatorName(n.Target)
 	c := &call{}
-	c.builder, c.node, c.from, c.overload = b, n, n.origin(), overload
+	c.builder, c.node, c.from = b, n, n.origin()
 	if strings.HasPrefix(base, "_assert") {
 		return nil
 	}
@@ -316,11 +330,10 @@ func (b *builder) node(n *node) error {
 	if err != nil {
 		return err
 	}
-	if !inPlace {
-		return c.define(results)
-	}
-	if results, err = c.inPlace(results); err != nil {
-		return err
+	if inPlace {
+		if results, err = c.inPlace(results); err != nil {
+			return err
+		}
 	}
 	return c.define(results)
 }

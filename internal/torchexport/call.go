@@ -1,8 +1,8 @@
 package torchexport
 
 import (
-	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"hocket.example/hocket/internal/graph"
@@ -13,7 +13,6 @@ import (
 type call struct {
 	arguments
 	from     graph.Origin
-	overload string
 	inPlaced bool // set if the operator changes its operand in place
 }
 
@@ -28,20 +27,17 @@ type arguments struct {
 // base returns the operator's name without namespace and overload. It also removes the suffix "_" of operators that
 // change their operand in place.
 func (c *arguments) base() string {
-	name, _ := operatorName(c.node.Target)
-	return strings.TrimSuffix(name, "_")
+	return strings.TrimSuffix(operatorName(c.node.Target), "_")
 }
 
-// operatorName splits "torch.ops.aten.add.Tensor" into "add" and "Tensor". In the names of other namespaces, it
-// keeps the namespace.
-func operatorName(target string) (name, overload string) {
-	target = strings.TrimPrefix(target, "torch.ops.")
-	space, rest, _ := strings.Cut(target, ".")
-	name, overload, _ = strings.Cut(rest, ".")
+// operatorName returns "add" for "torch.ops.aten.add.Tensor". In the names of other namespaces, it keeps the namespace.
+func operatorName(target string) string {
+	space, rest, _ := strings.Cut(strings.TrimPrefix(target, "torch.ops."), ".")
+	name, _, _ := strings.Cut(rest, ".")
 	if space != "aten" {
-		name = space + "." + name
+		return space + "." + name
 	}
-	return name, overload
+	return name
 }
 
 func (c *arguments) fail(err error) {
@@ -127,18 +123,13 @@ func (c *arguments) number(name string, def float64) float64 {
 			c.fail(err)
 			return def
 		}
-		switch s := s.(type) { // infinities are strings
+		switch s := s.(type) {
 		case float64:
 			x = s
 		case string:
-			switch s {
-			case "Infinity":
-				x = math.Inf(1)
-			case "-Infinity":
-				x = math.Inf(-1)
-			case "NaN":
-				x = math.NaN()
-			default:
+			named, ok := map[string]float64{"Infinity": math.Inf(1), "-Infinity": math.Inf(-1), "NaN": math.NaN()}[s]
+			if x = named; !ok {
+				x = def
 				c.fail(malformed("number %q", clip(s)))
 			}
 		default:
@@ -147,10 +138,8 @@ func (c *arguments) number(name string, def float64) float64 {
 	case "as_int", "as_sym_int":
 		x = float64(c.int(name, 0))
 	case "as_bool":
-		if c.flag(name, false) {
+		if x = 0; c.flag(name, false) {
 			x = 1
-		} else {
-			x = 0
 		}
 	default:
 		c.fail(unsupported("argument %q is %s", name, clip(a.kind)))
@@ -312,12 +301,25 @@ func (c *call) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Valu
 	return n.Out[0]
 }
 
+// op adds an operation without attributes.
+func (c *call) op(op graph.Op, dt graph.DType, in ...*graph.Value) *graph.Value {
+	return c.add(op, graph.Attrs{}, dt, in...)
+}
+
+// broadcast returns v repeated to a shape.
+func (c *call) broadcast(v *graph.Value, shape []int64) *graph.Value {
+	if v == nil {
+		return nil
+	}
+	return c.add(graph.Broadcast, graph.Attrs{Shape: shape}, v.DType, v)
+}
+
 // cast returns v converted to the type dt.
 func (c *call) cast(v *graph.Value, dt graph.DType) *graph.Value {
 	if v == nil || v.DType == dt {
 		return v
 	}
-	return c.add(graph.Cast, graph.Attrs{}, dt, v)
+	return c.op(graph.Cast, dt, v)
 }
 
 // reshape returns v with another shape. One extent of the shape may be -1, which is then computed from the others.
@@ -345,7 +347,7 @@ func (c *call) reshape(v *graph.Value, shape []int64) *graph.Value {
 		}
 		shape[at] = v.Count() / n
 	}
-	if fmt.Sprint(shape) == fmt.Sprint(v.Shape) {
+	if slices.Equal(shape, v.Shape) {
 		return v
 	}
 	return c.add(graph.Reshape, graph.Attrs{Shape: shape}, v.DType, v)
@@ -356,12 +358,7 @@ func (c *call) transpose(v *graph.Value, i, j int) *graph.Value {
 	if v == nil || i == j {
 		return v
 	}
-	perm := make([]int64, len(v.Shape))
-	for d := range perm {
-		perm[d] = int64(d)
-	}
-	perm[i], perm[j] = perm[j], perm[i]
-	return c.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
+	return c.add(graph.Transpose, graph.Attrs{Axes: graph.Swapped(len(v.Shape), i, j)}, v.DType, v)
 }
 
 // slice selects every step-th element from lo to hi, exclusive, along a dimension.
@@ -414,7 +411,7 @@ func (c *call) strided(v *graph.Value, axis int, lo, count, step int64) *graph.V
 	if c.err != nil {
 		return nil
 	}
-	shape := append(append(append([]int64{}, v.Shape[:axis]...), count, step), v.Shape[axis+1:]...)
+	shape := slices.Replace(slices.Clone(v.Shape), axis, axis+1, count, step)
 	return c.drop(c.slice(c.reshape(v, shape), axis+1, within, within+1, 1), axis+1)
 }
 
@@ -423,6 +420,5 @@ func (c *call) drop(v *graph.Value, axis int) *graph.Value {
 	if v == nil || c.err != nil {
 		return nil
 	}
-	shape := append([]int64{}, v.Shape[:axis]...)
-	return c.reshape(v, append(shape, v.Shape[axis+1:]...))
+	return c.reshape(v, slices.Delete(slices.Clone(v.Shape), axis, axis+1))
 }

@@ -2,6 +2,7 @@ package torchexport
 
 import (
 	"math"
+	"slices"
 
 	"hocket.example/hocket/internal/graph"
 )
@@ -10,7 +11,7 @@ import (
 var indexers = map[string]operator{
 	"embedding": func(c *call) ([]*graph.Value, error) {
 		w, ids := c.tensor("weight"), c.tensor("indices")
-		return one(c.add(graph.Embedding, graph.Attrs{}, c.outDType(0), w, ids))
+		return one(c.op(graph.Embedding, c.outDType(0), w, ids))
 	},
 	"index": func(c *call) ([]*graph.Value, error) {
 		x, list := c.tensor("self"), c.tensors("indices")
@@ -34,11 +35,11 @@ var indexers = map[string]operator{
 		case len(in) == 0:
 			return nil, malformed("the call has no index tensor")
 		case lead == 0:
-			return one(c.add(graph.Take, graph.Attrs{}, x.DType, append([]*graph.Value{x}, in...)...))
+			return one(c.op(graph.Take, x.DType, append([]*graph.Value{x}, in...)...))
 		case len(in) > 1 || len(in[0].Shape) > 1 || lead >= len(x.Shape):
 			return nil, unsupported("indices after %d dimensions", lead)
 		}
-		y := c.add(graph.Take, graph.Attrs{}, x.DType, c.transpose(x, 0, lead), in[0])
+		y := c.op(graph.Take, x.DType, c.transpose(x, 0, lead), in[0])
 		if len(in[0].Shape) == 0 {
 			return nil, unsupported("an index without dimensions")
 		}
@@ -50,7 +51,7 @@ var indexers = map[string]operator{
 		if c.err != nil || len(i.Shape) != 1 {
 			return nil, malformed("an index that does not have one dimension")
 		}
-		y := c.add(graph.Take, graph.Attrs{}, x.DType, c.transpose(x, 0, axis), i)
+		y := c.op(graph.Take, x.DType, c.transpose(x, 0, axis), i)
 		return one(c.transpose(y, 0, axis))
 	},
 	"index_put": func(c *call) ([]*graph.Value, error) {
@@ -63,12 +64,9 @@ var indexers = map[string]operator{
 			if len(mask.Shape) > len(x.Shape) {
 				return nil, malformed("the mask %s does not fit the tensor %s", mask, x)
 			}
-			shape := append([]int64{}, mask.Shape...)
-			for len(shape) < len(x.Shape) {
-				shape = append(shape, 1)
-			}
+			shape := slices.Concat(mask.Shape, slices.Repeat([]int64{1}, len(x.Shape)-len(mask.Shape)))
 			v = c.reshape(c.cast(v, x.DType), []int64{})
-			return one(c.add(graph.Where, graph.Attrs{}, x.DType, c.reshape(mask, shape), v, x))
+			return one(c.op(graph.Where, x.DType, c.reshape(mask, shape), v, x))
 		}
 		for _, i := range list {
 			if i == nil || i.DType == graph.Bool {
@@ -78,7 +76,7 @@ var indexers = map[string]operator{
 		if c.err != nil {
 			return nil, c.err
 		}
-		return one(c.add(graph.PutAt, graph.Attrs{}, x.DType,
+		return one(c.op(graph.PutAt, x.DType,
 			append([]*graph.Value{x, c.cast(v, x.DType)}, list...)...))
 	},
 	"index_copy": func(c *call) ([]*graph.Value, error) {
@@ -141,7 +139,7 @@ var indexers = map[string]operator{
 		if c.err != nil {
 			return nil, c.err
 		}
-		return one(c.add(graph.Sub, graph.Attrs{}, x.DType, c.slice(x, axis, 1, math.MaxInt64, 1),
+		return one(c.op(graph.Sub, x.DType, c.slice(x, axis, 1, math.MaxInt64, 1),
 			c.slice(x, axis, 0, -1, 1)))
 	},
 	"histc": func(c *call) ([]*graph.Value, error) {
@@ -163,13 +161,7 @@ var indexers = map[string]operator{
 		if c.err != nil || n < 1 || n > 1<<24 {
 			return nil, unsupported("one_hot with %d classes", n)
 		}
-		classes := graph.NewTensor(x.DType, []int64{n})
-		for i := range classes.Elems {
-			classes.Elems[i] = float64(i)
-		}
-		is := c.add(graph.Eq, graph.Attrs{}, graph.Bool, c.reshape(x, append(append([]int64{}, x.Shape...), 1)),
-			c.Constant("", classes))
-		return one(c.cast(is, c.outDType(0)))
+		return one(c.cast(c.oneHot(x, n), c.outDType(0)))
 	},
 }
 
@@ -200,15 +192,18 @@ func scatter(c *call) ([]*graph.Value, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	places := graph.NewTensor(at.DType, []int64{n})
-	for i := range places.Elems {
-		places.Elems[i] = float64(i)
-	}
-	is := c.add(graph.Eq, graph.Attrs{}, graph.Bool, c.reshape(at, append(append([]int64{}, at.Shape...), 1)),
-		c.Constant("", places))
-	is = c.add(graph.MaxOf, graph.Attrs{Axes: []int64{int64(end)}}, graph.Bool, is)
-	y := c.add(graph.Where, graph.Attrs{}, x.DType, is, c.Scalar(x.DType, c.number("value", 0)), x)
+	is := c.add(graph.MaxOf, graph.Attrs{Axes: []int64{int64(end)}}, graph.Bool, c.oneHot(at, n))
+	y := c.op(graph.Where, x.DType, is, c.Scalar(x.DType, c.number("value", 0)), x)
 	return one(c.transpose(y, axis, end))
+}
+
+// oneHot compares each element of x with 0, 1, … n-1, along an additional last dimension.
+func (c *call) oneHot(x *graph.Value, n int64) *graph.Value {
+	classes := graph.NewTensor(x.DType, []int64{n})
+	for i := range classes.Elems {
+		classes.Elems[i] = float64(i)
+	}
+	return c.op(graph.Eq, graph.Bool, c.reshape(x, append(slices.Clone(x.Shape), 1)), c.Constant("", classes))
 }
 
 func sortOf(c *call) ([]*graph.Value, error) {

@@ -1,6 +1,8 @@
 package torchexport
 
 import (
+	"slices"
+
 	"hocket.example/hocket/internal/graph"
 )
 
@@ -11,35 +13,15 @@ const maxDepth = 16
 // such calls for code that enables or disables gradients or automatic conversions of types. Neither changes the
 // results of inference. The positional arguments after the graph are the inputs of the graph.
 func (c *call) inline() error {
-	base := c.base()
 	ins := c.node.Inputs
-	at := 0
-	for at < len(ins) && ins[at].Arg.kind != "as_graph" {
-		at++
+	at := slices.IndexFunc(ins, func(a namedArg) bool { return a.Arg.kind == "as_graph" })
+	if err := c.transparent(at); err != nil {
+		return err
 	}
-	switch base {
-	case "higher_order.wrap_with_set_grad_enabled":
-	case "higher_order.wrap_with_autocast": // device, type, enabled, cache
-		var enabled bool
-		if at < 3 || ins[2].Arg.kind != "as_bool" {
-			return malformed("the call has no argument that says whether conversions are enabled")
-		}
-		if err := ins[2].Arg.into(&enabled); err != nil {
-			return err
-		}
-		if enabled {
-			return unsupported("automatic conversion of types (torch.autocast); convert the model to the type in " +
-				"which it runs, and export it without autocast")
-		}
-	default:
-		return unsupported("hocket has no such operator; operators with parts of the program as arguments, such " +
-			"as loops " +
-			"and conditions, are not supported")
-	}
-	if at == len(ins) {
+	switch {
+	case at < 0:
 		return malformed("the call has no graph as an argument")
-	}
-	if c.depth == maxDepth {
+	case c.depth == maxDepth:
 		return unsupported("graphs that are nested in calls more than %d deep", maxDepth)
 	}
 	var named struct {
@@ -50,13 +32,49 @@ func (c *call) inline() error {
 	}
 	sub := newBuilder(c.Graph, c.archive, &named.Graph)
 	sub.depth, sub.numbers = c.depth+1, c.numbers
-	args := ins[at+1:]
-	if len(args) != len(named.Graph.Inputs) {
-		return malformed("its graph has %d inputs, but it is called with %d", len(named.Graph.Inputs), len(args))
-	}
 	group := map[string]string{} // maps the group of a name in the nested graph to a group of the enclosing graph
+	if err := c.enter(sub, ins[at+1:], group); err != nil {
+		return err
+	}
+	if err := sub.nodes(); err != nil {
+		return err
+	}
+	return c.leave(sub, group)
+}
+
+// transparent returns an error unless the call only runs the graph that is its argument at, which is negative if there
+// is none.
+func (c *call) transparent(at int) error {
+	ins := c.node.Inputs
+	switch c.base() {
+	case "higher_order.wrap_with_set_grad_enabled":
+		return nil
+	case "higher_order.wrap_with_autocast": // device, type, enabled, cache
+		var enabled bool
+		if at >= 0 && at < 3 || len(ins) < 3 || ins[2].Arg.kind != "as_bool" {
+			return malformed("the call has no argument that says whether conversions are enabled")
+		}
+		if err := ins[2].Arg.into(&enabled); err != nil {
+			return err
+		}
+		if enabled {
+			return unsupported("automatic conversion of types (torch.autocast); convert the model to the type in " +
+				"which it runs, and export it without autocast")
+		}
+		return nil
+	}
+	return unsupported("hocket has no such operator; operators with parts of the program as arguments, such as loops " +
+		"and conditions, are not supported")
+}
+
+// enter assigns the arguments of a call to the inputs of the graph of sub. Arguments that share memory also share it in
+// that graph.
+func (c *call) enter(sub *builder, args []namedArg, group map[string]string) error {
+	if len(args) != len(sub.text.Inputs) {
+		return malformed("its graph has %d inputs, but it is called with %d", len(sub.text.Inputs), len(args))
+	}
 	for i := range args {
-		inner, err := named.Graph.Inputs[i].tensor()
+		inner, err := sub.text.Inputs[i].tensor()
 		if err != nil {
 			return unsupported("input %d of its graph: %w", i, err)
 		}
@@ -71,14 +89,17 @@ func (c *call) inline() error {
 		if c.err != nil {
 			return c.err
 		}
-		g := c.storage[outer] // inputs that share memory in the enclosing graph also share it in the nested graph
+		g := c.storage[outer]
 		sub.share(inner, g)
 		sub.outer[g], group[g] = true, g
 	}
-	if err := sub.nodes(); err != nil {
-		return err
-	}
-	outs := named.Graph.Outputs
+	return nil
+}
+
+// leave names the results of the graph of sub as results of the call. Results that share memory with each other, or with
+// an argument, also share it in the enclosing graph.
+func (c *call) leave(sub *builder, group map[string]string) error {
+	outs := sub.text.Outputs
 	if len(outs) != len(c.outs) {
 		return malformed("its graph has %d results, not %d", len(outs), len(c.outs))
 	}
@@ -97,7 +118,6 @@ func (c *call) inline() error {
 	if err := c.define(results); err != nil {
 		return err
 	}
-	// Results that share memory with each other, or with an argument, also share it in the enclosing graph.
 	for i, name := range c.outs {
 		if name == "" {
 			continue

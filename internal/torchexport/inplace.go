@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/graph"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // Values of a graph are immutable. If an operator changes a tensor in place, the names of the tensor and of all tensors
@@ -31,12 +32,15 @@ func contiguous(m *tensorMeta) bool {
 	if err != nil || err2 != nil || len(sizes) != len(have) {
 		return false
 	}
-	step := int64(1)
-	for i := len(sizes) - 1; i >= 0; i-- {
-		if sizes[i] != 1 && have[i] != step {
+	return isDense(sizes, have)
+}
+
+// isDense reports whether the strides of a shape are those of row-major order.
+func isDense(shape, strides []int64) bool {
+	for i, step := range tensor.Strides(shape) {
+		if shape[i] != 1 && strides[i] != step {
 			return false
 		}
-		step *= sizes[i]
 	}
 	return true
 }
@@ -150,11 +154,7 @@ func (c *call) put(root *graph.Value, path []*graph.Node, v *graph.Value) *graph
 	case graph.Reshape:
 		return c.reshape(v, root.Shape)
 	case graph.Transpose:
-		back := make([]int64, len(n.Attrs.Axes))
-		for i, p := range n.Attrs.Axes {
-			back[p] = int64(i)
-		}
-		return c.add(graph.Transpose, graph.Attrs{Axes: back}, v.DType, v)
+		return c.add(graph.Transpose, graph.Attrs{Axes: graph.Inverse(n.Attrs.Axes)}, v.DType, v)
 	case graph.SliceOp:
 		if n.Attrs.Step != 1 {
 			break

@@ -15,14 +15,14 @@ var layers = map[string]operator{
 		if c.has("bias") {
 			in = append(in, c.tensor("bias"))
 		}
-		return one(c.add(graph.Linear, graph.Attrs{}, c.outDType(0), in...))
+		return one(c.op(graph.Linear, c.outDType(0), in...))
 	},
 	"matmul": func(c *call) ([]*graph.Value, error) {
 		a, b := c.tensor("self"), c.tensor("other")
 		if c.err == nil && (len(a.Shape) < 2 || len(b.Shape) < 2) {
 			return nil, unsupported("matmul of a vector")
 		}
-		return one(c.add(graph.MatMul, graph.Attrs{}, c.outDType(0), a, b))
+		return one(c.op(graph.MatMul, c.outDType(0), a, b))
 	},
 	"mm": multiply, "bmm": multiply,
 	"addmm": addProduct("mat1", "mat2"), "baddbmm": addProduct("batch1", "batch2"), "conv1d": conv1d,
@@ -57,12 +57,12 @@ func addProduct(first, second string) operator {
 	return func(c *call) ([]*graph.Value, error) {
 		bias, a, b := c.tensor("self"), c.tensor(first), c.tensor(second)
 		dt := c.outDType(0)
-		y := c.scaled(c.add(graph.MatMul, graph.Attrs{}, dt, a, b), c.number("alpha", 1))
+		y := c.scaled(c.op(graph.MatMul, dt, a, b), c.number("alpha", 1))
 		beta := c.number("beta", 1)
 		if beta == 0 { // if beta is 0, torch ignores self, even if self contains NaN
 			return one(y)
 		}
-		return one(c.add(graph.AddOp, graph.Attrs{}, dt, y, c.scaled(bias, beta)))
+		return one(c.op(graph.AddOp, dt, y, c.scaled(bias, beta)))
 	}
 }
 
@@ -109,16 +109,16 @@ func conv1d(c *call) ([]*graph.Value, error) {
 		if depthwise {
 			op = graph.Mul
 		}
-		z := c.add(op, graph.Attrs{}, dt, tap, part)
+		z := c.op(op, dt, tap, part)
 		if y == nil {
 			y = z
 		} else {
-			y = c.add(graph.AddOp, graph.Attrs{}, dt, y, z)
+			y = c.op(graph.AddOp, dt, y, z)
 		}
 	}
 	if c.has("bias") && c.err == nil {
 		b := c.tensor("bias")
-		y = c.add(graph.AddOp, graph.Attrs{}, dt, y, c.reshape(b, []int64{w.Shape[0], 1}))
+		y = c.op(graph.AddOp, dt, y, c.reshape(b, []int64{w.Shape[0], 1}))
 	}
 	return one(y)
 }
@@ -132,9 +132,47 @@ func einsum(c *call) ([]*graph.Value, error) {
 	if c.err != nil || !ok || !two || len(list) != 2 || list[0] == nil || list[1] == nil {
 		return nil, unsupported("einsum %q", clip(text))
 	}
-	a, b := list[0], list[1]
+	extent, err := extentsOf(text, []string{first, second}, list)
+	if err != nil {
+		return nil, err
+	}
+	batch, rows, sums, ok1 := divided(first, second, out)
+	_, cols, _, ok2 := divided(second, first, out)
+	if !ok1 || !ok2 {
+		return nil, unsupported("einsum %q, which sums over a dimension that only one operand has", clip(text))
+	}
+	if len(out) != len(batch)+len(rows)+len(cols) {
+		return nil, unsupported("einsum %q", clip(text))
+	}
+	extents := func(letters string) (shape []int64) {
+		for _, r := range letters {
+			shape = append(shape, extent[r])
+		}
+		return shape
+	}
+	transposed := func(v *graph.Value, from, to string) *graph.Value {
+		var perm []int64
+		for _, r := range to {
+			perm = append(perm, int64(strings.IndexRune(from, r)))
+		}
+		return c.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
+	}
+	// matrices returns v as matrices, one for each index of batch.
+	matrices := func(v *graph.Value, letters, rows, cols string) *graph.Value {
+		shape := append(extents(batch), graph.Product(extents(rows)), graph.Product(extents(cols)))
+		return c.reshape(transposed(v, letters, batch+rows+cols), shape)
+	}
+	y := c.op(graph.MatMul, c.outDType(0), matrices(list[0], first, rows, sums), matrices(list[1], second, sums, cols))
+	if y = c.reshape(y, extents(batch+rows+cols)); y == nil {
+		return nil, c.err
+	}
+	return one(transposed(y, batch+rows+cols, out))
+}
+
+// extentsOf returns the extents of the dimensions of an einsum, by letter.
+func extentsOf(text string, operands []string, list []*graph.Value) (map[rune]int64, error) {
 	extent := map[rune]int64{}
-	for i, letters := range []string{first, second} {
+	for i, letters := range operands {
 		v := list[i]
 		if len(letters) != len(v.Shape) {
 			return nil, unsupported("einsum %q of %s", clip(text), v)
@@ -144,70 +182,35 @@ func einsum(c *call) ([]*graph.Value, error) {
 				return nil, unsupported("einsum %q", clip(text))
 			}
 			if n, ok := extent[r]; ok && n != v.Shape[d] {
-				return nil, malformed("einsum %q of %s and %s", clip(text), a, b)
+				return nil, malformed("einsum %q of %s and %s", clip(text), list[0], list[1])
 			}
 			extent[r] = v.Shape[d]
 		}
 	}
-	var batch, rows, cols, sums []rune
-	for _, r := range first {
-		switch inSecond, inOut := strings.ContainsRune(second, r), strings.ContainsRune(out, r); {
-		case inSecond && inOut:
-			batch = append(batch, r)
-		case inSecond:
-			sums = append(sums, r)
+	return extent, nil
+}
+
+// divided divides the letters of an operand: those that the other operand has as well, and the result either has or sums
+// over, and those that only this operand has. Otherwise ok is false.
+func divided(own, other, out string) (both, only, sums string, ok bool) {
+	for _, r := range own {
+		switch inOther, inOut := strings.ContainsRune(other, r), strings.ContainsRune(out, r); {
+		case inOther && inOut:
+			both += string(r)
+		case inOther:
+			sums += string(r)
 		case inOut:
-			rows = append(rows, r)
+			only += string(r)
 		default:
-			return nil, unsupported("einsum %q, which sums over a dimension that only one operand has", clip(text))
+			return "", "", "", false
 		}
 	}
-	for _, r := range second {
-		if !strings.ContainsRune(first, r) {
-			if !strings.ContainsRune(out, r) {
-				return nil, unsupported("einsum %q, which sums over a dimension that only one operand has", clip(text))
-			}
-			cols = append(cols, r)
-		}
-	}
-	if len(out) != len(batch)+len(rows)+len(cols) {
-		return nil, unsupported("einsum %q", clip(text))
-	}
-	arranged := func(v *graph.Value, have string, groups ...[]rune) *graph.Value {
-		var perm, shape []int64
-		for i, g := range groups {
-			n := int64(1)
-			for _, r := range g {
-				perm = append(perm, int64(strings.IndexRune(have, r)))
-				n *= extent[r]
-				if i == 0 {
-					shape = append(shape, extent[r])
-				}
-			}
-			if i > 0 {
-				shape = append(shape, n)
-			}
-		}
-		return c.reshape(c.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v), shape)
-	}
-	dt := c.outDType(0)
-	y := c.add(graph.MatMul, graph.Attrs{}, dt, arranged(a, first, batch, rows, sums),
-		arranged(b, second, batch, sums, cols))
-	have := string(batch) + string(rows) + string(cols)
-	var shape, perm []int64
-	for _, r := range have {
-		shape = append(shape, extent[r])
-	}
-	for _, r := range out {
-		perm = append(perm, int64(strings.IndexRune(have, r)))
-	}
-	y = c.reshape(y, shape)
-	return one(c.add(graph.Transpose, graph.Attrs{Axes: perm}, dt, y))
+	return both, only, sums, true
 }
 
 func multiply(c *call) ([]*graph.Value, error) {
 	a, b := c.tensor("self"), c.tensor("mat2")
-	return one(c.add(graph.MatMul, graph.Attrs{}, c.outDType(0), a, b))
+	return one(c.op(graph.MatMul, c.outDType(0), a, b))
 }
 
 func normalize(c *call, op graph.Op, eps float64) ([]*graph.Value, error) {
@@ -260,8 +263,7 @@ func attention(c *call) ([]*graph.Value, error) {
 	lead := q.Shape[:d-2]
 	for _, x := range []**graph.Value{&k, &v} {
 		if c.err == nil && !slices.Equal((*x).Shape[:d-2], lead) {
-			*x = c.add(graph.Broadcast, graph.Attrs{Shape: append(slices.Clone(lead), (*x).Shape[d-2:]...)}, (*x).DType,
-				*x)
+			*x = c.broadcast(*x, slices.Concat(lead, (*x).Shape[d-2:]))
 		}
 	}
 	a := graph.Attrs{Causal: c.flag("is_causal", false)}
@@ -284,13 +286,8 @@ func (c *call) groups(k, q *graph.Value) *graph.Value {
 	if have == want {
 		return k
 	}
-	from := append(append([]int64{}, k.Shape[:d-2]...), 1, k.Shape[d-2], k.Shape[d-1])
-	to := append([]int64{}, from...)
-	to[d-2] = want / have
-	out := append([]int64{}, k.Shape...)
-	out[d-3] = want
-	y := c.add(graph.Broadcast, graph.Attrs{Shape: to}, k.DType, c.reshape(k, from))
-	return c.reshape(y, out)
+	from := slices.Insert(slices.Clone(k.Shape), d-2, 1)
+	return c.repeated(k, from, graph.WithExtent(from, d-2, want/have), graph.WithExtent(k.Shape, d-3, want))
 }
 
 // grouped translates the grouped matrix product: the rows are sorted by group, and each row is multiplied by the
@@ -305,5 +302,5 @@ func grouped(c *call) ([]*graph.Value, error) {
 	if c.err != nil || len(list) != 3 {
 		return nil, malformed("it has %d tensors", len(list))
 	}
-	return one(c.add(graph.GroupedMatMul, graph.Attrs{}, c.outDType(0), list...))
+	return one(c.op(graph.GroupedMatMul, c.outDType(0), list...))
 }

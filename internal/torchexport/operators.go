@@ -41,7 +41,7 @@ func init() {
 			if name == "bitwise_not" && dt != graph.Bool {
 				return nil, unsupported("bitwise operations on %s", dt)
 			}
-			return one(c.add(op, graph.Attrs{}, dt, x))
+			return one(c.op(op, dt, x))
 		}
 	}
 	for name, op := range map[string]graph.Op{
@@ -56,7 +56,7 @@ func init() {
 	} {
 		operators[name] = func(c *call) ([]*graph.Value, error) {
 			a, b := c.pair("self", "other")
-			return one(c.add(op, graph.Attrs{}, graph.Bool, a, b))
+			return one(c.op(op, graph.Bool, a, b))
 		}
 	}
 	for name, op := range map[string]graph.Op{
@@ -68,7 +68,7 @@ func init() {
 			if c.err == nil && (a.DType != graph.Bool || b.DType != graph.Bool) {
 				return nil, unsupported("bitwise operations on %s", a.DType)
 			}
-			return one(c.add(op, graph.Attrs{}, graph.Bool, a, b))
+			return one(c.op(op, graph.Bool, a, b))
 		}
 	}
 	for name, op := range map[string]graph.Op{"sum": graph.SumOp, "mean": graph.Mean, "amax": graph.MaxOf,

@@ -18,14 +18,14 @@ var shapes = map[string]operator{
 		if c.has("value") {
 			v = c.cast(c.tensor("value"), x.DType)
 		}
-		return one(c.add(graph.Broadcast, graph.Attrs{Shape: x.Shape}, x.DType, v))
+		return one(c.broadcast(v, x.Shape))
 	},
 	"zero": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
 		if c.err != nil {
 			return nil, c.err
 		}
-		return one(c.add(graph.Broadcast, graph.Attrs{Shape: x.Shape}, x.DType, c.Scalar(x.DType, 0)))
+		return one(c.broadcast(c.Scalar(x.DType, 0), x.Shape))
 	},
 	"roll": func(c *call) ([]*graph.Value, error) {
 		x, by, dims := c.tensor("self"), c.ints("shifts"), c.ints("dims")
@@ -55,15 +55,11 @@ var shapes = map[string]operator{
 		if c.err != nil {
 			return nil, c.err
 		}
-		d := c.int("dim", 0)
-		if d < 0 {
-			d += int64(len(x.Shape)) + 1
+		d, err := c.newAxis(x)
+		if err != nil {
+			return nil, err
 		}
-		if d < 0 || d > int64(len(x.Shape)) {
-			return nil, malformed("%s has no dimension %d", x, d)
-		}
-		shape := append([]int64{}, x.Shape[:d]...)
-		return one(c.reshape(x, append(append(shape, 1), x.Shape[d:]...)))
+		return one(c.reshape(x, slices.Insert(slices.Clone(x.Shape), d, 1)))
 	},
 	"transpose": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
@@ -126,7 +122,7 @@ var shapes = map[string]operator{
 		if c.err != nil {
 			return nil, c.err
 		}
-		return one(c.add(graph.Broadcast, graph.Attrs{Shape: y.Shape}, x.DType, x))
+		return one(c.broadcast(x, y.Shape))
 	},
 	"slice": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
@@ -172,12 +168,9 @@ var shapes = map[string]operator{
 		if c.err != nil || len(list) == 0 || list[0] == nil {
 			return nil, malformed("the list of tensors to join is empty")
 		}
-		d := c.int("dim", 0)
-		if d < 0 {
-			d += int64(len(list[0].Shape)) + 1
-		}
-		if d < 0 || d > int64(len(list[0].Shape)) {
-			return nil, malformed("%s has no dimension %d", list[0], d)
+		d, err := c.newAxis(list[0])
+		if err != nil {
+			return nil, err
 		}
 		shape := list[0].Shape
 		for i, v := range list {
@@ -185,9 +178,9 @@ var shapes = map[string]operator{
 				return nil, malformed("it joins tensors of different shapes")
 			}
 			v = c.cast(v, c.outDType(0))
-			list[i] = c.reshape(v, append(append(append([]int64{}, v.Shape[:d]...), 1), v.Shape[d:]...))
+			list[i] = c.reshape(v, slices.Insert(slices.Clone(shape), d, 1))
 		}
-		return one(c.add(graph.Concat, graph.Attrs{Axis: int(d)}, c.outDType(0), list...))
+		return one(c.add(graph.Concat, graph.Attrs{Axis: d}, c.outDType(0), list...))
 	},
 	"repeat": func(c *call) ([]*graph.Value, error) {
 		x, times := c.tensor("self"), c.ints("repeats")
@@ -206,9 +199,7 @@ var shapes = map[string]operator{
 			}
 			from, to, out = append(from, 1, d), append(to, n, d), append(out, n*d)
 		}
-		y := c.reshape(x, from)
-		y = c.add(graph.Broadcast, graph.Attrs{Shape: to}, x.DType, y)
-		return one(c.reshape(y, out))
+		return one(c.repeated(x, from, to, out))
 	},
 	"repeat_interleave": func(c *call) ([]*graph.Value, error) {
 		x, n := c.tensor("self"), c.int("repeats", 1)
@@ -216,12 +207,8 @@ var shapes = map[string]operator{
 		if c.err != nil || n < 0 || n > 1<<24 || axis >= len(x.Shape) {
 			return nil, malformed("repeats %d", n)
 		}
-		from := append(append(append([]int64{}, x.Shape[:axis+1]...), 1), x.Shape[axis+1:]...)
-		to := append(append(append([]int64{}, x.Shape[:axis+1]...), n), x.Shape[axis+1:]...)
-		out := append([]int64{}, x.Shape...)
-		out[axis] *= n
-		y := c.add(graph.Broadcast, graph.Attrs{Shape: to}, x.DType, c.reshape(x, from))
-		return one(c.reshape(y, out))
+		from, to := slices.Insert(slices.Clone(x.Shape), axis+1, 1), slices.Insert(slices.Clone(x.Shape), axis+1, n)
+		return one(c.repeated(x, from, to, graph.WithExtent(x.Shape, axis, n*x.Shape[axis])))
 	},
 	"clone": same, "lift_fresh_copy": same, "lift_fresh": same,
 	"copy": func(c *call) ([]*graph.Value, error) {
@@ -230,7 +217,7 @@ var shapes = map[string]operator{
 			return nil, c.err
 		}
 		if !slices.Equal(src.Shape, x.Shape) {
-			src = c.add(graph.Broadcast, graph.Attrs{Shape: x.Shape}, src.DType, src)
+			src = c.broadcast(src, x.Shape)
 		}
 		return one(c.cast(src, x.DType))
 	},
@@ -241,6 +228,23 @@ var shapes = map[string]operator{
 		return one(c.tensor("input"))
 	},
 	"tril": triangle, "triu": triangle,
+}
+
+// newAxis returns the argument dim of an operator that adds a dimension to v.
+func (c *call) newAxis(v *graph.Value) (int, error) {
+	d := c.int("dim", 0)
+	if d < 0 {
+		d += int64(len(v.Shape)) + 1
+	}
+	if d < 0 || d > int64(len(v.Shape)) {
+		return 0, malformed("%s has no dimension %d", v, d)
+	}
+	return int(d), nil
+}
+
+// repeated returns v reshaped to from, repeated to the shape to, and reshaped to out.
+func (c *call) repeated(v *graph.Value, from, to, out []int64) *graph.Value {
+	return c.reshape(c.add(graph.Broadcast, graph.Attrs{Shape: to}, v.DType, c.reshape(v, from)), out)
 }
 
 // pad translates padding with a number. A negative width removes elements.
@@ -275,9 +279,7 @@ func (c *call) padded(v *graph.Value, axis int, before, after int64, by float64)
 	}
 	v = c.slice(v, axis, -min(before, 0), n+min(after, 0), 1)
 	part := func(k int64) *graph.Value {
-		shape := slices.Clone(v.Shape)
-		shape[axis] = k
-		return c.add(graph.Broadcast, graph.Attrs{Shape: shape}, v.DType, c.Scalar(v.DType, by))
+		return c.broadcast(c.Scalar(v.DType, by), graph.WithExtent(v.Shape, axis, k))
 	}
 	var list []*graph.Value
 	if before > 0 {
@@ -327,19 +329,16 @@ func expand(c *call) ([]*graph.Value, error) {
 	if c.err != nil || len(size) < len(x.Shape) || len(size) > maxRank {
 		return nil, malformed("size %v", size)
 	}
-	shape := append([]int64{}, size...)
-	same := len(shape) == len(x.Shape)
+	shape := slices.Clone(size)
 	for i, d := range x.Shape {
-		j := len(shape) - len(x.Shape) + i
-		if shape[j] == -1 {
+		if j := len(shape) - len(x.Shape) + i; shape[j] == -1 {
 			shape[j] = d
 		}
-		same = same && shape[j] == d
 	}
-	if same {
+	if slices.Equal(shape, x.Shape) {
 		return one(x)
 	}
-	return one(c.add(graph.Broadcast, graph.Attrs{Shape: shape}, x.DType, x))
+	return one(c.broadcast(x, shape))
 }
 
 // split translates the operators that cut a tensor into several tensors.
@@ -363,9 +362,7 @@ func split(c *call) ([]*graph.Value, error) {
 		}
 		parts = []int64{(size + n - 1) / n}
 	default:
-		if parts = c.ints("split_size"); c.overload == "sizes" {
-			parts = c.ints("split_size")
-		}
+		parts = c.ints("split_size")
 	}
 	if len(parts) == 1 && parts[0] > 0 && c.base() != "split_with_sizes" {
 		each := parts[0]
@@ -410,7 +407,7 @@ func triangle(c *call) ([]*graph.Value, error) {
 			}
 		}
 	}
-	return one(c.add(graph.Where, graph.Attrs{}, x.DType, c.Constant("", mask), x, c.Scalar(x.DType, 0)))
+	return one(c.op(graph.Where, x.DType, c.Constant("", mask), x, c.Scalar(x.DType, 0)))
 }
 
 // creators holds the operators that create tensors without tensor operands.
@@ -453,27 +450,21 @@ var creators = map[string]operator{
 // fill_value of the call. It also translates torch.empty, whose contents no program may read.
 func full(x float64) operator {
 	return func(c *call) ([]*graph.Value, error) {
-		dt := c.outDType(0)
+		dt, by := c.outDType(0), x
 		if math.IsNaN(x) {
-			x := c.number("fill_value", 0)
-			return filled(c, dt, x)
+			by = c.number("fill_value", 0)
 		}
-		return filled(c, dt, x)
+		if len(c.outs) != 1 {
+			return nil, malformed("it has %d results", len(c.outs))
+		}
+		meta := c.text.TensorValues[c.outs[0]]
+		if c.err != nil || meta == nil {
+			return nil, malformed("the export has no type for the result %q", clip(c.outs[0]))
+		}
+		shape, err := ints(meta.Sizes)
+		if err != nil || len(shape) == 0 {
+			return []*graph.Value{c.Scalar(dt, by)}, err
+		}
+		return one(c.broadcast(c.Scalar(dt, by), shape)) // a broadcast of one number needs no memory
 	}
-}
-
-func filled(c *call, dt graph.DType, x float64) ([]*graph.Value, error) {
-	if len(c.outs) != 1 {
-		return nil, malformed("it has %d results", len(c.outs))
-	}
-	meta := c.text.TensorValues[c.outs[0]]
-	if c.err != nil || meta == nil {
-		return nil, malformed("the export has no type for the result %q", clip(c.outs[0]))
-	}
-	shape, err := ints(meta.Sizes)
-	if err != nil || len(shape) == 0 {
-		return []*graph.Value{c.Scalar(dt, x)}, err
-	}
-	// The tensor is a broadcast of one number, which needs no memory.
-	return one(c.add(graph.Broadcast, graph.Attrs{Shape: shape}, dt, c.Scalar(dt, x)))
 }

@@ -29,49 +29,21 @@ type expr struct {
 
 // Symbols lists the symbols on which extents of the program depend, in the order of their names.
 func (a *Archive) Symbols() ([]Symbol, error) {
-	found := map[string]*Symbol{}
-	note := func(text json.RawMessage) error {
-		var e expr
-		if err := json.Unmarshal(text, &e); err != nil {
-			return malformed("an expression: %w", err)
-		}
-		var only string
-		names := 0
-		x := &exprParser{text: e.Text, value: func(name string) (int64, bool) {
-			if found[name] == nil {
-				found[name] = &Symbol{Name: name, Min: 2}
-			}
-			only = name
-			names++
-			return 2, true
-		}}
-		if _, err := x.parse(); err != nil {
-			return err
-		}
-		if names == 1 && strings.HasPrefix(e.Text, "Symbol(") && e.Hint != nil && e.Hint.AsInt != nil {
-			found[only].Hint = *e.Hint.AsInt
-		}
-		return nil
-	}
 	g := &a.program.GraphModule.Graph
+	var extents []symInt
 	for _, name := range slices.Sorted(maps.Keys(g.TensorValues)) {
-		meta := g.TensorValues[name]
-		if meta == nil {
+		if meta := g.TensorValues[name]; meta != nil {
+			extents = append(extents, meta.Sizes...)
+		}
+	}
+	extents = slices.AppendSeq(extents, maps.Values(g.SymIntValues))
+	found := symbols{}
+	for _, s := range extents {
+		if s.AsExpr == nil {
 			continue
 		}
-		for _, s := range meta.Sizes {
-			if s.AsExpr != nil {
-				if err := note(s.AsExpr); err != nil {
-					return nil, err
-				}
-			}
-		}
-	}
-	for _, s := range g.SymIntValues {
-		if s.AsExpr != nil {
-			if err := note(s.AsExpr); err != nil {
-				return nil, err
-			}
+		if err := found.note(s.AsExpr); err != nil {
+			return nil, err
 		}
 	}
 	var list []Symbol
@@ -94,18 +66,41 @@ func (a *Archive) Symbols() ([]Symbol, error) {
 	return list, nil
 }
 
+// symbols are the symbols in expressions, by name.
+type symbols map[string]*Symbol
+
+// note adds the symbols of an expression. The hint of an expression that is a symbol is the symbol's.
+func (found symbols) note(text json.RawMessage) error {
+	var names []string
+	e, _, err := evaluate(text, func(name string) (int64, bool) {
+		if found[name] == nil {
+			found[name] = &Symbol{Name: name, Min: 2}
+		}
+		names = append(names, name)
+		return 2, true
+	})
+	if err == nil && len(names) == 1 && strings.HasPrefix(e.Text, "Symbol(") && e.Hint != nil && e.Hint.AsInt != nil {
+		found[names[0]].Hint = *e.Hint.AsInt
+	}
+	return err
+}
+
+// evaluate reads an expression and computes its value.
+func evaluate(text json.RawMessage, value func(symbol string) (int64, bool)) (e expr, v int64, err error) {
+	if err := json.Unmarshal(text, &e); err != nil {
+		return e, 0, malformed("an expression: %w", err)
+	}
+	v, err = (&exprParser{text: e.Text, value: value}).parse()
+	return e, v, err
+}
+
 // resolve computes the program's extents from the given values of symbols.
 func (b *builder) resolve(values map[string]int64) error {
 	number := func(s *symInt) error {
 		if s.AsExpr == nil {
 			return nil
 		}
-		var e expr
-		if err := json.Unmarshal(s.AsExpr, &e); err != nil {
-			return malformed("an expression: %w", err)
-		}
-		x := &exprParser{text: e.Text, value: func(name string) (int64, bool) { v, ok := values[name]; return v, ok }}
-		v, err := x.parse()
+		_, v, err := evaluate(s.AsExpr, func(name string) (int64, bool) { v, ok := values[name]; return v, ok })
 		s.AsInt = &v
 		return err
 	}
@@ -114,15 +109,8 @@ func (b *builder) resolve(values map[string]int64) error {
 		if meta == nil {
 			continue
 		}
-		for _, list := range [][]symInt{meta.Sizes, meta.Strides} {
-			for i := range list {
-				if err := number(&list[i]); err != nil {
-					return err
-				}
-			}
-		}
-		if meta.StorageOffset != nil {
-			if err := number(meta.StorageOffset); err != nil {
+		for _, s := range meta.extents() {
+			if err := number(s); err != nil {
 				return err
 			}
 		}
@@ -137,6 +125,19 @@ func (b *builder) resolve(values map[string]int64) error {
 		}
 	}
 	return nil
+}
+
+// extents lists the places of the extents, the strides and the offset of a tensor.
+func (m *tensorMeta) extents() (list []*symInt) {
+	for _, of := range [][]symInt{m.Sizes, m.Strides} {
+		for i := range of {
+			list = append(list, &of[i])
+		}
+	}
+	if m.StorageOffset != nil {
+		list = append(list, m.StorageOffset)
+	}
+	return list
 }
 
 // named returns the value of an integer that the program computes from extents, if s refers to one.
