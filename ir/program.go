@@ -160,7 +160,7 @@ func (b *Block) Walk(f func(*Stmt)) {
 	}
 }
 
-// EachExpr calls f with the place of every expression of s, which may be nil. It omits the statements in the blocks of s.
+// EachExpr calls f with the place of every expression of s, which may be nil, but not of those in the blocks of s.
 func (s *Stmt) EachExpr(f func(e **Expr)) {
 	if s.Type != nil {
 		for i := range s.Type.Dims {

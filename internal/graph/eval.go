@@ -297,23 +297,27 @@ func evalNode(n *Node, in []*Tensor) ([]*Tensor, error) {
 	for i, v := range n.Out {
 		out[i] = NewTensor(v.DType, v.Shape)
 	}
-	return out, operationOf(n.Op).eval(n, in, out)
+	return out, operationOf(n.Op).eval(&n.Attrs, in, out)
 }
 
-func evalUnary(n *Node, in, out []*Tensor) error {
-	f := unary[n.Op]
-	for i, x := range in[0].Elems {
-		out[0].put(i, f(x))
+// evalUnary returns an evaluator that applies f to each element.
+func evalUnary(f func(x float64) float64) evaluator {
+	return func(_ *Attrs, in, out []*Tensor) error {
+		for i, x := range in[0].Elems {
+			out[0].put(i, f(x))
+		}
+		return nil
 	}
-	return nil
 }
 
-func evalBinary(n *Node, in, out []*Tensor) error {
-	f := binary[n.Op]
-	return evalBroadcasting(in, out, func(at []int64) float64 { return f(in[0].Elems[at[0]], in[1].Elems[at[1]]) })
+// evalBinary returns an evaluator that applies f to each pair of elements.
+func evalBinary(f func(a, b float64) float64) evaluator {
+	return func(_ *Attrs, in, out []*Tensor) error {
+		return evalBroadcasting(in, out, func(at []int64) float64 { return f(in[0].Elems[at[0]], in[1].Elems[at[1]]) })
+	}
 }
 
-func evalWhere(_ *Node, in, out []*Tensor) error {
+func evalWhere(_ *Attrs, in, out []*Tensor) error {
 	return evalBroadcasting(in, out, func(at []int64) float64 {
 		if in[0].Elems[at[0]] != 0 {
 			return in[1].Elems[at[1]]
@@ -322,7 +326,7 @@ func evalWhere(_ *Node, in, out []*Tensor) error {
 	})
 }
 
-func evalBroadcast(_ *Node, in, out []*Tensor) error {
+func evalBroadcast(_ *Attrs, in, out []*Tensor) error {
 	return evalBroadcasting(in, out, func(at []int64) float64 { return in[0].Elems[at[0]] })
 }
 
@@ -339,22 +343,22 @@ func evalBroadcasting(in, out []*Tensor, f func(at []int64) float64) error {
 	return nil
 }
 
-func evalCast(n *Node, in, out []*Tensor) error {
-	out[0] = in[0].As(n.Out[0].DType)
+func evalCast(a *Attrs, in, out []*Tensor) error {
+	out[0] = in[0].As(out[0].DType)
 	return nil
 }
 
-func evalReshape(_ *Node, in, out []*Tensor) error {
+func evalReshape(_ *Attrs, in, out []*Tensor) error {
 	copy(out[0].Elems, in[0].Elems)
 	return nil
 }
 
-func evalTranspose(n *Node, in, out []*Tensor) error {
-	return pickStrided(in[0], out[0], 0, Pick(tensor.Strides(in[0].Shape), n.Attrs.Axes))
+func evalTranspose(a *Attrs, in, out []*Tensor) error {
+	return pickStrided(in[0], out[0], 0, Pick(tensor.Strides(in[0].Shape), a.Axes))
 }
 
-func evalSlice(n *Node, in, out []*Tensor) error {
-	s, a := tensor.Strides(in[0].Shape), &n.Attrs
+func evalSlice(a *Attrs, in, out []*Tensor) error {
+	s := tensor.Strides(in[0].Shape)
 	from := a.Lo * s[a.Axis]
 	s[a.Axis] *= a.Step
 	return pickStrided(in[0], out[0], from, s)
@@ -367,8 +371,8 @@ func pickStrided(x, y *Tensor, from int64, strides []int64) error {
 	return nil
 }
 
-func evalConcat(n *Node, in, out []*Tensor) error {
-	y, axis := out[0], n.Attrs.Axis
+func evalConcat(a *Attrs, in, out []*Tensor) error {
+	y, axis := out[0], a.Axis
 	lines(y.Shape, axis, func(outer, inner, size int64) {
 		at := int64(0)
 		for _, x := range in {
@@ -396,34 +400,37 @@ func lines(shape []int64, axis int, f func(outer, inner, size int64)) {
 	}
 }
 
-func evalReduction(n *Node, in, out []*Tensor) error {
-	x, y := in[0], out[0]
-	kept, _ := reduced(x.Shape, n.Attrs.Axes, true)
-	first := make([]bool, len(y.Elems))
-	i := 0
-	each(x.Shape, func(at []int64) {
-		v, to := x.Elems[i], &y.Elems[at[0]]
-		i++
-		switch {
-		case n.Op == SumOp || n.Op == Mean:
-			*to += v
-		case !first[at[0]] || math.IsNaN(v):
-			*to = v
-		case n.Op == MaxOf:
-			*to = math.Max(*to, v)
-		default:
-			*to = math.Min(*to, v)
+// evalReduction returns the evaluator of the reduction op.
+func evalReduction(op Op) evaluator {
+	return func(a *Attrs, in, out []*Tensor) error {
+		x, y := in[0], out[0]
+		kept, _ := reduced(x.Shape, a.Axes, true)
+		first := make([]bool, len(y.Elems))
+		i := 0
+		each(x.Shape, func(at []int64) {
+			v, to := x.Elems[i], &y.Elems[at[0]]
+			i++
+			switch {
+			case op == SumOp || op == Mean:
+				*to += v
+			case !first[at[0]] || math.IsNaN(v):
+				*to = v
+			case op == MaxOf:
+				*to = math.Max(*to, v)
+			default:
+				*to = math.Min(*to, v)
+			}
+			first[at[0]] = true
+		}, strides(kept, x.Shape))
+		per := 1.0
+		if op == Mean && len(y.Elems) > 0 {
+			per = float64(len(x.Elems)) / float64(len(y.Elems))
 		}
-		first[at[0]] = true
-	}, strides(kept, x.Shape))
-	per := 1.0
-	if n.Op == Mean && len(y.Elems) > 0 {
-		per = float64(len(x.Elems)) / float64(len(y.Elems))
+		for i, v := range y.Elems {
+			y.put(i, v/per)
+		}
+		return nil
 	}
-	for i, v := range y.Elems {
-		y.put(i, v/per)
-	}
-	return nil
 }
 
 // line is a line of elements along one dimension of a tensor.
@@ -434,19 +441,19 @@ type line struct {
 }
 
 // alongLines returns an evaluator that calls f for each line along the node's axis.
-func alongLines(f func(n *Node, l line, x *Tensor, out []*Tensor)) func(n *Node, in, out []*Tensor) error {
-	return func(n *Node, in, out []*Tensor) error {
-		lines(in[0].Shape, n.Attrs.Axis, func(outer, inner, size int64) {
+func alongLines(f func(l line, a *Attrs, x *Tensor, out []*Tensor)) evaluator {
+	return func(a *Attrs, in, out []*Tensor) error {
+		lines(in[0].Shape, a.Axis, func(outer, inner, size int64) {
 			for j := range inner {
 				at := func(i int64) int64 { return (outer*size+i)*inner + j }
-				f(n, line{number: outer*inner + j, size: size, at: at}, in[0], out)
+				f(line{number: outer*inner + j, size: size, at: at}, a, in[0], out)
 			}
 		})
 		return nil
 	}
 }
 
-func cumsum(_ *Node, l line, x *Tensor, out []*Tensor) {
+func cumsum(l line, _ *Attrs, x *Tensor, out []*Tensor) {
 	sum := 0.0
 	for i := range l.size {
 		sum += x.Elems[l.at(i)]
@@ -454,7 +461,7 @@ func cumsum(_ *Node, l line, x *Tensor, out []*Tensor) {
 	}
 }
 
-func softmax(_ *Node, l line, x *Tensor, out []*Tensor) {
+func softmax(l line, _ *Attrs, x *Tensor, out []*Tensor) {
 	most, sum := math.Inf(-1), 0.0
 	for i := range l.size {
 		most = math.Max(most, x.Elems[l.at(i)])
@@ -467,7 +474,7 @@ func softmax(_ *Node, l line, x *Tensor, out []*Tensor) {
 	}
 }
 
-func argMax(_ *Node, l line, x *Tensor, out []*Tensor) {
+func argMax(l line, _ *Attrs, x *Tensor, out []*Tensor) {
 	best := int64(0)
 	for i := range l.size {
 		if x.Elems[l.at(i)] > x.Elems[l.at(best)] {
@@ -477,15 +484,15 @@ func argMax(_ *Node, l line, x *Tensor, out []*Tensor) {
 	out[0].Elems[l.number] = float64(best)
 }
 
-func sortLine(n *Node, l line, x *Tensor, out []*Tensor) {
-	for i, from := range sorted(l.size, n.Attrs.Desc, func(i int64) float64 { return x.Elems[l.at(i)] }) {
+func sortLine(l line, a *Attrs, x *Tensor, out []*Tensor) {
+	for i, from := range sorted(l.size, a.Desc, func(i int64) float64 { return x.Elems[l.at(i)] }) {
 		out[0].Elems[l.at(int64(i))] = x.Elems[l.at(from)]
 		out[1].Elems[l.at(int64(i))] = float64(from)
 	}
 }
 
-func evalTopK(n *Node, in, out []*Tensor) error {
-	x, last, k := in[0], Last(in[0].Shape), n.Attrs.K
+func evalTopK(a *Attrs, in, out []*Tensor) error {
+	x, last, k := in[0], Last(in[0].Shape), a.K
 	for r := range int64(len(x.Elems)) / max(last, 1) {
 		order := sorted(last, true, func(i int64) float64 { return x.Elems[r*last+i] })
 		for i, from := range order[:k] {
@@ -508,39 +515,42 @@ func sorted(n int64, desc bool, value func(int64) float64) []int64 {
 	return order
 }
 
-func evalBinCount(n *Node, in, out []*Tensor) error {
+func evalBinCount(a *Attrs, in, out []*Tensor) error {
 	for _, v := range in[0].Elems {
-		if i := int64(v); v >= 0 && i < n.Attrs.K {
+		if i := int64(v); v >= 0 && i < a.K {
 			out[0].Elems[i]++
 		}
 	}
 	return nil
 }
 
-func evalNorm(n *Node, in, out []*Tensor) error {
-	x, d := in[0], Last(in[0].Shape)
-	for r := range int64(len(x.Elems)) / max(d, 1) {
-		row, mean, square := x.Elems[r*d:][:d], 0.0, 0.0
-		if n.Op == LayerNorm {
+// evalNorm returns the evaluator of the normalization op.
+func evalNorm(op Op) evaluator {
+	return func(a *Attrs, in, out []*Tensor) error {
+		x, d := in[0], Last(in[0].Shape)
+		for r := range int64(len(x.Elems)) / max(d, 1) {
+			row, mean, square := x.Elems[r*d:][:d], 0.0, 0.0
+			if op == LayerNorm {
+				for _, v := range row {
+					mean += v / float64(d)
+				}
+			}
 			for _, v := range row {
-				mean += v / float64(d)
+				square += (v - mean) * (v - mean) / float64(d)
+			}
+			for i, v := range row {
+				v = (v - mean) / math.Sqrt(square+a.Eps)
+				if len(in) > 1 {
+					v *= in[1].Elems[i]
+				}
+				if len(in) > 2 {
+					v += in[2].Elems[i]
+				}
+				out[0].put(int(r*d)+i, v)
 			}
 		}
-		for _, v := range row {
-			square += (v - mean) * (v - mean) / float64(d)
-		}
-		for i, v := range row {
-			v = (v - mean) / math.Sqrt(square+n.Attrs.Eps)
-			if len(in) > 1 {
-				v *= in[1].Elems[i]
-			}
-			if len(in) > 2 {
-				v += in[2].Elems[i]
-			}
-			out[0].put(int(r*d)+i, v)
-		}
+		return nil
 	}
-	return nil
 }
 
 // dot returns the product of a row with a column, whose elements are step apart.
@@ -552,7 +562,7 @@ func dot(row, column []float64, step int64) float64 {
 	return sum
 }
 
-func evalLinear(_ *Node, in, out []*Tensor) error {
+func evalLinear(_ *Attrs, in, out []*Tensor) error {
 	x, w, y := in[0], in[1], out[0]
 	k, cols := Last(x.Shape), Last(y.Shape)
 	for i := range y.Elems {
@@ -566,7 +576,7 @@ func evalLinear(_ *Node, in, out []*Tensor) error {
 	return nil
 }
 
-func evalMatMul(_ *Node, in, out []*Tensor) error {
+func evalMatMul(_ *Attrs, in, out []*Tensor) error {
 	x, w, y := in[0], in[1], out[0]
 	k, cols := Last(x.Shape), Last(y.Shape)
 	nx, nw, ny := len(x.Shape)-2, len(w.Shape)-2, len(y.Shape)-2
@@ -585,7 +595,7 @@ func evalMatMul(_ *Node, in, out []*Tensor) error {
 	return nil
 }
 
-func evalGroupedMatMul(_ *Node, in, out []*Tensor) error {
+func evalGroupedMatMul(_ *Attrs, in, out []*Tensor) error {
 	x, w, y := in[0], in[1], out[0]
 	k, cols := Last(x.Shape), Last(y.Shape)
 	from := int64(0)
@@ -602,7 +612,7 @@ func evalGroupedMatMul(_ *Node, in, out []*Tensor) error {
 	return nil
 }
 
-func evalAttention(n *Node, in, out []*Tensor) error {
+func evalAttention(a *Attrs, in, out []*Tensor) error {
 	q, k, v := in[0], in[1], in[2]
 	d := len(q.Shape)
 	tq, tk, dim, dv := q.Shape[d-2], k.Shape[d-2], q.Shape[d-1], v.Shape[d-1]
@@ -615,11 +625,11 @@ func evalAttention(n *Node, in, out []*Tensor) error {
 		head, i := row/tq, row%tq
 		most := math.Inf(-1)
 		for j := range tk {
-			x := n.Attrs.Scale * dot(q.Elems[row*dim:][:dim], k.Elems[(head*tk+j)*dim:], 1)
-			if c := n.Attrs.Softcap; c != 0 {
+			x := a.Scale * dot(q.Elems[row*dim:][:dim], k.Elems[(head*tk+j)*dim:], 1)
+			if c := a.Softcap; c != 0 {
 				x = c * math.Tanh(x/c)
 			}
-			if n.Attrs.Causal && j > i {
+			if a.Causal && j > i {
 				x = math.Inf(-1)
 			}
 			s[j] = masked(row, j, x)
@@ -676,7 +686,7 @@ func place(v float64, size int64) (int64, error) {
 	return i, nil
 }
 
-func evalEmbedding(_ *Node, in, out []*Tensor) error {
+func evalEmbedding(_ *Attrs, in, out []*Tensor) error {
 	x, d := in[0], in[0].Shape[1]
 	for r, v := range in[1].Elems {
 		i, err := place(v, x.Shape[0])
@@ -688,12 +698,12 @@ func evalEmbedding(_ *Node, in, out []*Tensor) error {
 	return nil
 }
 
-func evalIndexAdd(n *Node, in, out []*Tensor) error {
+func evalIndexAdd(a *Attrs, in, out []*Tensor) error {
 	x, d := in[0], in[0].Shape[1]
 	for r, v := range in[1].Elems {
 		i := int64(v)
-		if i < -1 || i >= n.Attrs.K {
-			return fmt.Errorf("index %v of %d elements", v, n.Attrs.K)
+		if i < -1 || i >= a.K {
+			return fmt.Errorf("index %v of %d elements", v, a.K)
 		}
 		if i < 0 {
 			continue
@@ -705,14 +715,14 @@ func evalIndexAdd(n *Node, in, out []*Tensor) error {
 	return nil
 }
 
-func evalTakeAlong(n *Node, in, out []*Tensor) (err error) {
+func evalTakeAlong(a *Attrs, in, out []*Tensor) (err error) {
 	x, y := in[0], out[0]
 	s := tensor.Strides(x.Shape)
-	step := s[n.Attrs.Axis]
-	s[n.Attrs.Axis] = 0
+	step := s[a.Axis]
+	s[a.Axis] = 0
 	i := 0
 	each(y.Shape, func(at []int64) {
-		j, wrong := place(in[1].Elems[i], x.Shape[n.Attrs.Axis])
+		j, wrong := place(in[1].Elems[i], x.Shape[a.Axis])
 		if wrong != nil {
 			err = wrong
 			return
@@ -723,9 +733,9 @@ func evalTakeAlong(n *Node, in, out []*Tensor) (err error) {
 	return err
 }
 
-func evalIndexCopy(n *Node, in, out []*Tensor) (err error) {
+func evalIndexCopy(a *Attrs, in, out []*Tensor) (err error) {
 	copy(out[0].Elems, in[0].Elems)
-	lines(in[0].Shape, n.Attrs.Axis, func(outer, inner, size int64) {
+	lines(in[0].Shape, a.Axis, func(outer, inner, size int64) {
 		for r, v := range in[1].Elems {
 			j, wrong := place(v, size)
 			if wrong != nil {
@@ -763,7 +773,7 @@ func rowsAt(x *Tensor, at []*Tensor) (rows, shape []int64, err error) {
 	return rows, slices.Concat(shape, x.Shape[len(at):]), err
 }
 
-func evalTake(_ *Node, in, out []*Tensor) error {
+func evalTake(_ *Attrs, in, out []*Tensor) error {
 	rows, _, err := rowsAt(in[0], in[1:])
 	if err != nil {
 		return err
@@ -775,7 +785,7 @@ func evalTake(_ *Node, in, out []*Tensor) error {
 	return nil
 }
 
-func evalPutAt(_ *Node, in, out []*Tensor) error {
+func evalPutAt(_ *Attrs, in, out []*Tensor) error {
 	copy(out[0].Elems, in[0].Elems)
 	rows, shape, err := rowsAt(in[0], in[2:])
 	if err != nil {

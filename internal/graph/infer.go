@@ -11,8 +11,11 @@ type operation struct {
 	least, most int                            // limits of the number of operands
 	results     int                            // number of results; they have the same shape
 	shape       func(n *Node) ([]int64, error) // returns the shape of a result, or an error if the operands do not fit
-	eval        func(n *Node, in, out []*Tensor) error
+	eval        evaluator
 }
+
+// evaluator computes the results out, which are zeros before, of an operation with the operands in.
+type evaluator func(a *Attrs, in, out []*Tensor) error
 
 // operations describes the operations that are not elementwise functions of one or two operands.
 var operations = map[Op]operation{
@@ -23,10 +26,10 @@ var operations = map[Op]operation{
 	Broadcast:     {1, 1, 1, shapeOfBroadcast, evalBroadcast},
 	SliceOp:       {1, 1, 1, shapeOfSlice, evalSlice},
 	Concat:        {1, 1 << 16, 1, shapeOfConcat, evalConcat},
-	SumOp:         {1, 1, 1, shapeOfReduction, evalReduction},
-	Mean:          {1, 1, 1, shapeOfReduction, evalReduction},
-	MaxOf:         {1, 1, 1, shapeOfReduction, evalReduction},
-	MinOf:         {1, 1, 1, shapeOfReduction, evalReduction},
+	SumOp:         {1, 1, 1, shapeOfReduction, evalReduction(SumOp)},
+	Mean:          {1, 1, 1, shapeOfReduction, evalReduction(Mean)},
+	MaxOf:         {1, 1, 1, shapeOfReduction, evalReduction(MaxOf)},
+	MinOf:         {1, 1, 1, shapeOfReduction, evalReduction(MinOf)},
 	ArgMax:        {1, 1, 1, shapeOfArgMax, alongLines(argMax)},
 	Cumsum:        {1, 1, 1, shapeAlongAxis, alongLines(cumsum)},
 	TopK:          {1, 1, 2, shapeOfTopK, evalTopK},
@@ -35,8 +38,8 @@ var operations = map[Op]operation{
 	Linear:        {2, 3, 1, shapeOfLinear, evalLinear},
 	MatMul:        {2, 2, 1, shapeOfMatMul, evalMatMul},
 	GroupedMatMul: {3, 3, 1, shapeOfGroupedMatMul, evalGroupedMatMul},
-	LayerNorm:     {1, 3, 1, shapeOfNorm, evalNorm},
-	RMSNorm:       {1, 2, 1, shapeOfNorm, evalNorm},
+	LayerNorm:     {1, 3, 1, shapeOfNorm, evalNorm(LayerNorm)},
+	RMSNorm:       {1, 2, 1, shapeOfNorm, evalNorm(RMSNorm)},
 	Attention:     {3, 4, 1, shapeOfAttention, evalAttention},
 	Embedding:     {2, 2, 1, shapeOfEmbedding, evalEmbedding},
 	Take:          {2, 9, 1, shapeOfTake, evalTake},
@@ -49,11 +52,11 @@ var operations = map[Op]operation{
 
 // operationOf returns the description of an operation. If there is no such operation, its field results is 0.
 func operationOf(op Op) operation {
-	switch {
-	case unary[op] != nil:
-		return operation{1, 1, 1, sameShape, evalUnary}
-	case binary[op] != nil:
-		return operation{2, 2, 1, sameShapes, evalBinary}
+	if f := unary[op]; f != nil {
+		return operation{1, 1, 1, sameShape, evalUnary(f)}
+	}
+	if f := binary[op]; f != nil {
+		return operation{2, 2, 1, sameShapes, evalBinary(f)}
 	}
 	return operations[op]
 }

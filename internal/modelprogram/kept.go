@@ -255,7 +255,8 @@ func (l *recognition) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, pl
 // below returns seen and plus if the elements of keys are 0 to tk-1 along the last dimension and seen has one number
 // for each query.
 func (l *recognition) below(keys, seen *graph.Value, tk int64, plus float64) (*graph.Value, float64, bool) {
-	if !l.folder.IsConstant(keys) || keys.Count() != tk || graph.Last(keys.Shape) != tk || graph.Last(seen.Shape) != 1 ||
+	if !l.folder.IsConstant(keys) || keys.Count() != tk || graph.Last(keys.Shape) != tk ||
+		graph.Last(seen.Shape) != 1 ||
 		seen.DType != graph.I64 && seen.DType != graph.I32 {
 		return nil, 0, false
 	}

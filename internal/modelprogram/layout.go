@@ -127,8 +127,8 @@ func (p *printer) after(in *inst) graph.Layout {
 	return layout
 }
 
-// aligned returns the layout of an instruction's result to which its operands broadcast. The shapes are aligned at their
-// last dimensions.
+// aligned returns the layout of a result to which the operands broadcast. The shapes are aligned at their last
+// dimensions.
 func (p *printer) aligned(in *inst) graph.Layout {
 	layout := make(graph.Layout, len(in.shape))
 	for _, a := range in.args {

@@ -705,7 +705,8 @@ func (l *lowering) slice(n *graph.Node) (*val, error) {
 			return x, err
 		}
 	}
-	if c := n.In[0].Made(graph.Concat); c != nil && c.Attrs.Axis == n.Attrs.Axis { // the slice is one operand of the concat, or a part of it
+	// the slice is one operand of the concat, or a part of it
+	if c := n.In[0].Made(graph.Concat); c != nil && c.Attrs.Axis == n.Attrs.Axis {
 		at := int64(0)
 		for _, v := range c.In {
 			end := at + v.Shape[n.Attrs.Axis]

@@ -333,7 +333,8 @@ func (l *recognition) angles(cos, sin *graph.Value, d int64) (a angle, ok bool, 
 		return a, false, err
 	}
 	a.shape = cos.Shape
-	if graph.Last(a.shape) != d || len(c.Elems) != len(s.Elems) || int64(len(c.Elems))%max(d, 1) != 0 || d%2 != 0 || d == 0 ||
+	if graph.Last(a.shape) != d || len(c.Elems) != len(s.Elems) || int64(len(c.Elems))%max(d, 1) != 0 || d%2 != 0 ||
+		d == 0 ||
 		len(a.shape) != 4 || int64(len(c.Elems)) < 2*d {
 		return a, false, nil
 	}
@@ -654,8 +655,8 @@ func (l *recognition) mask(v *graph.Value, tq, tk int64) (m mask, ok bool, err e
 	return m, ok, nil
 }
 
-// maskOf returns the mask in which query i uses key j if sees(i, j). If the mask is neither causal nor a sliding window,
-// ok is false.
+// maskOf returns the mask in which query i uses key j if sees(i, j). If it is neither causal nor a sliding window, ok is
+// false.
 func maskOf(tq, tk int64, sees func(i, j int64) bool) (m mask, ok bool) {
 	all := true
 	for i := range tq {

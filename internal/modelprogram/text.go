@@ -187,7 +187,8 @@ func (q *param) components() []string {
 	var list []string
 	others := strings.Split(other, ".")
 	for i, c := range strings.Split(q.value.Path, ".") {
-		if i < len(others) && others[i] != c { // components such as "layers.0" and "key_cache_0" contain the number of the layer
+		// Components such as "layers.0" and "key_cache_0" contain the number of the layer.
+		if i < len(others) && others[i] != c {
 			c = strings.TrimSuffix(strings.TrimRight(c, "0123456789"), "_")
 		}
 		if c != "" {
@@ -356,7 +357,8 @@ func (in *inst) title() string {
 	}
 	if in.op == "grouped_linear" {
 		if p := in.args[1].weight(); p != nil && p.value != nil {
-			return strings.TrimSuffix(graph.Identifier(p.value.Path[strings.LastIndexByte(p.value.Path, '.')+1:]), "_proj")
+			last := p.value.Path[strings.LastIndexByte(p.value.Path, '.')+1:]
+			return strings.TrimSuffix(graph.Identifier(last), "_proj")
 		}
 	}
 	short := map[string]string{"rms_norm": "norm", "layer_norm": "norm", "attention": "attn", "embedding": "embed",

@@ -225,10 +225,11 @@ func (b *builder) define(o *op, in []tens, s *scope) {
 		b.wrong("it has %d results, not %d", len(out), len(o.out))
 	}
 	for i, x := range out {
-		if want := o.types[i]; x.t.dt != want.dt || x.t.complex != want.complex || !slices.Equal(x.t.shape, want.shape) {
+		want := o.types[i]
+		if x.t.dt != want.dt || x.t.complex != want.complex || !slices.Equal(x.t.shape, want.shape) {
 			b.wrong("the result is of type %s, not %s", x.t, want)
 		}
-		x = b.held(x, o.types[i])
+		x = b.held(x, want)
 		name := o.out[i]
 		s.values[name] = x
 		if first, ok := strings.CutSuffix(name, "#0"); ok && i == 0 {

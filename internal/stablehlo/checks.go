@@ -63,8 +63,8 @@ func (b *builder) compared(in []tens) {
 // isCheck reports whether an operation is a check.
 func isCheck(name string) bool { return strings.HasPrefix(name, "check.expect") }
 
-// parallel describes processes that run one function. If global is set, the function's parameters have shardings and are
-// larger than the parts that the processes hold.
+// parallel describes processes that run one function. If global is set, the function's parameters have shardings, and
+// are larger than the parts that the processes hold.
 type parallel struct {
 	*manual
 	n      int // number of processes

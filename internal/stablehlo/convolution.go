@@ -75,8 +75,9 @@ func (b *shapes) convolution(in []tens) tens {
 	}
 	// The factors become [g, rows, window, in] and [g, window, in, out].
 	g, area := groups*batches, graph.Product(size)
-	y = b.reshapedTo(y, []int64{batches, rows / batches * graph.Product(places), area, groups, per})
-	y = b.reshapedTo(b.transposed(y, []int64{0, 3, 1, 2, 4}), []int64{g, rows / batches * graph.Product(places), area * per})
+	positions := rows / batches * graph.Product(places)
+	y = b.reshapedTo(y, []int64{batches, positions, area, groups, per})
+	y = b.reshapedTo(b.transposed(y, []int64{0, 3, 1, 2, 4}), []int64{g, positions, area * per})
 	w = b.reshapedTo(b.transposed(b.reshapedTo(w, []int64{area * per, g, out / g}), []int64{1, 0, 2}),
 		[]int64{g, area * per, out / g})
 	z := b.batched(y, w, t.dt) // [g, rows·places, out/g]

@@ -58,7 +58,8 @@ func (b *shapes) take(x tens, dims []int64, at []tens, shape []int64) tens {
 	}
 	depends := func(w *graph.Value) bool { return !b.folder.IsConstant(w) }
 	wide := v.DType
-	if (depends(v) || slices.ContainsFunc(list, depends)) && !wide.IsFloat() { // hocket's language selects rows of floating-point tensors only
+	// Hocket's language selects rows of floating-point tensors only.
+	if (depends(v) || slices.ContainsFunc(list, depends)) && !wide.IsFloat() {
 		if wide == graph.I64 && b.long {
 			b.refuse("a selection of elements of %s by an index", x.t)
 		}
@@ -264,7 +265,8 @@ func (b *indexing) gather(in []tens) tens {
 	}
 	n := &indices{offset: a.dict["offset_dims"].ints(), collapsed: a.dict["collapsed_slice_dims"].ints(),
 		batch: a.dict["operand_batching_dims"].ints(), at: a.dict["start_indices_batching_dims"].ints(),
-		mapped: a.dict["start_index_map"].ints(), sizes: b.ints("slice_sizes"), vector: a.dict["index_vector_dim"].int()}
+		mapped: a.dict["start_index_map"].ints(), sizes: b.ints("slice_sizes"),
+		vector: a.dict["index_vector_dim"].int()}
 	b.check(n, x, idx)
 	parts, shape := b.parts(n, idx)
 	if kept := rest(len(x.t.shape), n.collapsed, n.batch); len(kept) != len(n.offset) ||
@@ -439,8 +441,8 @@ func updateOrder(n *indices, rank int, windows, wide, left []int64) []int64 {
 	return slices.Concat(perm, ones)
 }
 
-// scattered returns base[R, W] with the rows of u[N, W] added or set at the given rows. If sums is set, the language adds
-// the rows; otherwise a table assigns updates to rows.
+// scattered returns base[R, W] with the rows of u[N, W] added or set at the given rows. If sums is set, the language
+// adds the rows; otherwise a table assigns updates to rows.
 func (b *indexing) scattered(base, u, row tens, how string, sums bool) tens {
 	rows, count := base.t.shape[0], u.t.shape[0]
 	if sums {
@@ -453,8 +455,8 @@ func (b *indexing) scattered(base, u, row tens, how string, sums bool) tens {
 		return y
 	}
 	table := []int64{rows, count}
-	row = b.reshapedTo(row, []int64{1, count})
-	hot := b.is(graph.Eq, b.spread(row, typ{dt: graph.I64, shape: table}, []int64{0, 1}), b.counted(graph.I64, table, 0))
+	row = b.spread(b.reshapedTo(row, []int64{1, count}), typ{dt: graph.I64, shape: table}, []int64{0, 1})
+	hot := b.is(graph.Eq, row, b.counted(graph.I64, table, 0))
 	if how == "add" {
 		return b.added(hot, base, u)
 	}

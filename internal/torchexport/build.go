@@ -111,8 +111,8 @@ func (b *builder) leaves() error {
 	return nil
 }
 
-// addLeaf adds the input, parameter or constant that a specification describes. The argument elems counts the elements of
-// all constants so far.
+// addLeaf adds the input, parameter or constant that a specification describes. The argument elems counts the elements
+// of all constants so far.
 func (b *builder) addLeaf(kind string, spec inputSpec, elems *int64) error {
 	if kind == "constant_input" { // the argument is not a tensor, such as use_cache=False; the export fixes its value
 		return nil
@@ -381,7 +381,7 @@ func (c *call) define(results []*graph.Value) error {
 // shares reports whether the result of a call may refer to the memory of the operand self.
 func (c *call) shares(self, result string) bool {
 	from, to := c.text.TensorValues[self], c.text.TensorValues[result]
-	switch base := c.base(); {
+	switch base := c.node.base(); {
 	case c.inPlaced:
 		return true
 	case !views[base] || from == nil || from.DType != to.DType || base == "_to_copy" || c.flag("copy", false):

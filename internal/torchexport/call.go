@@ -26,9 +26,7 @@ type arguments struct {
 
 // base returns the operator's name without namespace and overload. It also removes the suffix "_" of operators that
 // change their operand in place.
-func (c *arguments) base() string {
-	return strings.TrimSuffix(operatorName(c.node.Target), "_")
-}
+func (n *node) base() string { return strings.TrimSuffix(operatorName(n.Target), "_") }
 
 // operatorName returns "add" for "torch.ops.aten.add.Tensor". In the names of other namespaces, it keeps the namespace.
 func operatorName(target string) string {
@@ -272,6 +270,18 @@ func (c *arguments) dim(d int64, v *graph.Value) int {
 		return 0
 	}
 	return int(d)
+}
+
+// newAxis returns the argument dim of an operator that adds a dimension to v.
+func (c *arguments) newAxis(v *graph.Value) (int, error) {
+	d := c.int("dim", 0)
+	if d < 0 {
+		d += int64(len(v.Shape)) + 1
+	}
+	if d < 0 || d > int64(len(v.Shape)) {
+		return 0, malformed("%s has no dimension %d", v, d)
+	}
+	return int(d), nil
 }
 
 // axes returns an argument that lists dimensions of v. If the list is empty or absent, it returns all dimensions.

@@ -15,7 +15,7 @@ const maxDepth = 16
 func (c *call) inline() error {
 	ins := c.node.Inputs
 	at := slices.IndexFunc(ins, func(a namedArg) bool { return a.Arg.kind == "as_graph" })
-	if err := c.transparent(at); err != nil {
+	if err := c.node.transparent(at); err != nil {
 		return err
 	}
 	switch {
@@ -44,9 +44,9 @@ func (c *call) inline() error {
 
 // transparent returns an error unless the call only runs the graph that is its argument at, which is negative if there
 // is none.
-func (c *call) transparent(at int) error {
-	ins := c.node.Inputs
-	switch c.base() {
+func (n *node) transparent(at int) error {
+	ins := n.Inputs
+	switch n.base() {
 	case "higher_order.wrap_with_set_grad_enabled":
 		return nil
 	case "higher_order.wrap_with_autocast": // device, type, enabled, cache
@@ -96,8 +96,8 @@ func (c *call) enter(sub *builder, args []namedArg, group map[string]string) err
 	return nil
 }
 
-// leave names the results of the graph of sub as results of the call. Results that share memory with each other, or with
-// an argument, also share it in the enclosing graph.
+// leave names the results of the graph of sub as results of the call. Results that share memory with each other, or
+// with an argument, also share it in the enclosing graph.
 func (c *call) leave(sub *builder, group map[string]string) error {
 	outs := sub.text.Outputs
 	if len(outs) != len(c.outs) {

@@ -15,7 +15,7 @@ import (
 // mayCopy reports whether the result of a call is either a view of the operand self or a copy of it, depending on
 // the strides of self.
 func (c *call) mayCopy(self string) bool {
-	switch c.base() {
+	switch c.node.base() {
 	case "reshape", "flatten", "reshape_as":
 		return !contiguous(c.text.TensorValues[self])
 	}

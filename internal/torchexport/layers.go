@@ -190,8 +190,9 @@ func extentsOf(text string, operands []string, list []*graph.Value) (map[rune]in
 	return extent, nil
 }
 
-// divided divides the letters of an operand: those that the other operand has as well, and the result either has or sums
-// over, and those that only this operand has. Otherwise ok is false.
+// divided divides the letters of an operand into those that both operands and the result have, those that only this
+// operand and the result have, and those that both operands have, over which the product sums. If there are others, ok
+// is false.
 func divided(own, other, out string) (both, only, sums string, ok bool) {
 	for _, r := range own {
 		switch inOther, inOut := strings.ContainsRune(other, r), strings.ContainsRune(out, r); {

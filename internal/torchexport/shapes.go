@@ -230,18 +230,6 @@ var shapes = map[string]operator{
 	"tril": triangle, "triu": triangle,
 }
 
-// newAxis returns the argument dim of an operator that adds a dimension to v.
-func (c *call) newAxis(v *graph.Value) (int, error) {
-	d := c.int("dim", 0)
-	if d < 0 {
-		d += int64(len(v.Shape)) + 1
-	}
-	if d < 0 || d > int64(len(v.Shape)) {
-		return 0, malformed("%s has no dimension %d", v, d)
-	}
-	return int(d), nil
-}
-
 // repeated returns v reshaped to from, repeated to the shape to, and reshaped to out.
 func (c *call) repeated(v *graph.Value, from, to, out []int64) *graph.Value {
 	return c.reshape(c.add(graph.Broadcast, graph.Attrs{Shape: to}, v.DType, c.reshape(v, from)), out)
@@ -350,7 +338,7 @@ func split(c *call) ([]*graph.Value, error) {
 	}
 	size := x.Shape[axis]
 	var parts []int64
-	switch c.base() {
+	switch c.node.base() {
 	case "split_with_sizes":
 		parts = c.ints("split_sizes")
 	case "unbind":
@@ -364,7 +352,7 @@ func split(c *call) ([]*graph.Value, error) {
 	default:
 		parts = c.ints("split_size")
 	}
-	if len(parts) == 1 && parts[0] > 0 && c.base() != "split_with_sizes" {
+	if len(parts) == 1 && parts[0] > 0 && c.node.base() != "split_with_sizes" {
 		each := parts[0]
 		if size/each > 1<<16 {
 			return nil, malformed("it splits %s into parts of %d", x, each)
@@ -381,7 +369,7 @@ func split(c *call) ([]*graph.Value, error) {
 			return nil, malformed("it splits %s into %v", x, parts)
 		}
 		v := c.slice(x, axis, at, at+n, 1)
-		if c.base() == "unbind" {
+		if c.node.base() == "unbind" {
 			v = c.drop(v, axis)
 		}
 		list, at = append(list, v), at+n
@@ -402,7 +390,7 @@ func triangle(c *call) ([]*graph.Value, error) {
 	mask := graph.NewTensor(graph.Bool, []int64{rows, cols})
 	for i := range rows {
 		for j := range cols {
-			if c.base() == "tril" && j-i <= k || c.base() == "triu" && j-i >= k {
+			if c.node.base() == "tril" && j-i <= k || c.node.base() == "triu" && j-i >= k {
 				mask.Elems[i*cols+j] = 1
 			}
 		}
