@@ -89,6 +89,39 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// TestBudgetOfLoopView checks budgets for a program that reads views of a loop's result.
+func TestBudgetOfLoopView(t *testing.T) {
+	in, ds := checker.Read("test.hkt", `func f(%x: f64[4, 4], %w: f64[2, 4, 4]) -> f64[] {
+  %y = for %l in 0..2 carry %h = %x {
+    %z = tanh (linear %h, %w[%l])
+    yield %z
+  }
+  %a = slice %y, axis=1, 0..2
+  %b = slice %y, axis=1, 2..4
+  %c = mul %a, %b
+  %d = tanh %c
+  %out = mean %d, axis=(0, 1)
+  return %out
+}
+`)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	for budget := int64(1); budget < 4096; budget *= 2 {
+		over := (*grad.BudgetError)(nil)
+		parts, err := grad.Split(in, grad.Options{Keep: grad.KeepAuto, Budget: budget})
+		switch {
+		case errors.As(err, &over):
+		case err != nil:
+			t.Fatal(err)
+		default:
+			if have := keptBytes(t, parts.Forward, 1); have > budget {
+				t.Errorf("%d bytes are kept, and the budget is %d\n%s", have, budget, parts.Forward)
+			}
+		}
+	}
+}
+
 // TestBudgetOfRandomPrograms checks that the kept values do not exceed the budget, and that a budget that suffices for
 // the inputs alone is accepted.
 func TestBudgetOfRandomPrograms(t *testing.T) {

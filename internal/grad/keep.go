@@ -15,14 +15,14 @@ func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 		return true
 	}
 	if g.recomputed != nil {
-		for f.parent == nil && def.Op.Info().Class == ir.ClassView { // a view is treated like the value that it is a view of
-			if of := f.defs[def.Args[0].Name]; of != nil {
-				def = of
-				continue
-			}
-			break
-		}
 		name := def.Results[0].Text
+		for f.parent == nil && def.Op.Info().Class == ir.ClassView { // a view is treated like the value that it is a view of
+			of := f.defs[def.Args[0].Name]
+			if of == nil {
+				break
+			}
+			name, def = def.Args[0].Name, of
+		}
 		return g.recomputed[name] || g.split && len(g.types[name].Partial) > 0
 	}
 	switch g.keep {
