@@ -248,10 +248,13 @@ func tuple(list []int64) string {
 	return s + ")"
 }
 
-// number prints x. A number that was rounded to f32 is printed with only as many digits as distinguish it from other
-// f32 numbers.
-func number(x float64) string {
-	if float64(float32(x)) == x {
+// number prints x as an attribute of an operation on elements of type dt. If dt is no wider than f32, a number that was
+// rounded to f32 is printed with only as many digits as distinguish it from other f32 numbers.
+func number(x float64, dt graph.DType) string {
+	switch {
+	case !dt.IsFloat() && x == math.Trunc(x):
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	case dt != graph.F64 && float64(float32(x)) == x:
 		return strconv.FormatFloat(x, 'g', -1, 32)
 	}
 	return strconv.FormatFloat(x, 'g', -1, 64)
@@ -525,7 +528,7 @@ func (l *emission) known(t *graph.Tensor) *val {
 	if x, ok := t.Uniform(); ok && !math.IsInf(x, 0) && !math.IsNaN(x) {
 		key := fmt.Sprint(typeText(t.DType, t.Shape, -1), x)
 		if l.fills[key] == nil {
-			l.fills[key] = l.emit(&inst{op: "fill", attrs: "value=" + number(x), dt: t.DType, shape: t.Shape, split: -1,
+			l.fills[key] = l.emit(&inst{op: "fill", attrs: "value=" + number(x, t.DType), dt: t.DType, shape: t.Shape, split: -1,
 				typed: true, order: -1})
 		}
 		return &val{operand: operand{in: l.fills[key]}}
@@ -878,7 +881,8 @@ func (l *lowering) norm(n *graph.Node, x *graph.Value, params []*graph.Value, ep
 		}
 		args = append(args, p)
 	}
-	return seen(l.emitted(n, op, "eps="+number(eps), out.DType, xo.shape(), xo.splitDim(), args...), out.Shape), nil
+	attrs := "eps=" + number(eps, out.DType)
+	return seen(l.emitted(n, op, attrs, out.DType, xo.shape(), xo.splitDim(), args...), out.Shape), nil
 }
 
 // vector converts a value in which only one dimension has an extent other than 1 to a vector of type dt.
@@ -972,7 +976,7 @@ func (l *lowering) withNumber(n *graph.Node, a *graph.Value, c float64, first bo
 		if by == 1 {
 			return x
 		}
-		return l.mapped(n, x, "scale", "by="+number(by))
+		return l.mapped(n, x, "scale", "by="+number(by, n.Out[0].DType))
 	}
 	fill := func() operand { return l.fill(n.Out[0].DType, []int64{}, c) }
 	switch op := n.Op; {
@@ -983,14 +987,14 @@ func (l *lowering) withNumber(n *graph.Node, a *graph.Value, c float64, first bo
 	case op == graph.Div && c != 0:
 		return scaled(x, 1/c), nil
 	case op == graph.Pow && first && c > 0:
-		return l.mapped(n, l.mapped(n, x, "scale", "by="+number(math.Log(c))), "exp", ""), nil
+		return l.mapped(n, l.mapped(n, x, "scale", "by="+number(math.Log(c), n.Out[0].DType)), "exp", ""), nil
 	case op == graph.Pow && first:
 	case op == graph.Pow && c == 1 || (op == graph.AddOp || op == graph.Sub && !first) && c == 0:
 		return x, nil
 	case op == graph.Pow && c == 2:
 		return l.mapped(n, x, "mul", "", x.operand), nil
 	case op == graph.Pow:
-		return l.mapped(n, x, "pow", "by="+number(c)), nil
+		return l.mapped(n, x, "pow", "by="+number(c, n.Out[0].DType)), nil
 	case op == graph.Sub && first:
 		return l.mapped(n, l.mapped(n, x, "neg", ""), "add", "", fill()), nil
 	case op == graph.AddOp || op == graph.Sub || op == graph.Max || op == graph.Min:

@@ -275,13 +275,13 @@ func (l *lowerer) rope(v, x *graph.Value, r *turn) (*val, error) {
 		t := &graph.Tensor{DType: graph.F32, Shape: []int64{width / 2}, Elems: r.freqs}
 		args = append(args, operand{p: l.constantParam(t.As(graph.F32), "freqs")})
 	} else {
-		attrs = "theta=" + number(r.theta)
+		attrs = "theta=" + number(r.theta, graph.F32)
 	}
 	if r.scale != 1 {
 		if attrs != "" {
 			attrs += ", "
 		}
-		attrs += "scale=" + number(r.scale)
+		attrs += "scale=" + number(r.scale, graph.F32)
 	}
 	z := l.emitted(v.Node, "rope", attrs, v.DType, o.shape(), o.splitDim(), args...)
 	if turn {
@@ -603,10 +603,10 @@ func (l *lowerer) byToken(x *graph.Value) (operand, error) {
 // scoreAttrs lists the attributes that determine how attention computes scores.
 func scoreAttrs(n *graph.Node) (attrs []string) {
 	if n.Attrs.Softcap != 0 {
-		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
+		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap, graph.F32))
 	}
 	if d := float64(graph.Last(n.In[0].Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
-		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
+		attrs = append(attrs, "scale="+number(n.Attrs.Scale, graph.F32))
 	}
 	return attrs
 }
