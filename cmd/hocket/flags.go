@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"hocket.example/hocket/internal/files"
 )
 
 // onlyFlags returns an error for a flag that is set but does not apply to the argument arg, whose kind is described by
@@ -50,19 +52,17 @@ func emptyFlag(c *cobra.Command) (err error) {
 // outputFiles lists the flags that name files which are written.
 const outputFiles = "html svg trace viz flight save certificate output"
 
-// replacedInput returns an error if a file that the command would write is also one that it reads, or is one of the
-// files of weights in a folder that it reads.
+// replacedInput returns an error if the command would write a file twice, or if it also reads the file, or files of
+// weights in the file's folder.
 func replacedInput(c *cobra.Command, args []string) error {
 	inputs, outputs := slices.Clone(args), map[string]string{}
 	c.Flags().Visit(func(f *pflag.Flag) {
 		value := f.Value.String()
 		list, many := f.Value.(pflag.SliceValue)
 		switch {
-		case f.Name == "certificate" && c.Name() == "run":
-			inputs = append(inputs, value)
 		case f.Name == "save":
 			outputs[f.Name] = filepath.Join(value, "outputs.safetensors")
-		case slices.Contains(strings.Fields(outputFiles), f.Name):
+		case slices.Contains(strings.Fields(outputFiles), f.Name) && (f.Name != "certificate" || c.Name() != "run"):
 			outputs[f.Name] = value
 		case many:
 			for _, in := range list.GetSlice() {
@@ -74,6 +74,9 @@ func replacedInput(c *cobra.Command, args []string) error {
 			inputs = append(inputs, value)
 		}
 	})
+	if a, b := files.WrittenTwice(outputs); a != b {
+		return usagef("--%s and --%s would both write %s", a, b, outputs[b]).helping("write to another file")
+	}
 	for name, out := range outputs {
 		written, err := os.Stat(out)
 		if err != nil || !written.Mode().IsRegular() {

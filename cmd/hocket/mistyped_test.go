@@ -118,6 +118,8 @@ var mistyped = []struct {
 	{"trace noise --against kernels.json --html ./kernels.json", 2, "--html would replace ./kernels.json", ""},
 	{"check p.hkt --certificate p.hkt", 2, "--certificate would replace p.hkt, which is also an input", ""},
 	{"run p.hkt --in x=kernels.json --trace kernels.json", 2, "--trace would replace kernels.json", ""},
+	{"run p.hkt --trace ./new.json --html new.json", 2, "--html and --trace would both write", "write to another file"},
+	{"run p.hkt --save new --trace new/outputs.safetensors", 2, "--save and --trace would both write", ""},
 	{"import p.hkt -o p.hkt", 2, "--output would replace p.hkt, which is also an input", "write to another file"},
 	{"import cut.pt2 --plan plan.json -o plan.json", 2, "--output would replace plan.json", ""},
 	{"opt p.hkt -o ./p.hkt", 2, "--output would replace ./p.hkt", ""},
