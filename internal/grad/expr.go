@@ -95,6 +95,9 @@ func elementwise(c *call) {
 		if i >= len(c.s.Args) || !c.wants(i) || text == "" {
 			continue
 		}
+		if by := c.s.Attr("by"); c.s.Op == ir.OpPow && by.IsNum && by.Num == 0 {
+			continue // the result is constant, and the formula would multiply 0 by an infinite power at 0
+		}
 		f := parseFormula(text)
 		if f == nil {
 			panic("grad: the rule of " + c.s.Op.String() + " cannot be read: " + text)

@@ -278,6 +278,21 @@ func f(%ids: i32[6], %table: f32[64/tp, 8]) -> f32[6, 64/tp] {
 	}
 }
 
+// TestConstantPower checks that the gradient of a power with the exponent 0 is 0 at 0, too.
+func TestConstantPower(t *testing.T) {
+	p, err := hocket.Parse("power.hkt", "func f(%x: f32[4]) -> f32[4] {\n  %y = pow %x, by=0\n  return %y\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := p.Gradient(hocket.GradientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := q.String(); !strings.Contains(text, "%dx: f32[4] = fill value=0") || strings.Contains(text, "by=-1") {
+		t.Error(text)
+	}
+}
+
 // TestSkippedRows checks that a row that index_add skips has a zero gradient, even if the gradients of other rows are
 // infinite or NaN.
 func TestSkippedRows(t *testing.T) {
