@@ -191,6 +191,7 @@ func TestAttentionByParts(t *testing.T) {
 		"numbers added": {[]int64{1, 2, 3, 4}, []int64{1, 2, 5, 4}, []int64{1, 2, 5, 4},
 			[]int64{1, 2, 3, 5}, graph.F32, false},
 		"fewer queries than keys": {[]int64{1, 2, 2, 4}, []int64{1, 2, 5, 4}, []int64{1, 2, 5, 4}, nil, "", true},
+		"one query":               {[]int64{1, 2, 1, 4}, []int64{1, 2, 5, 4}, []int64{1, 2, 5, 4}, nil, "", true},
 		"values of other extent":  {[]int64{1, 2, 3, 4}, []int64{1, 2, 3, 4}, []int64{1, 2, 3, 2}, nil, "", true},
 		"wider values":            {[]int64{1, 2, 3, 2}, []int64{1, 2, 3, 2}, []int64{1, 2, 3, 4}, nil, "", false},
 		"three dimensions":        {[]int64{2, 3, 4}, []int64{2, 3, 4}, []int64{2, 3, 4}, nil, "", true},

@@ -549,7 +549,7 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	if x, err := l.keptAttention(n, k, w); x != nil || err != nil {
 		return x, err
 	}
-	causal := n.Attrs.Causal && q.Shape[2] > 1
+	causal := n.Attrs.Causal && k.Shape[2] > 1 // all queries use an only key
 	var attrs []string
 	if len(n.In) == 4 {
 		m, ok, err := l.mask(n.In[3], q.Shape[2], k.Shape[2])
