@@ -99,7 +99,7 @@ var elementwise = map[string]operator{
 		return c.op(graph.Log, dt, c.op(graph.AddOp, dt, c.cast(x, dt), c.Scalar(dt, 1)))
 	}),
 	"ceil": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value {
-		return c.op(graph.Neg, dt, c.op(graph.Floor, dt, c.op(graph.Neg, dt, x)))
+		return c.ceil(x)
 	}),
 	"log_sigmoid": composed(func(c *call, x *graph.Value, dt graph.DType) *graph.Value {
 		return c.op(graph.Neg, dt, c.op(graph.Softplus, dt, c.op(graph.Neg, dt, x)))

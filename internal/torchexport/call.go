@@ -324,12 +324,31 @@ func (c *call) broadcast(v *graph.Value, shape []int64) *graph.Value {
 	return c.add(graph.Broadcast, graph.Attrs{Shape: shape}, v.DType, v)
 }
 
-// cast returns v converted to the type dt.
+// cast returns v converted to the type dt. A conversion to integers rounds towards zero, as torch's does; the cast of
+// hocket's language rounds to the nearest integer.
 func (c *call) cast(v *graph.Value, dt graph.DType) *graph.Value {
 	if v == nil || v.DType == dt {
 		return v
 	}
+	if v.DType.IsFloat() && !dt.IsFloat() && dt != graph.Bool && !integral(v) {
+		negative := c.op(graph.Lt, graph.Bool, v, c.Scalar(v.DType, 0))
+		v = c.op(graph.Where, v.DType, negative, c.ceil(v), c.op(graph.Floor, v.DType, v))
+	}
 	return c.op(graph.Cast, dt, v)
+}
+
+// integral reports whether it is known from the operation that computes v that its elements are integers.
+func integral(v *graph.Value) bool {
+	from := v.Made(graph.Cast)
+	return v.Made(graph.Floor) != nil || v.Made(graph.BinCount) != nil || from != nil && !from.In[0].DType.IsFloat()
+}
+
+// ceil returns v rounded up to integers.
+func (c *call) ceil(v *graph.Value) *graph.Value {
+	if v == nil {
+		return nil
+	}
+	return c.op(graph.Neg, v.DType, c.op(graph.Floor, v.DType, c.op(graph.Neg, v.DType, v)))
 }
 
 // reshape returns v with another shape. One extent of the shape may be -1, which is then computed from the others.

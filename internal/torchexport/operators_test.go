@@ -173,15 +173,21 @@ func archiveOf(t testing.TB, text string, graphs map[string]object) []byte {
 		"data/constants/model_constants_config.json": `{"config": {}}`})
 }
 
-// computed evaluates a program. The inputs are lists of elements, in the order of the program's inputs.
-func computed(t testing.TB, text string, graphs map[string]object, inputs ...[]float64) ([]*graph.Tensor, error) {
+// importedGraph imports a program.
+func importedGraph(t testing.TB, text string, graphs map[string]object) (*graph.Graph, error) {
 	t.Helper()
 	file := archiveOf(t, text, graphs)
 	a, err := Read("m.pt2", bytes.NewReader(file), int64(len(file)))
 	if err != nil {
 		return nil, err
 	}
-	g, err := a.Graph(nil)
+	return a.Graph(nil)
+}
+
+// computed evaluates a program. The inputs are lists of elements, in the order of the program's inputs.
+func computed(t testing.TB, text string, graphs map[string]object, inputs ...[]float64) ([]*graph.Tensor, error) {
+	t.Helper()
+	g, err := importedGraph(t, text, graphs)
 	if err != nil {
 		return nil, err
 	}
@@ -292,6 +298,28 @@ func TestOperators(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTruncation computes the operand of a cast of floats to integers. The operand is rounded towards zero, so that a
+// cast that rounds to the nearest integer has torch's result.
+func TestTruncation(t *testing.T) {
+	for _, call := range []string{"to.dtype self=x", "_to_copy.default self=x", "type_as.default self=x other=i"} {
+		g, err := importedGraph(t, "x f32[5]\ni i64[5]\ny i64[5] = "+call+"\nreturn y", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Outputs = g.Outputs[0].Made(graph.Cast).In
+		given := map[*graph.Value]*graph.Tensor{
+			g.Inputs[0]: {DType: graph.F32, Shape: []int64{5}, Elems: []float64{1.5, -1.5, 2.75, -2.75, 3}},
+			g.Inputs[1]: graph.NewTensor(graph.I64, []int64{5})}
+		out, err := graph.Eval(g, given)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []float64{1, -1, 2, -2, 3}; !slices.Equal(out[0].Elems, want) {
+			t.Errorf("%s casts %v, want %v", call, out[0].Elems, want)
+		}
 	}
 }
 
