@@ -262,6 +262,10 @@ func number(x float64, dt graph.DType) string {
 
 // make emits the instructions that compute v.
 func (l *lowering) make(v *graph.Value) (*val, error) {
+	if v.Node == nil && v.Leaf != graph.Constant && v.DType == graph.Bool {
+		return nil, fmt.Errorf("%w: %s is of type bool; convert it to int32 in the model, and compare it with 0 there",
+			ErrUnsupported, cmp.Or(v.Path, v.Name))
+	}
 	if v.Leaf == graph.State {
 		return l.readState(v, -1), nil
 	}

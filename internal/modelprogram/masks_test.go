@@ -1,8 +1,10 @@
 package modelprogram
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/eval"
@@ -175,6 +177,18 @@ func TestMasks(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestBoolWeight refuses a weight of type bool, which programs do not have.
+func TestBoolWeight(t *testing.T) {
+	m := &maker{&graph.Graph{}, t}
+	x := m.Input("x", graph.F32, []int64{2})
+	is := m.Weight("is", "layer.is", graph.Bool, []int64{2})
+	m.Outputs = []*graph.Value{m.add(graph.Where, graph.Attrs{}, graph.F32, is, x, m.Scalar(graph.F32, 0))}
+	if _, err := Make("test", m.Graph, Options{}); !errors.Is(err, ErrUnsupported) ||
+		!strings.Contains(err.Error(), "layer.is is of type bool") {
+		t.Errorf("error: %v", err)
 	}
 }
 

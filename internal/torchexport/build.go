@@ -135,7 +135,7 @@ func (b *builder) addLeaf(kind string, spec inputSpec, elems *int64) error {
 	group := name
 	switch kind {
 	case "user_input":
-		b.env[name] = b.Input(name, s.dtype, s.shape)
+		b.env[name], err = b.input(name, &s)
 	case "parameter":
 		b.env[name], err = b.weight(name, spec.ParameterName, &s)
 	case "buffer", "tensor_constant":
@@ -153,6 +153,19 @@ func (b *builder) addLeaf(kind string, spec inputSpec, elems *int64) error {
 	b.share(name, group)
 	b.leaf[name] = b.env[name]
 	return nil
+}
+
+// input adds an input. Programs have no type bool, so an input of bools becomes an input of i32, with 0 for false.
+func (b *builder) input(name string, s *stored) (*graph.Value, error) {
+	if s.dtype != graph.Bool {
+		return b.Input(name, s.dtype, s.shape), nil
+	}
+	v := b.Input(name, graph.I32, s.shape)
+	n, err := b.Add(graph.Ne, graph.Attrs{}, graph.Origin{Name: name}, []graph.DType{graph.Bool}, v, b.Scalar(graph.I32, 0))
+	if err != nil {
+		return nil, malformed("input %q: %w", clip(name), err)
+	}
+	return n.Out[0], nil
 }
 
 // share adds a name to a group of names that may share memory.

@@ -323,6 +323,22 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
+// TestBoolInput reads an input of bools as an input of i32.
+func TestBoolInput(t *testing.T) {
+	const text = "x bool[3]\ny f32[3] = where.Scalar condition=x self=2.5 other=-1\nreturn y"
+	g, err := importedGraph(t, text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dt := g.Inputs[0].DType; dt != graph.I32 {
+		t.Errorf("the input is of type %s", dt)
+	}
+	out, err := computed(t, text, nil, []float64{1, 0, -2})
+	if want := []float64{2.5, -1, 2.5}; err != nil || !slices.Equal(out[0].Elems, want) {
+		t.Errorf("%v (error: %v), want %v", out, err, want)
+	}
+}
+
 // TestSame checks that an operator is replaced by its operand only if it changes neither elements nor their order.
 func TestSame(t *testing.T) {
 	for name := range views {
